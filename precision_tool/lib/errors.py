@@ -1,0 +1,42 @@
+"""The user's errors: a message that says what is wrong and where, and a hint that says what to do next.
+
+Everything else that is raised is our own mistake and ends with a traceback in the log and exit code 3.
+This module runs on Python 3.7.
+"""
+
+
+class PrecisionToolError(Exception):
+    """An error the user can do something about: `message` says what and where, `hint` what to do next."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> "tuple[type, tuple[str, str]]":
+        # Errors travel back from worker processes, so both parts must survive pickling.
+        return (type(self), (self.message, self.hint))
+
+
+class UsageError(PrecisionToolError, ValueError):
+    """A wrong word, option or value on the command line or in a setting."""
+
+
+class DataNotFoundError(PrecisionToolError, FileNotFoundError):
+    """A folder, file, graph or tensor that was asked for, or is needed, is not there."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class FormatError(PrecisionToolError, ValueError):
+    """A file that is damaged, cut off or of a kind that cannot be read; names the file and the offset."""
+
+
+class OutputError(PrecisionToolError, OSError):
+    """A result that could not be written: no permission, disk full."""
+
+    def __str__(self) -> str:
+        return self.message

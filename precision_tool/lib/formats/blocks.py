@@ -1,0 +1,114 @@
+"""Tensors read in boxes, decoded and in logical order, with a few reused buffers whatever their size."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError
+from ..model.tensor import Plan, Tensor
+from . import data_types, decode
+from .decode import Floats
+from .files import LocalFile
+from .layouts import Box, copy_box, storage_slices
+
+#: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
+_WHOLE_READ = 4 << 20
+
+
+class Scratch:
+    """Buffers that grow to the largest block and are used again."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def bytes(self, name: str, count: int) -> npt.NDArray[np.uint8]:
+        """`count` bytes, their content undefined."""
+        array = self._arrays.get(name)
+        if array is None or array.size < count:
+            array = self._arrays[name] = np.empty(count + 64, np.uint8)
+        return array[:count]
+
+    def floats(self, name: str, count: int, dtype: np.dtype) -> Floats:
+        """`count` items of `dtype`, their content undefined."""
+        floats: Floats = self.bytes(name, count * dtype.itemsize).view(dtype)
+        return floats
+
+
+class TensorReader:
+    """Reads boxes of one tensor as `dtype` (float32 or float64) in the logical order of `plan`."""
+
+    def __init__(self, tensor: Tensor, plan: Plan, dtype: np.dtype, scratch: Scratch, name: str) -> None:
+        self._tensor = tensor
+        self._type = data_types.BY_NAME[tensor.dtype]
+        self._reals = decode.reals_per_element(self._type)
+        self._plan = plan.with_trailing(self._reals) if self._reals > 1 else plan
+        self.logical_shape = self._plan.logical_shape
+        self.granules = self._plan.blocks
+        self._dtype = dtype
+        self._scratch = scratch
+        self._name = name
+        self._bits = self._type.bits // self._reals
+        packed = self._type.bits < 8 and not (tensor.nbytes == tensor.size > 1)
+        if self._type.bits < 8 and not packed:
+            self._bits = 8
+        self._decode = decode.decoder(self._type, packed=packed, big_endian=tensor.big_endian)
+        self._file = LocalFile(tensor.path)
+        self._raw: npt.NDArray[np.uint8] | None = None
+        self.is_flat = self._plan.is_flat
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _read_run(self, start: int, count: int, out: Floats) -> None:
+        """`count` stored items from item `start`, decoded."""
+        if start * self._bits % 8:
+            raise FormatError(
+                f"{self._tensor.path}: elements of {self._type.name} do not start on a byte in this layout",
+                "dump the op in a plain layout",
+            )
+        offset = start * self._bits // 8
+        size = (count * self._bits + 7) // 8
+        if self._raw is not None:
+            raw = self._raw[offset : offset + size]
+        else:
+            raw = self._scratch.bytes(f"{self._name}.raw", size)
+            self._file.read_into(self._tensor.offset + offset, memoryview(raw))
+        self._decode(raw, out)
+
+    def read_flat(self, start: int, stop: int, out: Floats) -> None:
+        """The items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
+        self._read_run(start, stop - start, out)
+
+    def read_box(self, box: Box, out: Floats) -> None:
+        """The items of `box` in logical order into `out` (flat, as long as the box)."""
+        plan = self._plan
+        slices = storage_slices(plan, box)
+        shape = tuple(part.stop - part.start for part in slices)
+        count = prod(shape)
+        target = out.reshape([stop - start for start, stop in box])
+        stored = self._scratch.floats(f"{self._name}.stored", count, self._dtype)
+        if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
+            # Its own array, not scratch: it must outlive the buffers of single reads.
+            whole = np.empty(self._tensor.nbytes, np.uint8)
+            self._file.read_into(self._tensor.offset, memoryview(whole))
+            self._raw = whole
+        # The innermost axes that are taken whole, and the first that is not, lie in one run.
+        inner = len(shape)
+        while inner > 0 and shape[inner - 1] == plan.storage_shape[inner - 1]:
+            inner -= 1
+        first = max(inner - 1, 0)
+        run = prod(shape[first:])
+        strides = [prod(plan.storage_shape[axis + 1 :]) for axis in range(len(shape))]
+        position = 0
+        for index in product(*(range(part.start, part.stop) for part in slices[:first])):
+            start = sum(i * stride for i, stride in zip(index, strides, strict=False))
+            if first < len(slices):
+                start += slices[first].start * strides[first]
+            self._read_run(start, run, stored[position : position + run])
+            position += run
+        copy_box(plan, stored.reshape(shape), target)

@@ -1,0 +1,165 @@
+"""The data types and storage layouts of GE dumps and graphs, as tables (GE's `types.h` numbering).
+
+`decode` of a type says how its bytes become numbers: `numpy` (a numpy dtype of that name), `bfloat16`,
+`table8` (one byte looked up in 256 values), `packed` (several elements a byte) or `none` (no numbers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """One row of the table. `bits` is the width of one element as stored, packed types below 8."""
+
+    code: int
+    name: str
+    ge_name: str
+    decode: str
+    numpy_name: str
+    bits: int
+
+    @property
+    def is_numeric(self) -> bool:
+        """False for strings and resources, which have no numbers to compare."""
+        return self.decode != "none"
+
+    @property
+    def is_complex(self) -> bool:
+        """True for complex types; they are compared as twice as many real numbers."""
+        return self.name.startswith("complex")
+
+    def byte_size(self, count: int) -> int:
+        """Bytes that `count` elements take, packed types rounded up to whole bytes."""
+        return (count * self.bits + 7) // 8
+
+
+def _row(code: int, name: str, ge_name: str, decode: str = "numpy", numpy_name: str = "", bits: int = 0) -> DataType:
+    if decode == "numpy":
+        numpy_name = numpy_name or name
+        bits = np.dtype(numpy_name).itemsize * 8
+    return DataType(code, name, ge_name, decode, numpy_name, bits)
+
+
+_ROWS = (
+    _row(0, "undefined", "DT_UNDEFINED", numpy_name="int8"),
+    _row(1, "float32", "DT_FLOAT"),
+    _row(2, "float16", "DT_FLOAT16"),
+    _row(3, "int8", "DT_INT8"),
+    _row(4, "uint8", "DT_UINT8"),
+    _row(5, "int16", "DT_INT16"),
+    _row(6, "uint16", "DT_UINT16"),
+    _row(7, "int32", "DT_INT32"),
+    _row(8, "int64", "DT_INT64"),
+    _row(9, "uint32", "DT_UINT32"),
+    _row(10, "uint64", "DT_UINT64"),
+    _row(11, "bool", "DT_BOOL"),
+    _row(12, "float64", "DT_DOUBLE"),
+    _row(13, "string", "DT_STRING", "none"),
+    _row(14, "dual_sub_int8", "DT_DUAL_SUB_INT8", numpy_name="int8"),
+    _row(15, "dual_sub_uint8", "DT_DUAL_SUB_UINT8", numpy_name="uint8"),
+    _row(16, "complex64", "DT_COMPLEX64"),
+    _row(17, "complex128", "DT_COMPLEX128"),
+    _row(18, "qint8", "DT_QINT8", numpy_name="int8"),
+    _row(19, "qint16", "DT_QINT16", numpy_name="int16"),
+    _row(20, "qint32", "DT_QINT32", numpy_name="int32"),
+    _row(21, "quint8", "DT_QUINT8", numpy_name="uint8"),
+    _row(22, "quint16", "DT_QUINT16", numpy_name="uint16"),
+    _row(23, "resource", "DT_RESOURCE", "none"),
+    _row(27, "bfloat16", "DT_BF16", "bfloat16", "bfloat16", 16),
+    _row(28, "int4", "DT_INT4", "packed", "int4", 4),
+    _row(29, "uint1", "DT_UINT1", "packed", "uint1", 1),
+    _row(30, "int2", "DT_INT2", "packed", "int2", 2),
+    _row(31, "uint2", "DT_UINT2", "packed", "uint2", 2),
+    _row(32, "complex32", "DT_COMPLEX32", "complex32", "float16", 32),
+    _row(33, "hifloat8", "DT_HIFLOAT8", "table8", "hifloat8", 8),
+    _row(34, "float8_e5m2", "DT_FLOAT8_E5M2", "table8", "float8_e5m2", 8),
+    _row(35, "float8_e4m3fn", "DT_FLOAT8_E4M3FN", "table8", "float8_e4m3fn", 8),
+    _row(36, "float8_e8m0", "DT_FLOAT8_E8M0", "table8", "float8_e8m0fnu", 8),
+    _row(37, "float6_e3m2", "DT_FLOAT6_E3M2", "packed", "float6_e3m2fn", 6),
+    _row(38, "float6_e2m3", "DT_FLOAT6_E2M3", "packed", "float6_e2m3fn", 6),
+    _row(39, "float4_e2m1", "DT_FLOAT4_E2M1", "packed", "float4_e2m1fn", 4),
+    _row(40, "float4_e1m2", "DT_FLOAT4_E1M2", "packed", "float4_e1m2", 4),
+)
+
+BY_CODE: dict[int, DataType] = {row.code: row for row in _ROWS}
+BY_NAME: dict[str, DataType] = {row.name: row for row in _ROWS}
+BY_GE_NAME: dict[str, DataType] = {row.ge_name: row for row in _ROWS}
+
+#: Storage layouts by the number GE gives them.
+LAYOUTS: dict[int, str] = {
+    0: "NCHW", 1: "NHWC", 2: "ND", 3: "NC1HWC0", 4: "FRACTAL_Z", 5: "NC1C0HWPAD", 6: "NHWC1C0", 7: "FSR_NCHW",
+    8: "FRACTAL_DECONV", 9: "C1HWNC0", 10: "FRACTAL_DECONV_TRANSPOSE", 11: "FRACTAL_DECONV_SP_STRIDE_TRANS",
+    12: "NC1HWC0_C04", 13: "FRACTAL_Z_C04", 14: "CHWN", 15: "FRACTAL_DECONV_SP_STRIDE8_TRANS", 16: "HWCN",
+    17: "NC1KHKWHWC0", 18: "BN_WEIGHT", 19: "FILTER_HWCK", 20: "HASHTABLE_LOOKUP_LOOKUPS",
+    21: "HASHTABLE_LOOKUP_KEYS", 22: "HASHTABLE_LOOKUP_VALUE", 23: "HASHTABLE_LOOKUP_OUTPUT",
+    24: "HASHTABLE_LOOKUP_HITS", 25: "C1HWNCoC0", 26: "MD", 27: "NDHWC", 28: "FRACTAL_ZZ", 29: "FRACTAL_NZ",
+    30: "NCDHW", 31: "DHWCN", 32: "NDC1HWC0", 33: "FRACTAL_Z_3D", 34: "CN", 35: "NC", 36: "DHWNC",
+    40: "RESERVED", 41: "ALL", 42: "NULL", 47: "NCL", 255: "MAX",
+}  # fmt: skip
+LAYOUT_CODES: dict[str, int] = {name: code for code, name in LAYOUTS.items()}
+
+
+def _hifloat8_values() -> npt.NDArray[np.float32]:
+    """The 256 values of HiFloat8 (Luo et al., "Ascend HiFloat8 Format for Deep Learning", 2024).
+
+    Sign, then a prefix code that gives the number of exponent bits (11, 10, 01, 001, 0001 → 4, 3, 2, 1, 0;
+    0000 → denormal), a sign-magnitude exponent whose leading 1 is implied, and the mantissa in what is left.
+    """
+    values = np.empty(256, np.float32)
+    for byte in range(256):
+        sign = -1.0 if byte & 0x80 else 1.0
+        low = byte & 0x7F
+        if low >= 0x60:
+            width, mantissa_bits = 4, 1
+        elif low >= 0x40:
+            width, mantissa_bits = 3, 2
+        elif low >= 0x20:
+            width, mantissa_bits = 2, 3
+        elif low >= 0x10:
+            width, mantissa_bits = 1, 3
+        elif low >= 0x08:
+            width, mantissa_bits = 0, 3
+        else:  # denormal: a power of two; all zero bits are 0, the sign bit alone is NaN
+            values[byte] = sign * 2.0 ** (low - 23) if low else (0.0 if sign > 0 else np.nan)
+            continue
+        mantissa = 1.0 + (low & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+        exponent = 0
+        if width:
+            field = (low >> mantissa_bits) & ((1 << width) - 1)
+            magnitude = (field & ((1 << (width - 1)) - 1)) | (1 << (width - 1))
+            exponent = -magnitude if field >> (width - 1) else magnitude
+        values[byte] = sign * mantissa * 2.0**exponent
+    values[0x6F], values[0xEF] = np.inf, -np.inf  # the largest code of each sign is infinity
+    return values
+
+
+def _small_float_values(numpy_name: str, count: int) -> npt.NDArray[np.float32]:
+    import ml_dtypes
+
+    codes = np.arange(count, dtype=np.uint8)
+    return codes.view(np.dtype(getattr(ml_dtypes, numpy_name))).astype(np.float32)
+
+
+@cache
+def value_table(numpy_name: str) -> npt.NDArray[np.float32]:
+    """float32 values of all 256 byte codes of a small type; codes above a narrower type's width are masked off."""
+    codes = np.arange(256)
+    if numpy_name == "hifloat8":
+        return _hifloat8_values()
+    if numpy_name in ("int4", "int2"):
+        bits = int(numpy_name[3:])
+        low = codes & ((1 << bits) - 1)
+        return np.where(low >= 1 << (bits - 1), low - (1 << bits), low).astype(np.float32)
+    if numpy_name in ("uint1", "uint2"):
+        return (codes & ((1 << int(numpy_name[4:])) - 1)).astype(np.float32)
+    if numpy_name == "float4_e1m2":  # quarters from 0 to 1.75, sign in bit 3
+        return np.where(codes & 8, -1.0, 1.0).astype(np.float32) * (codes & 7).astype(np.float32) / 4
+    bits = {"float6_e3m2fn": 6, "float6_e2m3fn": 6, "float4_e2m1fn": 4}.get(numpy_name, 8)
+    values = _small_float_values(numpy_name, 1 << bits)
+    return np.tile(values, 256 >> bits)

@@ -1,0 +1,75 @@
+"""The small file interface that readers use, so that the place of the bytes can change without them."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from ..errors import DataNotFoundError, FormatError, PrecisionToolError
+
+#: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
+_PIECE = 64 << 20
+
+
+def user_error(path: str, error: OSError) -> PrecisionToolError:
+    """The user's error for a file that could not be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return DataNotFoundError(f"{path}: no such file", "check the name; `ls` the folder above it")
+    if isinstance(error, IsADirectoryError):
+        return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
+    if isinstance(error, PermissionError):
+        return FormatError(f"{path}: no permission to read it", "ask its owner, or copy it where you may read it")
+    return FormatError(f"{path}: cannot be read ({error.strerror or error})", "check the disk or the network mount")
+
+
+class LocalFile:
+    """A file opened for reading at any offset; reads past the end are errors, never short."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            # O_NONBLOCK: a FIFO in a dump folder must not hang the tool; it has no effect on regular files.
+            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:
+            raise user_error(path, error) from error
+        stat = os.fstat(self._fd)
+        self.size = stat.st_size
+        if not os.path.isfile(path):
+            self.close()
+            kind = "a folder" if os.path.isdir(path) else "not a regular file"
+            raise FormatError(f"{path}: {kind} where a file should be", "move it away or name another folder")
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes from `offset`."""
+        buffer = bytearray(count)
+        self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fills `buffer` (bytes, contiguous) from `offset`; FormatError when the file ends before."""
+        done, wanted = 0, len(buffer)
+        while done < wanted:
+            try:
+                got = os.preadv(self._fd, [buffer[done : min(wanted, done + _PIECE)]], offset + done)
+            except OSError as error:
+                raise user_error(self.path, error) from error
+            if not got:
+                raise FormatError(
+                    f"{self.path}: ends at byte {offset + done} where data up to byte {offset + wanted} should be",
+                    "the file is cut off: copy or dump it again",
+                )
+            done += got
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LocalFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,199 @@
+"""Dump files of GE: v2 (length, `DumpData` header, raw bytes) and v1 (`DumpData` with the bytes inside).
+
+Field numbers and order are those of formats.md §2. Only the header is read; tensors are described by where
+their bytes lie. A tensor whose description or bytes are damaged costs itself only, the others of the file stay.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from math import prod
+
+from ..errors import FormatError
+from ..model.tensor import OpDump, Tensor
+from . import data_types
+from .files import LocalFile
+from .protobuf_wire import LENGTH, VARINT, WireReader
+
+#: Field numbers of OpInput and OpOutput where they differ: (data, size, original_shape, address).
+_INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}
+_OUTPUT_FIELDS = {5: "data", 6: "size", 7: "original_shape", 9: "address"}
+_COMMON_FIELDS = {1: "data_type", 2: "format", 3: "shape"}
+_OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME = 3, 4, 5, 8, 6
+#: A header describes tensors, it does not hold them; a longer one is damage.
+_MAX_HEADER = 64 << 20
+_MAX_RANK = 64
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One OpInput, OpOutput, OpBuffer or Space entry as read."""
+
+    data_type: int = 0
+    format: int = 2
+    shape: list[int] = field(default_factory=list)
+    original_shape: list[int] | None = None
+    size: int = 0
+    address: int = 0
+    data: tuple[int, int] | None = None
+
+
+def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -> _Slot:
+    slot = _Slot()
+    for number, kind, value, end in wire.fields(start, stop):
+        name = _COMMON_FIELDS.get(number) or names.get(number)
+        if name in ("shape", "original_shape") and kind == LENGTH:
+            dims: list[int] = []
+            for dim_number, dim_kind, dim_value, dim_end in wire.fields(value, end):
+                if dim_number == 1:
+                    dims += wire.repeated_ints(dim_kind, dim_value, dim_end)
+            setattr(slot, name, dims)
+        elif name == "data" and kind == LENGTH:
+            slot.data = (value, end)
+        elif name and kind == VARINT:
+            setattr(slot, name, value)
+    return slot
+
+
+def _read_blob(wire: WireReader, start: int, stop: int) -> int:
+    """The size of an OpBuffer or Space entry; both keep it in field 3."""
+    for number, kind, value, _ in wire.fields(start, stop):
+        if number == 3 and kind == VARINT:
+            return value
+    return 0
+
+
+@dataclass(slots=True)
+class _Header:
+    op_name: str = ""
+    inputs: list[_Slot] = field(default_factory=list)
+    outputs: list[_Slot] = field(default_factory=list)
+    blob_sizes: list[int] = field(default_factory=list)
+    known_fields: int = 0
+
+
+def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
+    header = _Header()
+    for number, kind, value, end in wire.fields(start, stop):
+        header.known_fields += number <= 9
+        if kind != LENGTH:
+            continue
+        if number == _INPUT:
+            header.inputs.append(_read_slot(wire, value, end, _INPUT_FIELDS))
+        elif number == _OUTPUT:
+            header.outputs.append(_read_slot(wire, value, end, _OUTPUT_FIELDS))
+        elif number in (_BUFFER, _SPACE):
+            header.blob_sizes.append(_read_blob(wire, value, end))
+        elif number == _OP_NAME:
+            header.op_name = wire.text(value, end)
+    return header
+
+
+def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
+    """The tensor of a slot whose bytes start at `offset`; FormatError says what about it is wrong."""
+    hint = "dump this op again"
+    if len(slot.shape) > _MAX_RANK or any(dim >= 1 << 63 for dim in slot.shape):
+        raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
+    layout = data_types.LAYOUTS.get(slot.format)
+    if layout is None:
+        # GE packs the sub-format and C0 into the upper bytes of the layout number.
+        layout = data_types.LAYOUTS.get(slot.format & 0xFF) if slot.format > 0xFF else None
+    data_type = data_types.BY_CODE.get(slot.data_type)
+    if data_type is None:
+        raise FormatError(f"unknown data type {slot.data_type}", "a newer CANN wrote it: tell us the release")
+    count = prod(slot.shape)
+    needed = data_type.byte_size(count)
+    if data_type.is_numeric and nbytes < needed and not (data_type.bits < 8 and nbytes >= count):
+        raise FormatError(
+            f"shape {slot.shape} of {data_type.name} needs {needed} bytes, the header gives {nbytes}", hint
+        )
+    if offset + nbytes > file_size:
+        raise FormatError(
+            f"its bytes {offset} to {offset + nbytes} lie past the end of the file ({file_size} bytes): "
+            "the file is cut off or its header is damaged",
+            hint,
+        )
+    return Tensor(
+        path=path,
+        offset=offset,
+        nbytes=nbytes,
+        dtype=data_type.name,
+        shape=tuple(slot.shape),
+        layout=layout or f"format {slot.format}",
+        origin_shape=None if slot.original_shape is None else tuple(slot.original_shape),
+        address=slot.address,
+    )
+
+
+def _v2_header_length(file: LocalFile) -> int | None:
+    """The header length of a v2 file, None if the first eight bytes cannot be one."""
+    if file.size < 8:
+        return None
+    length = int(struct.unpack("<Q", file.read_at(0, 8))[0])
+    return length if 0 < length <= file.size - 8 else None
+
+
+def read_dump(path: str) -> OpDump:
+    """The tensors of a v1 or v2 dump file, undecoded.
+
+    Raises FormatError for a file that is no dump file or whose header is damaged, DataNotFoundError when it
+    is not there. Tensors that alone are damaged are listed in `bad_slots`.
+    """
+    with LocalFile(path) as file:
+        if file.size == 0:
+            raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
+        wire = WireReader(file)
+        length = _v2_header_length(file)
+        header = None
+        if length is not None and length <= _MAX_HEADER:
+            try:
+                header = _read_header(wire, 8, 8 + length)
+            except FormatError:
+                header = None
+        if header is not None and header.known_fields:
+            return _assemble(path, header, file.size, data_start=8 + (length or 0))
+        try:
+            header = _read_header(wire, 0, file.size)
+        except FormatError as error:
+            raise _not_a_dump(path, file, length) from error
+        if not header.known_fields or not (header.inputs or header.outputs or header.blob_sizes or header.op_name):
+            raise _not_a_dump(path, file, length)
+        return _assemble(path, header, file.size, data_start=None)
+
+
+def _not_a_dump(path: str, file: LocalFile, length: int | None) -> FormatError:
+    if length is None and file.size >= 8:
+        claimed = struct.unpack("<Q", file.read_at(0, 8))[0]
+        reason = f"the header length at byte 0 is {claimed}, the file has {file.size} bytes"
+    elif length is None:
+        reason = f"the file has only {file.size} bytes"
+    else:
+        reason = f"the {length} bytes from byte 8 are no dump header"
+    return FormatError(f"{path}: not a dump file, or damaged: {reason}", "copy it or dump it again")
+
+
+def _assemble(path: str, header: _Header, file_size: int, data_start: int | None) -> OpDump:
+    """Places the slots: one after the other from `data_start` (v2), or where their `data` field lies (v1)."""
+    sides: dict[str, list[Tensor | None]] = {"input": [], "output": []}
+    bad: list[tuple[str, str]] = []
+    position = data_start or 0
+    for side, slots in (("input", header.inputs), ("output", header.outputs)):
+        for index, slot in enumerate(slots):
+            if data_start is None:
+                begin, end = slot.data or (0, 0)
+            else:
+                begin, end = position, position + slot.size
+                position = end
+            try:
+                sides[side].append(_tensor(path, slot, begin, end - begin, file_size))
+            except FormatError as error:
+                sides[side].append(None)
+                bad.append((f"{side}:{index}", error.message))
+    return OpDump(
+        path=path,
+        op_name=header.op_name,
+        inputs=tuple(sides["input"]),
+        outputs=tuple(sides["output"]),
+        bad_slots=tuple(bad),
+    )

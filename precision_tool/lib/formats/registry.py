@@ -1,0 +1,31 @@
+"""Which reader reads a file: an ordered list of readers, each with a cheap look at the first bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..model.tensor import OpDump
+from .files import LocalFile
+from .ge_dump import read_dump
+from .npy import read_npy
+from .statistics_csv import looks_like_statistics, read_statistics
+
+
+def _read_npy_as_op(path: str) -> OpDump:
+    return OpDump(path=path, outputs=(read_npy(path),))
+
+
+#: (name, does the head of the file fit, reader), in the order they are asked.
+READERS: tuple[tuple[str, Callable[[bytes], bool], Callable[[str], OpDump]], ...] = (
+    ("npy", lambda head: head.startswith(b"\x93NUMPY"), _read_npy_as_op),
+    ("statistics", looks_like_statistics, read_statistics),
+    ("dump", lambda head: True, read_dump),
+)
+
+
+def open_op_dump(path: str) -> OpDump:
+    """The tensors of a dump, statistics or `.npy` file, whatever its name says."""
+    with LocalFile(path) as file:
+        head = file.read_at(0, min(256, file.size))
+    reader = next(read for _, fits, read in READERS if fits(head))
+    return reader(path)

@@ -1,0 +1,102 @@
+"""Statistics dumps: one CSV per op with max, min, mean and counts instead of the tensors (formats.md §2)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..errors import FormatError
+from ..model.tensor import OpDump, TensorStatistics
+from . import data_types
+from .files import LocalFile
+
+_MAX_BYTES = 64 << 20
+_REQUIRED = ("input/output", "index", "data type", "shape")
+T = TypeVar("T")
+
+
+def looks_like_statistics(head: bytes) -> bool:
+    """True if the first bytes are the header line of a statistics CSV."""
+    line = head.split(b"\n", 1)[0].decode("utf-8", "replace").lower()
+    return all(name in line for name in _REQUIRED)
+
+
+def _value(text: str, kind: Callable[[str], T]) -> T | None:
+    text = text.strip()
+    if not text or text.upper() in ("NA", "N/A"):
+        return None
+    return kind(text)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    text = text.strip().strip("[]()")
+    if not text or text.upper() == "NA":
+        return ()
+    return tuple(int(part) for part in text.lower().replace(",", "x").split("x") if part.strip())
+
+
+def _type_name(text: str) -> str:
+    text = text.strip()
+    known = data_types.BY_GE_NAME.get(text) or data_types.BY_GE_NAME.get(f"DT_{text.upper()}")
+    return known.name if known else text.lower()
+
+
+def read_statistics(path: str) -> OpDump:
+    """The statistics of one op. Rows that cannot be read are named in `bad_slots`."""
+    with LocalFile(path) as file:
+        if file.size > _MAX_BYTES:
+            raise FormatError(f"{path}: {file.size} bytes are too many for a statistics file", "check what wrote it")
+        text = file.read_at(0, file.size).decode("utf-8-sig", "backslashreplace")
+    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [name.strip().lower() for name in next(rows)]
+    except (StopIteration, csv.Error):
+        header = []
+    missing = [name for name in _REQUIRED if name not in header]
+    if missing:
+        raise FormatError(f"{path}: no statistics file: column {missing[0]!r} is missing", "dump this op again")
+    column = {name: position for position, name in enumerate(header)}
+    sides: dict[str, dict[int, TensorStatistics]] = {"input": {}, "output": {}}
+    bad: list[tuple[str, str]] = []
+    for number, row in enumerate(rows, start=2):
+        if not any(cell.strip() for cell in row):
+            continue
+
+        def cell(name: str, row: list[str] = row) -> str:
+            position = column.get(name, len(row))
+            return row[position] if position < len(row) else ""
+
+        side = cell("input/output").strip().lower()
+        try:
+            index = int(cell("index"))
+            if side not in sides or not 0 <= index < 1 << 16:
+                raise ValueError(f"slot {cell('input/output')}:{cell('index')}")
+            sides[side][index] = TensorStatistics(
+                path=path,
+                dtype=_type_name(cell("data type")),
+                layout=cell("format").strip() or "ND",
+                shape=_shape(cell("shape")),
+                nbytes=_value(cell("data size"), int) or 0,
+                maximum=_value(cell("max value"), float),
+                minimum=_value(cell("min value"), float),
+                mean=_value(cell("avg value"), float),
+                count=_value(cell("count"), int),
+                nan_count=_value(cell("nan count"), int),
+                negative_inf_count=_value(cell("negative inf count"), int),
+                positive_inf_count=_value(cell("positive inf count"), int),
+                l2_norm=_value(cell("l2norm"), float),
+            )
+        except ValueError as error:
+            bad.append((f"{side or 'row'}:{cell('index').strip()}", f"line {number} cannot be read: {error}"))
+    return OpDump(
+        path=path,
+        inputs=_slots(sides["input"]),
+        outputs=_slots(sides["output"]),
+        bad_slots=tuple(bad),
+    )
+
+
+def _slots(by_index: dict[int, TensorStatistics]) -> tuple[TensorStatistics | None, ...]:
+    return tuple(by_index.get(index) for index in range(max(by_index, default=-1) + 1))

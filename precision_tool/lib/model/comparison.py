@@ -1,0 +1,113 @@
+"""Pairs of tensors, and what comparing them gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import nan
+
+from .tensor import AnyTensor, Plan
+
+
+class Status(StrEnum):
+    """Why a row has, or has not, metrics. Everything but COMPARED says why the tensors were not compared."""
+
+    COMPARED = "compared"
+    NO_NPU_DUMP = "no_npu_dump"
+    NO_BENCHMARK = "no_benchmark"
+    NO_ORIGINAL_OP = "no_original_op"
+    INTERMEDIATE = "intermediate"
+    STATISTICS_ONLY = "statistics_only"
+    NOT_NUMERIC = "not_numeric"
+    UNREADABLE = "unreadable"
+    SIZE_MISMATCH = "size_mismatch"
+    LAYOUT = "layout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A tensor of the NPU side and the benchmark tensor it must equal, or the reason why there is none.
+
+    `index` numbers the op groups in execution order. `shape` is the shape both are compared in, as the
+    result file prints it. With a status other than COMPARED, `reason` is a sentence for the user.
+    """
+
+    index: int
+    op_name: str
+    op_type: str
+    npu_names: str
+    golden_names: str
+    slot: str = ""
+    npu: AnyTensor | None = None
+    golden: AnyTensor | None = None
+    golden_tensor: str = ""
+    npu_plan: Plan | None = None
+    golden_plan: Plan | None = None
+    shape: tuple[int, ...] | None = None
+    error_shape: tuple[int, ...] = ()
+    status: Status = Status.COMPARED
+    reason: str = ""
+    pass_names: tuple[str, ...] = ()
+    original_names: tuple[str, ...] = ()
+
+    @property
+    def is_input(self) -> bool:
+        """True for a row of an op's input."""
+        return self.slot.startswith("input")
+
+    @property
+    def tensor_index(self) -> str:
+        """`{op}:{input|output}:{i}`, empty for a row that stands for a whole op."""
+        return f"{self.op_name}:{self.slot}" if self.slot else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One side's values. min, max, mean and std are those of its finite values, nan where it has none."""
+
+    count: int = 0
+    minimum: float = nan
+    maximum: float = nan
+    mean: float = nan
+    std: float = nan
+    nan_count: int = 0
+    positive_inf_count: int = 0
+    negative_inf_count: int = 0
+    zero_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The ten metrics of formats.md §5 (two of them in the summaries), and where the largest error lies.
+
+    Elements that are NaN on both sides, or the same Inf, agree and are left out. Those that are not finite on
+    one side only are counted in `non_finite_mismatches`; any of them makes the metrics nan or inf.
+    """
+
+    cosine: float
+    max_absolute_error: float
+    accumulated_relative_error: float
+    relative_euclidean_distance: float
+    kullback_leibler_divergence: float
+    mean_absolute_error: float
+    root_mean_square_error: float
+    max_relative_error: float
+    mean_relative_error: float
+    max_error_index: tuple[int, ...] | None = None
+    npu_at_max_error: float = nan
+    golden_at_max_error: float = nan
+    non_finite_mismatches: int = 0
+    first_mismatch_index: tuple[int, ...] | None = None
+    is_scalar: bool = False
+    both_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One row of the result: a pair and, where it was compared, its metrics and both summaries."""
+
+    pair: Pair
+    metrics: Metrics | None = None
+    npu: Summary | None = None
+    golden: Summary | None = None
+    note: str = ""

@@ -1,0 +1,94 @@
+"""GE graphs: ops, their tensors as compiled, and what each op was before fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Output `index` of the op `producer`."""
+
+    producer: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorDesc:
+    """A tensor of an op as the compiled graph describes it.
+
+    `dump_origin_*` name the tensor of the training script that this one must equal
+    (`_datadump_origin_name`, `…_output_index`, `…_format`); None where the graph does not say.
+    """
+
+    dtype: str = ""
+    layout: str = ""
+    shape: tuple[int, ...] = ()
+    origin_layout: str | None = None
+    origin_shape: tuple[int, ...] | None = None
+    dump_origin_name: str | None = None
+    dump_origin_index: int | None = None
+    dump_origin_layout: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """A node of a graph.
+
+    `inputs` keeps data edges only, by slot; None marks a slot that is not connected.
+    `original_names` is None when the graph does not say, `()` when it says that no original op exists
+    (`Cast` and `TransData` that the compiler put in).
+    """
+
+    name: str
+    type: str
+    id: int | None = None
+    inputs: tuple[Edge | None, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    input_descs: tuple[TensorDesc, ...] = ()
+    output_descs: tuple[TensorDesc, ...] = ()
+    pass_names: tuple[str, ...] = ()
+    original_names: tuple[str, ...] | None = None
+    stream_id: int | None = None
+    kernel_name: str = ""
+    kernel_lib: str = ""
+    l1_fusion_group: str | None = None
+    is_multiop: bool = False
+    parent_index: int | None = None
+    subgraph_names: tuple[str, ...] = ()
+    #: Every attribute, decoded when asked for.
+    attrs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """One graph of a file; subgraphs are graphs of their own that ops name in `subgraph_names`."""
+
+    name: str
+    ops: tuple[Op, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def by_name(self) -> dict[str, Op]:
+        """Ops by name; of two with one name the first."""
+        index: dict[str, Op] = {}
+        for op in self.ops:
+            index.setdefault(op.name, op)
+        return index
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFile:
+    """All graphs of one file, the root graph first. `notes` are things the user should know of the file."""
+
+    path: str
+    graphs: tuple[Graph, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops of all graphs, in file order."""
+        return tuple(op for graph in self.graphs for op in graph.ops)

@@ -1,0 +1,73 @@
+"""What was dumped: runs, their leaf folders and files, and the benchmark's tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpName:
+    """The parts of a dump file name. `op_name` is flattened: `. / \\` and space are `_`."""
+
+    op_type: str
+    op_name: str
+    task_id: int
+    timestamp: int
+    stream_id: int | None = None
+    task_type: int | None = None
+    context_id: int | None = None
+    thread_id: int | None = None
+    device_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpFile:
+    """A dump file. `name` is what its name says, read through `mapping.csv` where the file is a bare number."""
+
+    path: str
+    name: DumpName
+    statistics: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpLeaf:
+    """One folder of dump files: one device, model and step. Parts that the path does not tell are empty."""
+
+    path: str
+    files: tuple[DumpFile, ...] = field(repr=False)
+    time: str = ""
+    device: str = ""
+    model_name: str = ""
+    model_id: str = ""
+    step: str = ""
+    #: Names of files that are no dump files, with the reason; shown and counted, never fatal.
+    ignored: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything below one dump folder of one side."""
+
+    root: str
+    leaves: tuple[DumpLeaf, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkFile:
+    """A golden `.npy`: output `index` of the op whose flattened name is `op_name`."""
+
+    path: str
+    op_name: str
+    index: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """The benchmark's tensors, newest first where a tensor was dumped more than once."""
+
+    root: str
+    files: dict[tuple[str, int], BenchmarkFile] = field(repr=False)
+    ignored: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
