@@ -1,0 +1,172 @@
+"""How an NPU tensor and its benchmark tensor are read so that equal positions mean the same element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from ..formats import data_types, layouts
+from ..formats.layouts import LayoutError
+from ..model.tensor import Plan, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Both reading plans, over one logical shape, and the shape the result file prints."""
+
+    npu_plan: Plan
+    golden_plan: Plan
+    shape: tuple[int, ...]
+    note: str = ""
+
+
+class SizeMismatchError(LayoutError):
+    """The two tensors hold different numbers of elements, padding aside."""
+
+
+def printed_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a plain tensor as the result file prints it: ND flat, a scalar as [1]."""
+    if tensor.size == 1:
+        return (1,)
+    return (tensor.size,) if tensor.layout == "ND" else tensor.shape
+
+
+def align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None) -> Alignment:
+    """The plans that bring `npu` and `golden` to one order. LayoutError says why there are none.
+
+    `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
+    """
+    npu_complex, golden_complex = (data_types.BY_NAME[t.dtype].is_complex for t in (npu, golden))
+    if npu_complex != golden_complex:
+        raise LayoutError(f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
+    if not layouts.is_known(npu.layout) and npu.size != golden.size:
+        raise LayoutError(f"layout {npu.layout} is unknown and its padding cannot be told from data")
+    if layouts.is_plain(golden.layout):
+        if layouts.is_plain(npu.layout) or not layouts.is_known(npu.layout):
+            return _align_plain(npu, golden, origin_layout)
+        return _align_blocked(npu, golden, origin_layout, origin_shape)
+    if (npu.layout, npu.shape) == (golden.layout, golden.shape):
+        return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), npu.shape)
+    return _align_two_blocked(npu, golden, origin_layout, origin_shape)
+
+
+def _golden_plan(golden: Tensor, shape: tuple[int, ...]) -> Plan:
+    """A benchmark array read in C order as `shape`."""
+    if golden.fortran_order:
+        return layouts.plain_plan(golden.shape, fortran_order=True)
+    return layouts.plain_plan(shape)
+
+
+def _check_sizes(npu: Tensor, golden: Tensor) -> None:
+    if npu.size != golden.size:
+        raise SizeMismatchError(
+            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), "
+            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+        )
+
+
+def _permuted(shape: tuple[int, ...], layout: str, target: str) -> tuple[int, ...] | None:
+    if len(shape) != len(layout) or sorted(layout) != sorted(target):
+        return None
+    extents = dict(zip(layout, shape, strict=True))
+    return tuple(extents[letter] for letter in target)
+
+
+def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alignment:
+    _check_sizes(npu, golden)
+    target = golden.layout if layouts.is_named(golden.layout) else origin_layout
+    if target and layouts.is_named(npu.layout) and layouts.is_named(target) and npu.layout != target:
+        shape = _permuted(npu.shape, npu.layout, target)
+        if shape is not None and shape == golden.shape:
+            plan = layouts.plan(npu.layout, npu.shape, target, shape)
+            return Alignment(plan, _golden_plan(golden, shape), shape)
+    if golden.fortran_order:
+        shape = golden.shape
+        return Alignment(layouts.plain_plan(shape), _golden_plan(golden, shape), printed_shape(npu))
+    note = ""
+    if _squeezed(npu.shape) != _squeezed(golden.shape) and npu.layout != "ND":
+        note = f"compared in storage order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
+    return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), printed_shape(npu), note)
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(extent for extent in shape if extent != 1)
+
+
+def _targets(
+    npu: Tensor, golden_shape: tuple[int, ...], origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """(plain layout, shape, note) to try, likeliest first. All have as many elements as the benchmark."""
+    size = prod(golden_shape)
+    declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
+    if declared is not None and prod(declared) != size:
+        declared = None
+    candidates = layouts.candidate_targets(npu.layout)
+    if npu.layout == "FRACTAL_NZ":
+        for shape in (declared, golden_shape):
+            if shape is not None:
+                yield "ND", shape, ""
+        return
+    swapped = declared is not None and declared != golden_shape and sorted(declared) == sorted(golden_shape)
+    if swapped:
+        # The benchmark's own shape shows its real order when it differs from what the graph declares.
+        for layout in candidates:
+            if layout != origin_layout and len(layout) == len(golden_shape):
+                yield layout, golden_shape, f"the benchmark tensor is {layout}, the graph declares {origin_layout}"
+    if layouts.is_named(origin_layout) and declared is not None:
+        yield str(origin_layout), declared, ""
+    if layouts.is_named(origin_layout) and len(golden_shape) == len(str(origin_layout)):
+        yield str(origin_layout), golden_shape, ""
+    for layout in candidates:
+        note = f"read as {layout}: the graph gives no origin layout"
+        if len(layout) == len(golden_shape):
+            yield layout, golden_shape, note
+        elif len(golden_shape) < len(layout):
+            # A vector per channel, or a matrix as a 1x1 filter.
+            yield layout, (*([1] * (len(layout) - len(golden_shape))), *golden_shape), note
+            if layout == "NCHW" and len(golden_shape) == 2:
+                yield layout, (*golden_shape, 1, 1), note
+            if layout == "NCHW" and len(golden_shape) == 1:
+                yield layout, (1, *golden_shape, 1, 1), note
+
+
+def _align_blocked(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    reasons: list[str] = []
+    for layout, shape, note in _targets(npu, golden.shape, origin_layout, origin_shape):
+        try:
+            plan = layouts.plan(npu.layout, npu.shape, layout, shape)
+        except LayoutError as error:
+            reasons.append(str(error))
+            continue
+        if golden.fortran_order:
+            if shape != golden.shape:
+                reasons.append("a Fortran-ordered benchmark tensor of another shape")
+                continue
+            return Alignment(plan, _golden_plan(golden, shape), shape, note)
+        golden_plan = layouts.plain_plan(plan.logical_shape)
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note)
+    why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
+    known = npu.origin_shape if npu.origin_shape is not None else origin_shape
+    if known is not None and prod(known) != golden.size:
+        raise SizeMismatchError(
+            f"different sizes: NPU {list(known)} ({prod(known)} elements, stored as {npu.layout} {list(npu.shape)}), "
+            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+        )
+    raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
+
+
+def _align_two_blocked(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    """Two NPU dumps stored differently: both are read in a plain layout."""
+    shape = npu.origin_shape or golden.origin_shape or origin_shape
+    if not shape:
+        raise LayoutError(f"stored as {npu.layout} and {golden.layout}, and no header gives the original shape")
+    target = origin_layout if layouts.is_named(origin_layout) else (layouts.candidate_targets(golden.layout) or ("ND",))[0]
+    plans = [layouts.plan(tensor.layout, tensor.shape, str(target), shape) for tensor in (npu, golden)]
+    if plans[0].logical_shape != plans[1].logical_shape:
+        raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape")
+    return Alignment(plans[0], plans[1], shape)

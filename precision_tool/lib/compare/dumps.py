@@ -1,0 +1,140 @@
+"""The two sides of a comparison, asked by op name: dump files of a leaf merged per op, and golden `.npy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
+
+from ..errors import PrecisionToolError
+from ..formats.npy import read_npy
+from ..formats.registry import open_op_dump
+from ..model.run import Benchmark, DumpFile, DumpLeaf
+from ..model.tensor import AnyTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A tensor that is not there or cannot be read, and why. `damaged` tells the two apart."""
+
+    reason: str
+    damaged: bool = False
+
+
+Found = AnyTensor | Missing
+
+
+@dataclass(slots=True)
+class DumpedOp:
+    """The newest tensors of one op of a leaf, by slot."""
+
+    name: str
+    op_type: str
+    timestamp: int
+    inputs: dict[int, Found] = field(default_factory=dict)
+    outputs: dict[int, Found] = field(default_factory=dict)
+    #: Files of the op that cannot be read at all.
+    errors: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+
+class DumpIndex:
+    """The dump files of one leaf by flattened op name; files are opened when their op is asked for."""
+
+    def __init__(self, leaf: DumpLeaf) -> None:
+        self.leaf = leaf
+        self._files: dict[str, list[DumpFile]] = {}
+        for file in sorted(leaf.files, key=lambda file: -file.name.timestamp):
+            self._files.setdefault(file.name.op_name, []).append(file)
+        self._ops: dict[str, DumpedOp] = {}
+
+    def __contains__(self, op_name: str) -> bool:
+        return op_name in self._files
+
+    def names_by_time(self) -> list[str]:
+        """Flattened op names in the order in which the ops ran (their newest dump)."""
+        return sorted(self._files, key=lambda name: (self._files[name][0].name.timestamp, name))
+
+    def op(self, op_name: str) -> DumpedOp:
+        """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
+        known = self._ops.get(op_name)
+        if known is not None:
+            return known
+        files = self._files[op_name]
+        newest = files[0].name
+        op = DumpedOp(op_name, newest.op_type, newest.timestamp)
+        for file in files:
+            op.paths.append(file.path)
+            try:
+                dump = open_op_dump(file.path)
+            except PrecisionToolError as error:
+                op.errors.append(error.message)
+                continue
+            bad = dict(dump.bad_slots)
+            for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
+                for index, tensor in enumerate(slots):
+                    if tensor is not None:
+                        if isinstance(merged.get(index, Missing("")), Missing):
+                            merged[index] = tensor
+                    elif index not in merged and f"{side}:{index}" in bad:
+                        merged[index] = Missing(f"{file.path}: {side} {index}: {bad[f'{side}:{index}']}", damaged=True)
+        self._ops[op_name] = op
+        return op
+
+
+class BenchmarkSide(Protocol):
+    """What the NPU side is compared with."""
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Output `index` of the op with this flattened name."""
+
+
+class GoldenFiles:
+    """Golden `.npy` files as the benchmark side."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._benchmark = benchmark
+        self._read = cache(self._open)
+
+    @property
+    def root(self) -> str:
+        """The folder of the files."""
+        return self._benchmark.root
+
+    def output(self, op_name: str, index: int) -> Found:
+        """The golden tensor of an op's output."""
+        return self._read(op_name, index)
+
+    def _open(self, op_name: str, index: int) -> Found:
+        file = self._benchmark.files.get((op_name, index))
+        if file is None:
+            return Missing(f"the benchmark has no tensor {op_name}:{index}")
+        try:
+            return read_npy(file.path)
+        except PrecisionToolError as error:
+            return Missing(error.message, damaged=True)
+
+
+class GoldenDumps:
+    """Another NPU run as the benchmark side."""
+
+    def __init__(self, leaf: DumpLeaf) -> None:
+        self.index = DumpIndex(leaf)
+
+    @property
+    def root(self) -> str:
+        """The folder of the dump files."""
+        return self.index.leaf.path
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Output `index` of the same op in the other run."""
+        if op_name not in self.index:
+            return Missing(f"the other run has no dump of {op_name}")
+        op = self.index.op(op_name)
+        if index in op.outputs:
+            return op.outputs[index]
+        if op.errors:
+            return Missing(op.errors[0], damaged=True)
+        return Missing(f"the other run's dump of {op_name} has no output {index}")
+
+

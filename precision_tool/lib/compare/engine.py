@@ -1,0 +1,543 @@
+"""Compares pairs: reads both sides in blocks, spreads the work over processes by bytes, keeps memory bounded.
+
+Pairs with the same benchmark tensor and equally stored NPU tensors (an op's output and the inputs it feeds) are
+one bundle: a tensor whose bytes equal one already compared takes over its result. Tensors too large for one
+worker are split into parts whose sums add up.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+
+from ..errors import PrecisionToolError
+from ..formats import data_types, decode
+from ..formats.blocks import Scratch, TensorReader
+from ..formats.decode import Floats
+from ..formats.files import LocalFile
+from ..formats.layouts import Box, split_boxes
+from ..model.comparison import Comparison, Pair, Status, Summary
+from ..model.tensor import Tensor, TensorStatistics
+from .metrics import Kernel, KlSums, Sums, finish, unravel
+
+#: Items the arithmetic works on at once: all temporaries stay in the second-level cache.
+BLOCK = 1 << 16
+#: Items of a box of a tensor in blocked layout, which is read with fewer and longer runs.
+_BOX = 1 << 19
+#: Tensors up to this many items are kept decoded between the two passes.
+_KEEP = 1 << 20
+#: Bytes of one part of a split tensor, and from how many bytes on a tensor is split.
+_PART_BYTES = 128 << 20
+_SPLIT_BYTES = 2 * _PART_BYTES
+#: Below this many bytes starting processes takes longer than the comparison.
+_SERIAL_BYTES = 64 << 20
+_COMPARE_BYTES = 1 << 20
+
+T = TypeVar("T")
+#: Called with (bytes done, bytes in all).
+Progress = Callable[[int, int], None]
+
+
+class WorkStoppedError(PrecisionToolError):
+    """The comparison ended early; `rows` are the rows that are done, the others say so."""
+
+    exit_code = 130
+
+    def __init__(self, message: str, hint: str, rows: Sequence[Comparison]) -> None:
+        super().__init__(message, hint)
+        self.rows = list(rows)
+
+
+# --- one pair, in a worker ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Boxes `start` to `stop` of a pair of which every worker makes the same list."""
+
+    pair: Pair
+    start: int
+    stop: int
+
+
+class _Reader:
+    """Both sides of a pair, in blocks."""
+
+    def __init__(self, pair: Pair, scratch: Scratch) -> None:
+        npu, golden = _tensors(pair)
+        assert pair.npu_plan is not None and pair.golden_plan is not None
+        self._scratch = scratch
+        self._dtype = decode.compute_type(data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype])
+        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu")
+        try:
+            self._golden = TensorReader(golden, pair.golden_plan, self._dtype, scratch, "golden")
+        except PrecisionToolError:
+            self._npu.close()
+            raise
+        self._flat = self._npu.is_flat and self._golden.is_flat
+        if self._flat:
+            self._size = prod(self._npu.logical_shape)
+            self.boxes: list[Box] = split_boxes((self._size,), (1,), BLOCK)
+        else:
+            granules = tuple(max(a, b) for a, b in zip(self._npu.granules, self._golden.granules, strict=True))
+            self._size = prod(self._npu.logical_shape)
+            self.boxes = split_boxes(self._npu.logical_shape, granules, _BOX)
+
+    def close(self) -> None:
+        self._npu.close()
+        self._golden.close()
+
+    @property
+    def size(self) -> int:
+        """Real numbers on each side."""
+        return self._size
+
+    def blocks(self, start: int, stop: int, keep: bool = False) -> Iterator[tuple[Floats, Floats, int]]:
+        """(NPU, benchmark, position of the first item in box order) of the boxes `start` to `stop`.
+
+        The arrays are overwritten by the next box, unless `keep` gives every box its own place in the buffers.
+        """
+        position = sum(_box_size(box) for box in self.boxes[:start])
+        for box in self.boxes[start:stop]:
+            count = _box_size(box)
+            place = position if keep else 0
+            capacity = self._size if keep else count
+            x = self._scratch.floats("x", capacity, self._dtype)[place : place + count]
+            y = self._scratch.floats("y", capacity, self._dtype)[place : place + count]
+            if self._flat:
+                self._npu.read_flat(box[0][0], box[0][1], x)
+                self._golden.read_flat(box[0][0], box[0][1], y)
+            else:
+                self._npu.read_box(box, x)
+                self._golden.read_box(box, y)
+            for begin in range(0, count, BLOCK):
+                end = min(count, begin + BLOCK)
+                yield x[begin:end], y[begin:end], position + begin
+            position += count
+
+    def flat_position(self, position: int) -> int:
+        """A position in box order as a position in the logical array."""
+        if position < 0:
+            return position
+        for box in self.boxes:
+            count = _box_size(box)
+            if position < count:
+                break
+            position -= count
+        local = unravel(position, tuple(stop - start for start, stop in box)) or ()
+        flat = 0
+        for extent, (start, _), at in zip(self._npu.logical_shape, box, local, strict=True):
+            flat = flat * extent + start + at
+        return flat
+
+
+def _box_size(box: Box) -> int:
+    return prod(stop - start for start, stop in box)
+
+
+def _tensors(pair: Pair) -> tuple[Tensor, Tensor]:
+    assert isinstance(pair.npu, Tensor) and isinstance(pair.golden, Tensor)
+    return pair.npu, pair.golden
+
+
+class Comparer:
+    """Compares pairs one after the other with one set of buffers. One per worker."""
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+        self._kernel = Kernel()
+
+    @contextmanager
+    def _open(self, pair: Pair) -> Iterator[_Reader]:
+        reader = _Reader(pair, self._scratch)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def compare(self, pair: Pair) -> Comparison:
+        """The finished row of one pair."""
+        with self._open(pair) as reader:
+            first, second = Sums(), KlSums()
+            kept: list[tuple[Floats, Floats, int]] = []
+            keep = reader.size <= _KEEP
+            for block in reader.blocks(0, len(reader.boxes), keep):
+                self._kernel.add_block(first, *block)
+                if keep:
+                    kept.append(block)
+            for x, y, _ in kept if keep else reader.blocks(0, len(reader.boxes)):
+                self._kernel.add_second(second, first, x, y)
+            return _row(pair, reader, first, second)
+
+    def first_pass(self, part: Part) -> Sums:
+        """The first pass over a part."""
+        sums = Sums()
+        with self._open(part.pair) as reader:
+            for x, y, position in reader.blocks(part.start, part.stop):
+                self._kernel.add_block(sums, x, y, position)
+        return sums
+
+    def second_pass(self, part: Part, first: Sums) -> KlSums:
+        """The second pass over a part, given the sums of the whole first pass."""
+        sums = KlSums()
+        with self._open(part.pair) as reader:
+            for x, y, _ in reader.blocks(part.start, part.stop):
+                self._kernel.add_second(sums, first, x, y)
+        return sums
+
+    def finish(self, pair: Pair, first: Sums, second: KlSums) -> Comparison:
+        """The row of a pair whose parts are added up."""
+        with self._open(pair) as reader:
+            return _row(pair, reader, first, second)
+
+    def parts(self, pair: Pair) -> list[Part]:
+        """The parts a large pair is split into."""
+        npu, golden = _tensors(pair)
+        with self._open(pair) as reader:
+            count = max(1, (npu.nbytes + golden.nbytes) // _PART_BYTES)
+            step = max(1, -(-len(reader.boxes) // count))
+            return [
+                Part(pair, start, min(len(reader.boxes), start + step))
+                for start in range(0, len(reader.boxes), step)
+            ]
+
+
+def _row(pair: Pair, reader: _Reader, first: Sums, second: KlSums) -> Comparison:
+    for name in ("max_error_at", "first_mismatch"):
+        setattr(first, name, reader.flat_position(getattr(first, name)))
+    shape = pair.error_shape
+    if prod(shape) and reader.size == 2 * prod(shape):  # complex: the last index tells real from imaginary
+        shape = (*shape, 2)
+    metrics, npu, golden = finish(first, second, shape or (1,))
+    note = pair.reason
+    if metrics is None:
+        note = "This tensor is empty."
+    elif metrics.non_finite_mismatches:
+        note = (
+            f"{metrics.non_finite_mismatches} elements are NaN or Inf on one side only, first at "
+            f"{list(metrics.first_mismatch_index or ())}: NPU {metrics.npu_at_max_error:g}, "
+            f"benchmark {metrics.golden_at_max_error:g}"
+        )
+    elif metrics.is_scalar:
+        note = "This tensor is scalar."
+    return Comparison(pair=pair, metrics=metrics, npu=npu, golden=golden, note=note)
+
+
+def same_bytes(left: Tensor, right: Tensor) -> bool:
+    """True if two tensors of one size have the same bytes."""
+    if left.nbytes != right.nbytes:
+        return False
+    with LocalFile(left.path) as a, LocalFile(right.path) as b:
+        buffers = np.empty((2, min(_COMPARE_BYTES, max(left.nbytes, 1))), np.uint8)
+        for start in range(0, left.nbytes, _COMPARE_BYTES):
+            size = min(_COMPARE_BYTES, left.nbytes - start)
+            one, two = buffers[0, :size], buffers[1, :size]
+            a.read_into(left.offset + start, memoryview(one))
+            b.read_into(right.offset + start, memoryview(two))
+            if not np.array_equal(one, two):
+                return False
+    return True
+
+
+# --- bundles --------------------------------------------------------------------------------------------------------
+
+#: (number of the row, pair)
+Numbered = tuple[int, Pair]
+
+
+def _bundle_key(pair: Pair) -> object:
+    npu, golden = _tensors(pair)
+    return (
+        golden.path, golden.offset, pair.golden_plan, npu.dtype, npu.shape, npu.layout, npu.nbytes, pair.npu_plan,
+        pair.error_shape,
+    )  # fmt: skip
+
+
+def _take_over(row: Comparison, pair: Pair) -> Comparison:
+    """The result of an equal tensor as the row of `pair`."""
+    note = pair.reason if row.note == row.pair.reason else row.note
+    return replace(row, pair=pair, note=note)
+
+
+def failed_row(pair: Pair, error: BaseException) -> Comparison:
+    """The row of a pair whose comparison raised `error`."""
+    if isinstance(error, PrecisionToolError):
+        reason = error.message
+    elif isinstance(error, MemoryError):
+        reason = "not enough memory to compare this tensor"
+    else:
+        reason = f"internal error, please report it: {type(error).__name__}: {error}"
+    return Comparison(pair=replace(pair, status=Status.UNREADABLE, reason=reason), note=reason)
+
+
+_comparer: Comparer | None = None
+
+
+def _worker_comparer() -> Comparer:
+    global _comparer
+    if _comparer is None:
+        _comparer = Comparer()
+    return _comparer
+
+
+def compare_bundle(bundle: list[Numbered]) -> list[tuple[int, Comparison]]:
+    """Rows of pairs that share a bundle key. One pair that fails becomes a row with the reason."""
+    comparer = _worker_comparer()
+    done: list[Comparison] = []
+    rows = []
+    for number, pair in bundle:
+        try:
+            row = next(
+                (_take_over(known, pair) for known in done if same_bytes(_tensors(known.pair)[0], _tensors(pair)[0])),
+                None,
+            )
+            if row is None:
+                row = comparer.compare(pair)
+                done.append(row)
+        except Exception as error:
+            row = failed_row(pair, error)
+        rows.append((number, row))
+    return rows
+
+
+def compare_bundles(bundles: list[list[Numbered]]) -> list[tuple[int, Comparison]]:
+    """Several bundles as one task."""
+    return [row for bundle in bundles for row in compare_bundle(bundle)]
+
+
+def _first_pass(part: Part) -> Sums:
+    return _worker_comparer().first_pass(part)
+
+
+def _second_pass(part: Part, first: Sums) -> KlSums:
+    return _worker_comparer().second_pass(part, first)
+
+
+def _same_bytes_range(left: Tensor, right: Tensor, start: int, size: int) -> bool:
+    """`same_bytes` for `size` bytes from `start` of both."""
+    return same_bytes(
+        replace(left, offset=left.offset + start, nbytes=size), replace(right, offset=right.offset + start, nbytes=size)
+    )
+
+
+# --- all pairs ------------------------------------------------------------------------------------------------------
+
+
+def _cost(pair: Pair) -> int:
+    npu, golden = _tensors(pair)
+    return npu.nbytes + golden.nbytes
+
+
+def compare_pairs(
+    pairs: Sequence[Pair],
+    *,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> list[Comparison]:
+    """One row per pair, in order.
+
+    `workers` processes (0: one per core this process may use; 1: none), or any `executor`, share the work.
+    Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
+    """
+    rows: list[Comparison | None] = [None] * len(pairs)
+    bundles: dict[object, list[Numbered]] = {}
+    for number, pair in enumerate(pairs):
+        if pair.status is Status.COMPARED:
+            bundles.setdefault(_bundle_key(pair), []).append((number, pair))
+        else:
+            rows[number] = Comparison(pair=pair, npu=_statistics_summary(pair), note=pair.reason)
+    total = sum(_cost(pair) for bundle in bundles.values() for _, pair in bundle)
+    run = _Run(rows, total, progress)
+    workers = workers or _cores()
+    try:
+        if executor is not None:
+            run.spread(list(bundles.values()), executor, workers)
+        elif workers == 1 or total < _SERIAL_BYTES:
+            for bundle in bundles.values():
+                run.take(compare_bundle(bundle))
+        else:
+            with _process_pool(workers) as pool:
+                run.spread(list(bundles.values()), pool, workers)
+    except KeyboardInterrupt:
+        raise WorkStoppedError(f"stopped: {run.state()}", "", run.rows_so_far(pairs)) from None
+    except BrokenProcessPool as error:
+        raise WorkStoppedError(
+            f"a worker process died: {run.state()}",
+            "was it killed for its memory? try fewer workers (--workers 1)",
+            run.rows_so_far(pairs),
+        ) from error
+    return [row for row in rows if row is not None]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that are killed, not waited for, when the block ends with an exception."""
+    # fork starts at once and needs no importable main module, but is not safe beside other threads.
+    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    before = {process.pid for process in multiprocessing.active_children()}
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("fork" if can_fork else "spawn"), initializer=_start_worker
+    )
+    try:
+        yield pool
+    except BaseException:
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _start_worker() -> None:
+    # Ctrl+C reaches the whole process group; the parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    global _comparer
+    _comparer = None
+
+
+def _statistics_summary(pair: Pair) -> Summary | None:
+    """What a statistics dump tells of a tensor."""
+    npu = pair.npu
+    if not isinstance(npu, TensorStatistics):
+        return None
+
+    def number(value: float | None) -> float:
+        return float("nan") if value is None else value
+
+    return Summary(
+        count=npu.count if npu.count is not None else npu.size,
+        minimum=number(npu.minimum),
+        maximum=number(npu.maximum),
+        mean=number(npu.mean),
+        nan_count=npu.nan_count or 0,
+        positive_inf_count=npu.positive_inf_count or 0,
+        negative_inf_count=npu.negative_inf_count or 0,
+    )
+
+
+class _Run:
+    """The state of one call of `compare_pairs`."""
+
+    def __init__(self, rows: list[Comparison | None], total: int, progress: Progress | None) -> None:
+        self._rows = rows
+        self._total = total
+        self._done = 0
+        self._progress = progress
+        self._tell(0)
+
+    def _tell(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def take(self, results: list[tuple[int, Comparison]]) -> None:
+        """Keeps finished rows."""
+        for number, row in results:
+            self._rows[number] = row
+        self._tell(sum(_cost(row.pair) for _, row in results))
+
+    def state(self) -> str:
+        """How far the run came, in words."""
+        done = sum(row is not None for row in self._rows)
+        return f"{done} of {len(self._rows)} rows are done"
+
+    def rows_so_far(self, pairs: Sequence[Pair]) -> list[Comparison]:
+        """All rows; those that were not reached say so."""
+        reason = "not compared: the run was stopped before this tensor"
+        return [
+            row or Comparison(pair=replace(pair, status=Status.UNREADABLE, reason=reason), note=reason)
+            for row, pair in zip(self._rows, pairs, strict=True)
+        ]
+
+    def spread(self, bundles: list[list[Numbered]], pool: Executor, workers: int) -> None:
+        """Runs bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
+        weights = [(sum(_cost(pair) for _, pair in bundle), bundle) for bundle in bundles]
+        weights.sort(key=lambda item: -item[0])
+        small: list[tuple[int, list[Numbered]]] = []
+        for weight, bundle in weights:
+            if workers > 1 and _cost(bundle[0][1]) >= _SPLIT_BYTES:
+                self._compare_split(bundle, pool)
+            else:
+                small.append((weight, bundle))
+        # Tasks of at least this size, so that sending them costs little, and enough of them to balance.
+        chunk = max(1 << 20, sum(weight for weight, _ in small) // (workers * 16))
+        tasks: list[list[list[Numbered]]] = []
+        filled = chunk
+        for weight, bundle in small:
+            if filled >= chunk:
+                tasks.append([])
+                filled = 0
+            tasks[-1].append(bundle)
+            filled += weight
+        self._collect([pool.submit(compare_bundles, task) for task in tasks], self.take)
+
+    def _collect(self, futures: list[Future[T]], take: Callable[[T], object]) -> None:
+        """Hands on results as they come; the short timeout lets Ctrl+C through."""
+        open_futures = set(futures)
+        while open_futures:
+            finished, open_futures = wait(open_futures, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in finished:
+                take(future.result())
+
+    def _compare_split(self, bundle: list[Numbered], pool: Executor) -> None:
+        comparer = Comparer()
+        done: list[Comparison] = []
+        for number, pair in bundle:
+            try:
+                row = self._equal_row(done, pair, pool) or self._row_of_parts(comparer, pair, pool)
+            except (PrecisionToolError, MemoryError, OSError) as error:
+                self._rows[number] = failed_row(pair, error)
+                continue
+            done.append(row)
+            self._rows[number] = row
+
+    def _equal_row(self, done: list[Comparison], pair: Pair, pool: Executor) -> Comparison | None:
+        npu = _tensors(pair)[0]
+        for known in done:
+            other = _tensors(known.pair)[0]
+            verdicts: list[bool] = []
+            futures = [
+                pool.submit(_same_bytes_range, other, npu, start, min(_PART_BYTES, npu.nbytes - start))
+                for start in range(0, npu.nbytes, _PART_BYTES)
+            ]
+            self._collect(futures, verdicts.append)
+            if all(verdicts):
+                self._tell(_cost(pair))
+                return _take_over(known, pair)
+        return None
+
+    def _row_of_parts(self, comparer: Comparer, pair: Pair, pool: Executor) -> Comparison:
+        parts = comparer.parts(pair)
+        share = _cost(pair) // (2 * len(parts))
+        futures = [pool.submit(_first_pass, part) for part in parts]
+        self._collect(futures, lambda sums: self._tell(share))
+        first = Sums()
+        for future in futures:  # in the order of the parts, which decides between equal largest errors
+            first.add(future.result())
+        second = KlSums()
+
+        def take(part: KlSums) -> None:
+            second.add(part)
+            self._tell(share)
+
+        self._collect([pool.submit(_second_pass, part, first) for part in parts], take)
+        return comparer.finish(pair, first, second)

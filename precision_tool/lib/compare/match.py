@@ -1,0 +1,364 @@
+"""Which benchmark tensor each NPU tensor must equal: the fusion rules of formats.md §5, or plain op names.
+
+Ops that were made from the same set of original ops form a group and share an index. An output must equal the
+original tensor the graph names for it; an input must equal what its producer had to put out, found by walking
+back through the `Cast` and `TransData` ops that the compiler put in and through subgraph borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..discover.names import flatten
+from ..formats import data_types
+from ..formats.layouts import LayoutError
+from ..model.comparison import Pair, Status
+from ..model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+from ..model.tensor import AnyTensor, Tensor, TensorStatistics
+from .align import Alignment, SizeMismatchError, align
+from .dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+
+#: Ops that change storage and type of a tensor but not what it stands for.
+_TRANSPARENT = ("Cast", "TransData")
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_NO_ORIGINAL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The original tensor that a tensor of the graph stands for."""
+
+    op_name: str
+    index: int
+    layout: str | None
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoOrigin:
+    """Why a tensor stands for no original tensor."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(slots=True)
+class Group:
+    """Ops made from one set of original ops, in graph order."""
+
+    ops: list[Op]
+    original_names: tuple[str, ...]
+    #: True for ops the compiler put in, which have no original op.
+    inserted: bool = False
+
+    @property
+    def golden_names(self) -> str:
+        """The GroundTruth cell."""
+        return _NO_ORIGINAL if self.inserted else ",".join(self.original_names)
+
+
+def originals(op: Op) -> tuple[str, ...]:
+    """Names of the ops of the training script that `op` does the work of; () if the compiler put it in."""
+    if op.original_names is None or op.original_names == ("",):
+        return (op.name,)
+    return op.original_names
+
+
+class Origins:
+    """Answers which original tensor an output of an op of the graph stands for."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._graphs = {graph.name: graph for graph in file.graphs}
+        self._home: dict[str, Graph] = {}
+        self._ops: dict[str, Op] = {}
+        self._callers: dict[str, Op] = {}
+        for graph in file.graphs:
+            for op in graph.ops:
+                self._ops.setdefault(op.name, op)
+                self._home.setdefault(op.name, graph)
+                for name in op.subgraph_names:
+                    self._callers.setdefault(name, op)
+
+    def op(self, name: str) -> Op | None:
+        """The op of that name in any graph of the file."""
+        return self._ops.get(name)
+
+    def _behind(self, op: Op, index: int) -> Edge | None:
+        """The edge that feeds what `op` only passes on; None if `op` makes its output itself."""
+        if op.type in _TRANSPARENT:
+            return _data_inputs(op)[0] if _data_inputs(op) else None
+        if op.type == "Data" and op.parent_index is not None:
+            caller = self._callers.get(self._home[op.name].name)
+            if caller is not None and op.parent_index < len(caller.inputs):
+                return caller.inputs[op.parent_index]
+        if op.type in _CALLS:
+            for name in op.subgraph_names:
+                sub = self._graphs.get(name)
+                if sub is None:
+                    continue
+                output = sub.by_name.get(f"{name}_Node_Output") or next(
+                    (o for o in sub.ops if o.type == "NetOutput"), None
+                )
+                if output is not None and index < len(_data_inputs(output)):
+                    return _data_inputs(output)[index]
+        return None
+
+    def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
+        """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
+        first: Origin | None = None
+        seen: set[tuple[str, int]] = set()
+        start = op
+        while (op.name, index) not in seen:
+            seen.add((op.name, index))
+            found = self._own(op, index)
+            if isinstance(found, Origin):
+                first = first or found
+                if not isinstance(benchmark.output(flatten(found.op_name), found.index), Missing):
+                    return found
+            edge = self._behind(op, index)
+            producer = self._ops.get(edge.producer) if edge is not None else None
+            if edge is None or producer is None:
+                if first is not None:
+                    return first
+                if edge is not None:
+                    return NoOrigin(Status.NO_BENCHMARK, f"the graph has no op {edge.producer} to trace it back to")
+                assert isinstance(found, NoOrigin)
+                return found
+            op, index = producer, edge.index
+        return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
+
+    def _own(self, op: Op, index: int) -> Origin | NoOrigin:
+        """What the graph says of an output of `op` itself."""
+        desc = _output_desc(op, index)
+        layout = desc.dump_origin_layout or desc.origin_layout
+        if desc.dump_origin_name:
+            slot = index if desc.dump_origin_index is None else desc.dump_origin_index
+            return Origin(desc.dump_origin_name, slot, layout, desc.origin_shape)
+        names = originals(op)
+        if not names:
+            return NoOrigin(
+                Status.NO_ORIGINAL_OP, f"{op.name} was put in by the graph compiler: the training script has no such tensor"
+            )
+        if len(names) > 1:
+            return NoOrigin(
+                Status.INTERMEDIATE, f"{op.name} is fused from {len(names)} ops and the graph names no original for this tensor"
+            )
+        return Origin(names[0], index, layout, desc.origin_shape)
+
+
+def _output_desc(op: Op, index: int) -> TensorDesc:
+    """The description of an output; of one out of range the first (the vendor's rule)."""
+    if not op.output_descs:
+        return TensorDesc()
+    return op.output_descs[index] if index < len(op.output_descs) else op.output_descs[0]
+
+
+def _data_inputs(op: Op) -> tuple[Edge, ...]:
+    return tuple(edge for edge in op.inputs if edge is not None)
+
+
+def groups_of(file: GraphFile) -> list[Group]:
+    """The ops of all graphs in groups, in the order in which a group first appears."""
+    groups: dict[object, Group] = {}
+    for op in file.ops:
+        names = originals(op)
+        key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else frozenset(names)
+        if not names and not op.l1_fusion_group:
+            key = ("inserted", op.name)
+        group = groups.get(key)
+        if group is None:
+            groups[key] = Group([op], names or (op.name,), inserted=not names)
+        else:
+            group.ops.append(op)
+            known = group.original_names
+            group.original_names = (*known, *(name for name in names if name not in known))
+    return list(groups.values())
+
+
+# --- with a graph -----------------------------------------------------------------------------------------------------
+
+
+def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
+    """All pairs in execution order; ops without a dump are one row with the reason."""
+    origins = Origins(file)
+    known = set()
+    index = -1
+    for index, group in enumerate(groups_of(file)):
+        known |= {flatten(op.name) for op in group.ops}
+        yield from _match_group(index, group, dumps, origins, benchmark)
+    for index, name in enumerate((n for n in dumps.names_by_time() if n not in known), start=index + 1):
+        op = dumps.op(name)
+        base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=_NO_ORIGINAL)
+        yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+
+def _match_group(
+    index: int, group: Group, dumps: DumpIndex, origins: Origins, benchmark: BenchmarkSide
+) -> Iterator[Pair]:
+    dumped = [op for op in group.ops if flatten(op.name) in dumps]
+    npu_names = ",".join(op.name for op in (dumped or group.ops))
+    if not dumped:
+        first = group.ops[0]
+        base = _base(index, first, npu_names, group)
+        reason = "; ".join(f"the NPU dumped no file of {op.name} ({op.type})" for op in group.ops)
+        yield _without(base, Status.NO_NPU_DUMP, reason)
+        return
+    inner: set[str] = set()
+    if group.ops[0].l1_fusion_group and len(dumped) > 2:
+        by_time = sorted(dumped, key=lambda op: dumps.op(flatten(op.name)).timestamp)
+        inner = {op.name for op in by_time[1:-1]}
+    members = {op.name for op in group.ops}
+    for op in dumped:
+        base = _base(index, op, npu_names, group)
+        if op.name in inner:
+            yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
+            continue
+        inside = {e.producer for o in group.ops for e in _data_inputs(o)} & members if len(members) > 1 else set()
+        yield from _match_op(base, op, dumps.op(flatten(op.name)), origins, benchmark, op.name in inside)
+
+
+def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:
+    return Pair(
+        index=index,
+        op_name=op.name,
+        op_type=op.type,
+        npu_names=npu_names,
+        golden_names=group.golden_names,
+        pass_names=op.pass_names,
+        original_names=() if group.inserted else group.original_names,
+    )
+
+
+def _match_op(
+    base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide, feeds_group: bool
+) -> Iterator[Pair]:
+    """Rows of one dumped op: every input, then every output. `feeds_group`: another op of the group reads it."""
+    if not dump.inputs and not dump.outputs:
+        reason = dump.errors[0] if dump.errors else f"{dump.paths[0]}: the dump holds no input and no output"
+        yield _without(base, Status.UNREADABLE, reason)
+        return
+    # Unconnected optional inputs are dumped as slots by some releases and left out by others.
+    edges: tuple[Edge | None, ...] = op.inputs
+    if len(dump.inputs) != len(edges):
+        edges = _data_inputs(op)
+    for slot, tensor in sorted(dump.inputs.items()):
+        row = replace(base, slot=f"input:{slot}")
+        edge = edges[slot] if slot < len(edges) else None
+        producer = origins.op(edge.producer) if edge is not None else None
+        if edge is None or producer is None:
+            missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
+            yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
+            continue
+        desc = op.input_descs[slot] if slot < len(op.input_descs) else None
+        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark)
+    for slot, tensor in sorted(dump.outputs.items()):
+        row = replace(base, slot=f"output:{slot}")
+        origin = origins.of(op, slot, benchmark)
+        desc = _output_desc(op, slot)
+        if feeds_group and not desc.dump_origin_name and isinstance(origin, Origin):
+            origin = NoOrigin(Status.INTERMEDIATE, f"{op.name} is one of several ops made from {origin.op_name}: a part result")
+        yield _finish(row, tensor, origin, desc, benchmark)
+
+
+# --- without a graph --------------------------------------------------------------------------------------------------
+
+
+def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None) -> Iterator[Pair]:
+    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has."""
+    names = dumps.names_by_time()
+    for index, name in enumerate(names):
+        op = dumps.op(name)
+        base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=name)
+        if other is not None and name not in other:
+            yield _without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
+            continue
+        if not op.inputs and not op.outputs:
+            reason = op.errors[0] if op.errors else f"{op.paths[0]}: the dump holds no input and no output"
+            yield _without(base, Status.UNREADABLE, reason)
+            continue
+        for slot, tensor in sorted(op.inputs.items()):
+            row = replace(base, slot=f"input:{slot}")
+            if other is None:
+                reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
+                yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
+            else:
+                found = other.op(name).inputs.get(slot, Missing(f"the other run's dump of {name} has no input {slot}"))
+                yield _pair_up(row, tensor, found, None, None)
+        for slot, tensor in sorted(op.outputs.items()):
+            row = replace(base, slot=f"output:{slot}")
+            yield _finish(row, tensor, Origin(name, slot, None, None), None, benchmark)
+    if other is not None:
+        only_other = [name for name in other.names_by_time() if name not in dumps]
+        for index, name in enumerate(only_other, start=len(names)):
+            base = Pair(
+                index=index, op_name=name, op_type=other.op(name).op_type, npu_names=_NO_ORIGINAL, golden_names=name
+            )
+            yield _without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
+
+
+# --- one row ----------------------------------------------------------------------------------------------------------
+
+
+def _without(pair: Pair, status: Status, reason: str) -> Pair:
+    return replace(pair, status=status, reason=reason)
+
+
+def _finish(
+    row: Pair,
+    tensor: AnyTensor | Missing,
+    origin: Origin | NoOrigin,
+    desc: TensorDesc | None,
+    benchmark: BenchmarkSide,
+) -> Pair:
+    """The row of one tensor whose origin is known, or why there is nothing to compare it with."""
+    if isinstance(origin, NoOrigin):
+        return _without(_with_npu(row, tensor), origin.status, origin.reason)
+    golden = benchmark.output(flatten(origin.op_name), origin.index)
+    row = replace(row, golden_tensor=f"{origin.op_name}:{origin.index}")
+    layout, shape = origin.layout, origin.shape
+    if desc is not None and desc.origin_layout:
+        # The tensor's own description tells how this copy of it is laid out.
+        layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
+    return _pair_up(row, tensor, golden, layout, shape)
+
+
+def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
+    if isinstance(tensor, Missing):
+        return row
+    return replace(row, npu=tensor, shape=tensor.shape)
+
+
+def _pair_up(
+    row: Pair,
+    tensor: AnyTensor | Missing,
+    golden: AnyTensor | Missing,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+) -> Pair:
+    if isinstance(tensor, Missing):
+        return _without(row, Status.UNREADABLE, tensor.reason)
+    row = _with_npu(row, tensor)
+    if isinstance(golden, Missing):
+        return _without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
+    row = replace(row, golden=golden)
+    for side, what in ((tensor, "NPU dump"), (golden, "benchmark")):
+        if isinstance(side, TensorStatistics):
+            return _without(row, Status.STATISTICS_ONLY, f"the {what} holds only statistics of this tensor")
+        if not data_types.BY_NAME[side.dtype].is_numeric:
+            return _without(row, Status.NOT_NUMERIC, f"the {what} tensor is of type {side.dtype}, which has no numbers")
+    assert isinstance(tensor, Tensor) and isinstance(golden, Tensor)
+    try:
+        alignment: Alignment = align(tensor, golden, origin_layout, origin_shape)
+    except SizeMismatchError as error:
+        return _without(row, Status.SIZE_MISMATCH, str(error))
+    except LayoutError as error:
+        return _without(row, Status.LAYOUT, str(error))
+    return replace(
+        row,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=golden.shape if golden.layout == "ND" else alignment.npu_plan.logical_shape,
+        reason=alignment.note,
+    )

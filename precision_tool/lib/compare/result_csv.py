@@ -1,0 +1,319 @@
+"""The result file: the vendor's columns in the vendor's order and number format, then ours; and its reader.
+
+Numbers are `%.6f`; `NaN` stands for no result, `nan` and `inf` for what the data gave (formats.md §5b).
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from ..errors import DataNotFoundError, FormatError, OutputError
+from ..formats import data_types
+from ..formats.files import user_error
+from ..model.comparison import Comparison, Metrics, Summary
+from ..model.tensor import AnyTensor, Tensor
+
+NO_RESULT = "NaN"
+_METRIC_COLUMNS = (
+    "CosineSimilarity", "MaxAbsoluteError", "AccumulatedRelativeError", "RelativeEuclideanDistance",
+    "KullbackLeiblerDivergence", "StandardDeviation", "MeanAbsoluteError", "RootMeanSquareError",
+    "MaxRelativeError", "MeanRelativeError",
+)  # fmt: skip
+#: Our columns, after the vendor's.
+EXTRA_COLUMNS = (
+    "Status", "PassName", "OriginalOps", "GroundTruthTensor", "MaxErrorIndex", "NPUAtMaxError",
+    "GroundTruthAtMaxError", "NonFiniteMismatches",
+    *(f"{side}{name}" for side in ("NPU", "GroundTruth")
+      for name in ("Min", "Max", "Mean", "Std", "NaN", "PosInf", "NegInf", "Zeros")),
+)  # fmt: skip
+#: A cell that a spreadsheet would take for a formula starts with one of these.
+_FORMULA_START = ("=", "+", "-", "@", "%", "\t", "\r")
+_MAX_CELL = 1 << 20
+
+
+def columns(*, npu_address: bool, golden_address: bool) -> list[str]:
+    """The header line; an Address column follows a DataType only for a side that is an NPU dump."""
+    return [
+        "Index", "OpType", "NPUDump", "DataType", *(["Address"] if npu_address else []),
+        "GroundTruth", "DataType", *(["Address"] if golden_address else []),
+        "TensorIndex", "Shape", *_METRIC_COLUMNS, "CompareFailReason", *EXTRA_COLUMNS,
+    ]  # fmt: skip
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}"
+
+
+def _text(value: str) -> str:
+    """A text cell that no spreadsheet runs as a formula."""
+    return f"'{value}" if value.startswith(_FORMULA_START) else value
+
+
+def _small(value: float) -> str:
+    """Mean and std of the StandardDeviation cell: below 0.001 they print as 0."""
+    return f"{0.0 if abs(value) < 0.001 else value:.3f}"
+
+
+def _type_cell(tensor: AnyTensor | None) -> str:
+    if tensor is None:
+        return NO_RESULT
+    known = data_types.BY_NAME.get(tensor.dtype)
+    return known.numpy_name or tensor.dtype if known is not None and known.decode == "numpy" else tensor.dtype
+
+
+def _list(values: Iterable[int]) -> str:
+    return f"[{','.join(str(value) for value in values)}]"
+
+
+def _metric_cells(row: Comparison) -> list[str]:
+    metrics, npu, golden = row.metrics, row.npu, row.golden
+    if metrics is None or npu is None or golden is None:
+        return [NO_RESULT] * len(_METRIC_COLUMNS)
+    deviation = (
+        f"({_small(npu.mean)};{_small(npu.std)}),({_small(golden.mean)};{_small(golden.std)})"
+    )
+    cells = [
+        "1.0" if metrics.both_zero and not metrics.is_scalar else _number(metrics.cosine),
+        _number(metrics.max_absolute_error),
+        _number(metrics.accumulated_relative_error),
+        _number(metrics.relative_euclidean_distance),
+        _number(metrics.kullback_leibler_divergence),
+        deviation,
+        _number(metrics.mean_absolute_error),
+        _number(metrics.root_mean_square_error),
+        _number(metrics.max_relative_error),
+        _number(metrics.mean_relative_error),
+    ]
+    if row.pair.npu is not None and row.pair.npu.dtype == "bool":
+        return [cell if name in ("CosineSimilarity", "RelativeEuclideanDistance") else NO_RESULT
+                for name, cell in zip(_METRIC_COLUMNS, cells, strict=True)]  # fmt: skip
+    return cells
+
+
+def _summary_cells(summary: Summary | None) -> list[str]:
+    if summary is None:
+        return [NO_RESULT] * 8
+    values = (summary.minimum, summary.maximum, summary.mean, summary.std)
+    counts = (summary.nan_count, summary.positive_inf_count, summary.negative_inf_count, summary.zero_count)
+    return [*(f"{value:.9g}" for value in values), *map(str, counts)]
+
+
+def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[str]:
+    """One line of the result file."""
+    pair, metrics = row.pair, row.metrics
+
+    def address(tensor: AnyTensor | None) -> str:
+        return str(tensor.address) if isinstance(tensor, Tensor) else NO_RESULT
+
+    compared = metrics is not None
+    return [
+        str(pair.index),
+        _text(pair.op_type) or NO_RESULT,
+        _text(pair.npu_names),
+        _type_cell(pair.npu if compared else None),
+        *([address(pair.npu)] if npu_address else []),
+        _text(pair.golden_names),
+        _type_cell(pair.golden if compared else None),
+        *([address(pair.golden)] if golden_address else []),
+        _text(pair.tensor_index) or NO_RESULT,
+        NO_RESULT if pair.shape is None else _list(pair.shape),
+        *_metric_cells(row),
+        _text(row.note),
+        str(pair.status),
+        _text(",".join(pair.pass_names)),
+        _text(",".join(pair.original_names)),
+        _text(pair.golden_tensor),
+        _list(metrics.max_error_index) if metrics and metrics.max_error_index is not None else "",
+        f"{metrics.npu_at_max_error:.9g}" if metrics and metrics.max_error_index is not None else "",
+        f"{metrics.golden_at_max_error:.9g}" if metrics and metrics.max_error_index is not None else "",
+        str(metrics.non_finite_mismatches) if metrics else "",
+        *_summary_cells(row.npu),
+        *_summary_cells(row.golden),
+    ]
+
+
+@contextmanager
+def atomic_text(path: str) -> Iterator[TextIO]:
+    """A text file that appears under its name when it is complete, readable by its owner; OutputError if not."""
+    folder = os.path.dirname(path) or "."
+    name = ""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError as error:
+        _remove(name)
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error})", "free some space or name another folder with --work"
+        ) from error
+    except BaseException:
+        _remove(name)
+        raise
+
+
+def _remove(path: str) -> None:
+    if path and os.path.exists(path):
+        os.unlink(path)
+
+
+def write_result(path: str, rows: Sequence[Comparison], *, golden_address: bool = False) -> None:
+    """Writes the result file (CRLF, mode 0600, as the vendor's). OutputError when it cannot be written."""
+    with atomic_text(path) as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(columns(npu_address=True, golden_address=golden_address))
+        for row in rows:
+            writer.writerow(cells(row, npu_address=True, golden_address=golden_address))
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """One line of a result file of ours or the vendor's, any release. Numbers that are not there are None."""
+
+    index: int
+    op_type: str
+    npu_names: str
+    golden_names: str
+    tensor_index: str
+    cosine: float | None
+    max_absolute_error: float | None = None
+    relative_euclidean_distance: float | None = None
+    reason: str = ""
+    status: str = ""
+    pass_name: str = ""
+    original_ops: str = ""
+    mismatches: int = 0
+    line: int = 0
+    cells: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def op_name(self) -> str:
+        """The op of the tensor, or the NPU names of a row without one."""
+        return self.tensor_index.rsplit(":", 2)[0] if self.tensor_index.count(":") >= 2 else self.npu_names
+
+    @property
+    def slot(self) -> str:
+        """`input:0` or `output:0`, empty for a row of a whole op."""
+        return ":".join(self.tensor_index.rsplit(":", 2)[1:]) if self.tensor_index.count(":") >= 2 else ""
+
+
+def _as_number(text: str) -> float | None:
+    """A number cell: `NaN` is no result, `nan` is data."""
+    text = text.strip()
+    if not text or text == NO_RESULT or text == "*":
+        return None
+    return float(text)
+
+
+def _untext(text: str) -> str:
+    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA_START) else text
+
+
+def read_result(path: str) -> list[ResultRow]:
+    """The rows of a result CSV, columns found by header name (current, `NPUDump`, and oldest, `LeftOp`).
+
+    FormatError names the file and line of what is no result file.
+    """
+    hint = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
+    rows: list[ResultRow] = []
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError
+        with open(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+            csv.field_size_limit(_MAX_CELL)
+            reader = csv.reader(file)
+            header = next(reader, [])
+            if "CosineSimilarity" not in header or not {"NPUDump", "LeftOp"} & set(header):
+                raise FormatError(f"{path}: no comparison result: the first line has no CosineSimilarity column", hint)
+            for values in reader:
+                if not values:
+                    continue
+                # The first of two columns of one name (DataType, Address) is the NPU's.
+                cell = {name: value for name, value in reversed(list(zip(header, values, strict=False)))}
+                try:
+                    rows.append(_result_row(cell, reader.line_num))
+                except ValueError as error:
+                    raise FormatError(f"{path}: line {reader.line_num} cannot be read: {error}", hint) from error
+    except OSError as error:
+        raise user_error(path, error) from error
+    except csv.Error as error:
+        raise FormatError(f"{path}: no valid CSV: {error}", hint) from error
+    return rows
+
+
+def _result_row(cell: dict[str, str], line: int) -> ResultRow:
+    def text(*names: str) -> str:
+        return next((_untext(cell[name]) for name in names if name in cell), "")
+
+    tensor_index = text("TensorIndex")
+    return ResultRow(
+        index=int(cell["Index"]),
+        op_type=text("OpType"),
+        npu_names=text("NPUDump", "LeftOp"),
+        golden_names=text("GroundTruth", "RightOp"),
+        tensor_index="" if tensor_index == NO_RESULT else tensor_index,
+        cosine=_as_number(cell.get("CosineSimilarity", "")),
+        max_absolute_error=_as_number(cell.get("MaxAbsoluteError", "")),
+        relative_euclidean_distance=_as_number(cell.get("RelativeEuclideanDistance", "")),
+        reason=text("CompareFailReason"),
+        status=text("Status"),
+        pass_name=text("PassName"),
+        original_ops=text("OriginalOps"),
+        mismatches=int(cell.get("NonFiniteMismatches") or 0),
+        line=line,
+        cells=cell,
+    )
+
+
+def row_of(row: Comparison, line: int = 0) -> ResultRow:
+    """A fresh comparison as its line in the result file would be read back, without rounding."""
+    metrics: Metrics | None = row.metrics
+    return ResultRow(
+        index=row.pair.index,
+        op_type=row.pair.op_type,
+        npu_names=row.pair.npu_names,
+        golden_names=row.pair.golden_names,
+        tensor_index=row.pair.tensor_index,
+        cosine=None if metrics is None else metrics.cosine,
+        max_absolute_error=None if metrics is None else metrics.max_absolute_error,
+        relative_euclidean_distance=None if metrics is None else metrics.relative_euclidean_distance,
+        reason=row.note,
+        status=str(row.pair.status),
+        pass_name=",".join(row.pair.pass_names),
+        original_ops=",".join(row.pair.original_names),
+        mismatches=0 if metrics is None else metrics.non_finite_mismatches,
+        line=line,
+    )
+
+
+def find_results(folder: str) -> list[str]:
+    """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
+    if os.path.isfile(folder):
+        return [folder]
+    found: dict[str, list[str]] = {}
+    for below, _, names in os.walk(folder):
+        results = [name for name in names if name.endswith(".csv") and "result_" in name and not name.startswith(".")]
+        if results:
+            found[below] = sorted(results)
+    if not found:
+        raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
+    newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
+    return [os.path.join(newest, name) for name in found[newest]]
+
+
+def _result_time(name: str) -> str:
+    return name.rsplit("result_", 1)[-1]
+
+

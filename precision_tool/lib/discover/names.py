@@ -1,0 +1,81 @@
+"""The grammars of file and folder names (formats.md §2 to §4), as pure functions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..model.run import DumpName
+
+_DUMP_FILE = re.compile(
+    r"(?P<op_type>[^.]+)\.(?P<op_name>[^.]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
+    r"\.(?P<timestamp>\d{13,19})"
+    r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d+)\.(?P<thread_id>\d+)\.(?P<device_id>\d+))?",
+    re.ASCII,
+)
+_GOLDEN_FILE = re.compile(r"(?P<name>.+)\.(?P<index>\d{1,6})\.(?P<timestamp>\d{10,20})\.npy", re.ASCII)
+_GOLDEN_FILE_TF2 = re.compile(r"(?P<name>.+?)(?:[:_](?P<index>\d{1,6}))?\.(?P<timestamp>\d{10,20})\.npy", re.ASCII)
+_GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
+_TIME = re.compile(r"\d{14}", re.ASCII)
+_FLATTEN = str.maketrans("./\\ ", "____")
+
+#: Stages of the compiler after which the graph is what ran on the device.
+BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
+
+
+def flatten(name: str) -> str:
+    """An op name as file names spell it: `.`, `/`, `\\` and space become `_`."""
+    return name.translate(_FLATTEN)
+
+
+def parse_dump_name(name: str) -> tuple[DumpName, bool] | None:
+    """The parts of a dump file name and whether it holds statistics; None if it is no dump file name."""
+    statistics = name.endswith(".csv")
+    match = _DUMP_FILE.fullmatch(name[:-4] if statistics else name)
+    if match is None:
+        return None
+    parts = match.groupdict()
+    numbers = {key: int(value) for key, value in parts.items() if value is not None and not key.startswith("op_")}
+    return DumpName(op_type=parts["op_type"], op_name=parts["op_name"], **numbers), statistics
+
+
+def parse_golden_name(name: str) -> tuple[str, int, int] | None:
+    """`(flattened op name, output index, timestamp)` of a golden `.npy` name, None if it is none."""
+    match = _GOLDEN_FILE.fullmatch(name) or _GOLDEN_FILE_TF2.fullmatch(name)
+    if match is None:
+        return None
+    return flatten(match["name"]), int(match["index"] or 0), int(match["timestamp"])
+
+
+def is_build_graph(name: str) -> bool:
+    """True for names of graphs as they ran on the device (`ge_proto_…_Build.txt`)."""
+    match = _GRAPH_FILE.fullmatch(name)
+    return match is not None and match["suffix"] in BUILD_SUFFIXES
+
+
+def is_graph_file(name: str) -> bool:
+    """True for names of GE text graphs of any stage."""
+    return _GRAPH_FILE.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafName:
+    """What the folders above a leaf say; empty where the tree is hand-made."""
+
+    time: str = ""
+    device: str = ""
+    model_name: str = ""
+    model_id: str = ""
+    step: str = ""
+
+
+def parse_leaf_path(parts: tuple[str, ...]) -> LeafName:
+    """`…/{time}/{device}/{model_name}/{model_id}/{data_index}` from the end of a path; partial paths count."""
+    if len(parts) < 4:
+        return LeafName()
+    model_name, model_id, step = parts[-3:]
+    device = parts[-4]
+    if not (model_id.isdigit() and step.isdigit() and device.isdigit()):
+        return LeafName()
+    time = parts[-5] if len(parts) > 4 and _TIME.fullmatch(parts[-5]) else ""
+    return LeafName(time=time, device=device, model_name=model_name, model_id=model_id, step=step)

@@ -1,0 +1,190 @@
+"""The read-only walk over dump folders. It lists names and opens nothing but `mapping.csv`."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from ..errors import DataNotFoundError, FormatError
+from ..formats.files import user_error
+from ..model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, Run
+from . import names
+
+MAPPING_FILE = "mapping.csv"
+#: The overflow status files lie among the dumps and are read by another command.
+_STATUS_OP_TYPE = "Opdebug"
+_MAX_MAPPING_BYTES = 256 << 20
+_MAX_DEPTH = 24
+
+
+def list_folders(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Each folder below `root` and the names of its files, sorted; links to folders are followed once."""
+    seen: set[tuple[int, int]] = set()
+    stack = [(root, 0)]
+    while stack:
+        folder, depth = stack.pop()
+        try:
+            stat = os.stat(folder)
+            if (stat.st_dev, stat.st_ino) in seen:
+                continue
+            seen.add((stat.st_dev, stat.st_ino))
+            with os.scandir(folder) as entries:
+                below, files = [], []
+                for entry in entries:
+                    if entry.is_dir():
+                        below.append(entry.path)
+                    else:
+                        files.append(entry.name)
+        except OSError as error:
+            if folder == root:
+                raise user_error(folder, error) from error
+            continue  # an unreadable branch; what can be read is still worth comparing
+        if depth < _MAX_DEPTH:
+            stack += [(path, depth + 1) for path in sorted(below, reverse=True)]
+        files.sort()
+        yield folder, files
+
+
+def _check_folder(path: str, what: str) -> str:
+    if not os.path.exists(path):
+        raise DataNotFoundError(f"{path}: no such folder", f"name the folder of the {what}")
+    if not os.path.isdir(path):
+        raise DataNotFoundError(f"{path}: a file where a folder should be", f"name the folder of the {what}")
+    return os.path.abspath(path)
+
+
+def _read_mapping(path: str) -> dict[str, str]:
+    """`number → real name` of a mapping.csv (no header line)."""
+    try:
+        if os.path.getsize(path) > _MAX_MAPPING_BYTES:
+            raise FormatError(f"{path}: too large for a mapping file", "check what wrote it")
+        with open(path, encoding="utf-8", errors="backslashreplace", newline="") as file:
+            return {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
+    except csv.Error as error:
+        raise FormatError(f"{path}: no valid CSV: {error}", "dump again, or remove the file") from error
+    except OSError as error:
+        raise user_error(path, error) from error
+
+
+def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
+    """The dump files directly in `folder`, None if there are none."""
+    mapping: dict[str, str] = {}
+    ignored: list[tuple[str, str]] = []
+    if MAPPING_FILE in file_names:
+        try:
+            mapping = _read_mapping(os.path.join(folder, MAPPING_FILE))
+        except (DataNotFoundError, FormatError) as error:
+            ignored.append((MAPPING_FILE, error.message))
+    files = []
+    for file_name in file_names:
+        if file_name == MAPPING_FILE or file_name.endswith(".npy"):
+            continue
+        real_name, suffix = file_name, ""
+        stem = file_name[:-4] if file_name.endswith(".csv") else file_name
+        if stem.isdigit():
+            if stem not in mapping and file_name not in mapping:
+                ignored.append((file_name, "a bare number that mapping.csv does not name"))
+                continue
+            real_name = mapping.get(file_name) or mapping[stem]
+            suffix = ".csv" if file_name.endswith(".csv") and not real_name.endswith(".csv") else ""
+        parsed = names.parse_dump_name(real_name + suffix)
+        if parsed is None:
+            ignored.append((file_name, "not named like a dump file"))
+            continue
+        name, statistics = parsed
+        if name.op_type == _STATUS_OP_TYPE:
+            ignored.append((file_name, "overflow status, not a tensor dump"))
+            continue
+        files.append(DumpFile(path=os.path.join(folder, file_name), name=name, statistics=statistics))
+    if not files:
+        return None
+    where = names.parse_leaf_path(PurePath(folder).parts)
+    return DumpLeaf(
+        path=folder,
+        files=tuple(files),
+        time=where.time,
+        device=where.device,
+        model_name=where.model_name,
+        model_id=where.model_id,
+        step=where.step,
+        ignored=tuple(ignored),
+    )
+
+
+def find_run(path: str) -> Run:
+    """Every folder with dump files below `path`, which may be of any level of the tree.
+
+    Of several dump times of one device, model id and step the newest is kept; `notes` names the others.
+    Raises DataNotFoundError when there is no dump file at all.
+    """
+    root = _check_folder(path, "NPU dump")
+    leaves = [leaf for folder, files in list_folders(root) if (leaf := _leaf(folder, files)) is not None]
+    if not leaves:
+        raise DataNotFoundError(
+            f"{path}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
+            "collect dump data with action='dump' in the training script, or name another folder",
+        )
+    newest: dict[str, str] = {}
+    for leaf in leaves:
+        newest[leaf.device] = max(newest.get(leaf.device, ""), leaf.time)
+    kept = [leaf for leaf in leaves if leaf.time == newest[leaf.device] or not leaf.time]
+    skipped = sorted({leaf.time for leaf in leaves} - {leaf.time for leaf in kept})
+    notes = []
+    if len(kept) < len(leaves):
+        notes.append(
+            f"{len(leaves) - len(kept)} dump folders of earlier times are left out ({', '.join(skipped)}); "
+            "name one of them to compare it"
+        )
+    return Run(root=root, leaves=tuple(sorted(kept, key=_leaf_order)), notes=tuple(notes))
+
+
+def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
+    def number(text: str) -> int:
+        return int(text) if text.isdigit() else -1
+
+    return number(leaf.device), leaf.model_name, number(leaf.model_id), number(leaf.step), leaf.path
+
+
+def find_benchmark(path: str) -> Benchmark:
+    """The golden `.npy` files below `path`. Raises DataNotFoundError when there is none."""
+    root = _check_folder(path, "benchmark tensors")
+    files: dict[tuple[str, int], BenchmarkFile] = {}
+    ignored: list[tuple[str, str]] = []
+    older = 0
+    for folder, file_names in list_folders(root):
+        for file_name in file_names:
+            if not file_name.endswith(".npy"):
+                continue
+            parsed = names.parse_golden_name(file_name)
+            if parsed is None:
+                ignored.append((file_name, "not named op.index.timestamp.npy"))
+                continue
+            op_name, index, timestamp = parsed
+            known = files.get((op_name, index))
+            if known is not None:
+                older += 1
+                if known.timestamp >= timestamp:
+                    continue
+            files[op_name, index] = BenchmarkFile(
+                path=os.path.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
+            )
+    if not files:
+        raise DataNotFoundError(
+            f"{path}: no benchmark tensor (op.index.timestamp.npy) below this folder",
+            "collect them with tfdbg and `tf_dump`, or name another folder",
+        )
+    notes = (f"{older} older dumps of the same benchmark tensors are left out",) if older else ()
+    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=notes)
+
+
+def has_benchmark_files(path: str) -> bool:
+    """True if the first folder with any files below `path` holds `.npy` files: it is a benchmark, not a dump."""
+    root = _check_folder(path, "benchmark tensors")
+    for _, file_names in list_folders(root):
+        if any(name.endswith(".npy") and names.parse_golden_name(name) for name in file_names):
+            return True
+        if any(names.parse_dump_name(name) for name in file_names):
+            return False
+    return False
