@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ..formats import data_types, layouts
-from ..formats.layouts import LayoutError
-from ..model.tensor import Plan, Tensor
+from precision_tool.lib.formats import data_types, layouts
+from precision_tool.lib.formats.layouts import LayoutError
+from precision_tool.lib.model.tensor import Plan, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,9 @@ def _align_two_blocked(
     shape = npu.origin_shape or golden.origin_shape or origin_shape
     if not shape:
         raise LayoutError(f"stored as {npu.layout} and {golden.layout}, and no header gives the original shape")
-    target = origin_layout if layouts.is_named(origin_layout) else (layouts.candidate_targets(golden.layout) or ("ND",))[0]
+    target = (
+        origin_layout if layouts.is_named(origin_layout) else (layouts.candidate_targets(golden.layout) or ("ND",))[0]
+    )
     plans = [layouts.plan(tensor.layout, tensor.shape, str(target), shape) for tensor in (npu, golden)]
     if plans[0].logical_shape != plans[1].logical_shape:
         raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape")

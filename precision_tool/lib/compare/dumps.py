@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
-from ..errors import PrecisionToolError
-from ..formats.npy import read_npy
-from ..formats.registry import open_op_dump
-from ..model.run import Benchmark, DumpFile, DumpLeaf
-from ..model.tensor import AnyTensor
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.model.run import Benchmark, DumpFile, DumpLeaf
+from precision_tool.lib.model.tensor import AnyTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +136,3 @@ class GoldenDumps:
         if op.errors:
             return Missing(op.errors[0], damaged=True)
         return Missing(f"the other run's dump of {op_name} has no output {index}")
-
-

@@ -21,15 +21,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..errors import PrecisionToolError
-from ..formats import data_types, decode
-from ..formats.blocks import Scratch, TensorReader
-from ..formats.decode import Floats
-from ..formats.files import LocalFile
-from ..formats.layouts import Box, split_boxes
-from ..model.comparison import Comparison, Pair, Status, Summary
-from ..model.tensor import Tensor, TensorStatistics
-from .metrics import Kernel, KlSums, Sums, finish, unravel
+from precision_tool.lib.compare.metrics import Kernel, KlSums, Sums, finish, unravel
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats import data_types, decode
+from precision_tool.lib.formats.blocks import Scratch, TensorReader
+from precision_tool.lib.formats.decode import Floats
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.layouts import Box, split_boxes
+from precision_tool.lib.model.comparison import Comparison, Pair, Status, Summary
+from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 
 #: Items the arithmetic works on at once: all temporaries stay in the second-level cache.
 BLOCK = 1 << 16
@@ -76,7 +76,8 @@ class _Reader:
 
     def __init__(self, pair: Pair, scratch: Scratch) -> None:
         npu, golden = _tensors(pair)
-        assert pair.npu_plan is not None and pair.golden_plan is not None
+        assert pair.npu_plan is not None
+        assert pair.golden_plan is not None
         self._scratch = scratch
         self._dtype = decode.compute_type(data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype])
         self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu")
@@ -147,7 +148,8 @@ def _box_size(box: Box) -> int:
 
 
 def _tensors(pair: Pair) -> tuple[Tensor, Tensor]:
-    assert isinstance(pair.npu, Tensor) and isinstance(pair.golden, Tensor)
+    assert isinstance(pair.npu, Tensor)
+    assert isinstance(pair.golden, Tensor)
     return pair.npu, pair.golden
 
 
@@ -208,8 +210,7 @@ class Comparer:
             count = max(1, (npu.nbytes + golden.nbytes) // _PART_BYTES)
             step = max(1, -(-len(reader.boxes) // count))
             return [
-                Part(pair, start, min(len(reader.boxes), start + step))
-                for start in range(0, len(reader.boxes), step)
+                Part(pair, start, min(len(reader.boxes), start + step)) for start in range(0, len(reader.boxes), step)
             ]
 
 
@@ -243,8 +244,8 @@ def same_bytes(left: Tensor, right: Tensor) -> bool:
         for start in range(0, left.nbytes, _COMPARE_BYTES):
             size = min(_COMPARE_BYTES, left.nbytes - start)
             one, two = buffers[0, :size], buffers[1, :size]
-            a.read_into(left.offset + start, memoryview(one))
-            b.read_into(right.offset + start, memoryview(two))
+            a.read_into(left.offset + start, one.data)
+            b.read_into(right.offset + start, two.data)
             if not np.array_equal(one, two):
                 return False
     return True
@@ -281,14 +282,15 @@ def failed_row(pair: Pair, error: BaseException) -> Comparison:
     return Comparison(pair=replace(pair, status=Status.UNREADABLE, reason=reason), note=reason)
 
 
-_comparer: Comparer | None = None
+#: One set of buffers per thread, so that an executor of threads works as well as one of processes.
+_local = threading.local()
 
 
 def _worker_comparer() -> Comparer:
-    global _comparer
-    if _comparer is None:
-        _comparer = Comparer()
-    return _comparer
+    comparer: Comparer | None = getattr(_local, "comparer", None)
+    if comparer is None:
+        comparer = _local.comparer = Comparer()
+    return comparer
 
 
 def compare_bundle(bundle: list[Numbered]) -> list[tuple[int, Comparison]]:
@@ -410,8 +412,6 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _start_worker() -> None:
     # Ctrl+C reaches the whole process group; the parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    global _comparer
-    _comparer = None
 
 
 def _statistics_summary(pair: Pair) -> Summary | None:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
-from ..discover import graphs, walk
-from ..discover.graphs import GraphChoice
-from ..errors import DataNotFoundError, PrecisionToolError
-from ..model.comparison import Comparison, Pair
-from ..model.run import DumpLeaf, Run
-from .dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
-from .engine import Progress, WorkStoppedError, compare_pairs
-from .match import match_by_graph, match_by_name
+from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
+from precision_tool.lib.compare.engine import Progress, WorkStoppedError, compare_pairs
+from precision_tool.lib.compare.match import match_by_graph, match_by_name
+from precision_tool.lib.discover import graphs, walk
+from precision_tool.lib.discover.graphs import GraphChoice
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.model.comparison import Comparison, Pair
+from precision_tool.lib.model.run import DumpLeaf, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,10 @@ def match_leaf(
         golden_is_dump=other is not None,
         rows=(),
         graph=choice,
-        notes=(*notes, *(f"{len(leaf.ignored)} files are no dump files: {name}: {why}" for name, why in leaf.ignored[:1])),
+        notes=(
+            *notes,
+            *(f"{len(leaf.ignored)} files are no dump files: {name}: {why}" for name, why in leaf.ignored[:1]),
+        ),
     )
     return pairs, result
 
@@ -159,7 +162,11 @@ def compare_folders(
                 raise
             results.append(
                 LeafResult(
-                    leaf=leaf, golden_root=golden, golden_is_dump=False, rows=(), notes=(f"not compared: {error.message}",)
+                    leaf=leaf,
+                    golden_root=golden,
+                    golden_is_dump=False,
+                    rows=(),
+                    notes=(f"not compared: {error.message}",),
                 )
             )
             continue

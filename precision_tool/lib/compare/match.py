@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..discover.names import flatten
-from ..formats import data_types
-from ..formats.layouts import LayoutError
-from ..model.comparison import Pair, Status
-from ..model.graph import Edge, Graph, GraphFile, Op, TensorDesc
-from ..model.tensor import AnyTensor, Tensor, TensorStatistics
-from .align import Alignment, SizeMismatchError, align
-from .dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.compare.align import Alignment, SizeMismatchError, align
+from precision_tool.lib.compare.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.layouts import LayoutError
+from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 
 #: Ops that change storage and type of a tensor but not what it stands for.
 _TRANSPARENT = ("Cast", "TransData")
@@ -138,11 +138,13 @@ class Origins:
         names = originals(op)
         if not names:
             return NoOrigin(
-                Status.NO_ORIGINAL_OP, f"{op.name} was put in by the graph compiler: the training script has no such tensor"
+                Status.NO_ORIGINAL_OP,
+                f"{op.name} was put in by the graph compiler: the training script has no such tensor",
             )
         if len(names) > 1:
             return NoOrigin(
-                Status.INTERMEDIATE, f"{op.name} is fused from {len(names)} ops and the graph names no original for this tensor"
+                Status.INTERMEDIATE,
+                f"{op.name} is fused from {len(names)} ops and the graph names no original for this tensor",
             )
         return Origin(names[0], index, layout, desc.origin_shape)
 
@@ -182,14 +184,14 @@ def groups_of(file: GraphFile) -> list[Group]:
 def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
     """All pairs in execution order; ops without a dump are one row with the reason."""
     origins = Origins(file)
-    known = set()
-    index = -1
-    for index, group in enumerate(groups_of(file)):
-        known |= {flatten(op.name) for op in group.ops}
+    groups = groups_of(file)
+    known = {flatten(op.name) for group in groups for op in group.ops}
+    for index, group in enumerate(groups):
         yield from _match_group(index, group, dumps, origins, benchmark)
-    for index, name in enumerate((n for n in dumps.names_by_time() if n not in known), start=index + 1):
-        op = dumps.op(name)
-        base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=_NO_ORIGINAL)
+    strangers = [name for name in dumps.names_by_time() if name not in known]
+    for index, name in enumerate(strangers, start=len(groups)):
+        op_type = dumps.op(name).op_type
+        base = Pair(index=index, op_name=name, op_type=op_type, npu_names=name, golden_names=_NO_ORIGINAL)
         yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
 
 
@@ -257,7 +259,9 @@ def _match_op(
         origin = origins.of(op, slot, benchmark)
         desc = _output_desc(op, slot)
         if feeds_group and not desc.dump_origin_name and isinstance(origin, Origin):
-            origin = NoOrigin(Status.INTERMEDIATE, f"{op.name} is one of several ops made from {origin.op_name}: a part result")
+            origin = NoOrigin(
+                Status.INTERMEDIATE, f"{op.name} is one of several ops made from {origin.op_name}: a part result"
+            )
         yield _finish(row, tensor, origin, desc, benchmark)
 
 
@@ -347,7 +351,8 @@ def _pair_up(
             return _without(row, Status.STATISTICS_ONLY, f"the {what} holds only statistics of this tensor")
         if not data_types.BY_NAME[side.dtype].is_numeric:
             return _without(row, Status.NOT_NUMERIC, f"the {what} tensor is of type {side.dtype}, which has no numbers")
-    assert isinstance(tensor, Tensor) and isinstance(golden, Tensor)
+    assert isinstance(tensor, Tensor)
+    assert isinstance(golden, Tensor)
     try:
         alignment: Alignment = align(tensor, golden, origin_layout, origin_shape)
     except SizeMismatchError as error:

@@ -8,13 +8,13 @@ parts of a tensor add up, so one tensor can be split over workers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite, isnan, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 
 import numpy as np
 
-from ..formats.blocks import Scratch
-from ..formats.decode import Floats
-from ..model.comparison import Metrics, Summary
+from precision_tool.lib.formats.blocks import Scratch
+from precision_tool.lib.formats.decode import Floats
+from precision_tool.lib.model.comparison import Metrics, Summary
 
 #: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
 ZERO_BELOW = 2.2e-16
@@ -44,7 +44,15 @@ class SideSums:
         """Adds the sums of another part of the tensor."""
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
-        for name in ("count", "total", "squares", "nan_count", "positive_inf_count", "negative_inf_count", "zero_count"):
+        for name in (
+            "count",
+            "total",
+            "squares",
+            "nan_count",
+            "positive_inf_count",
+            "negative_inf_count",
+            "zero_count",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
@@ -357,72 +365,61 @@ def summarize(side: SideSums, size: int, deviation: float, deviation_squares: fl
 
 
 def finish(first: Sums, second: KlSums, shape: tuple[int, ...]) -> tuple[Metrics | None, Summary, Summary]:
-    """Metrics and both summaries. `shape` turns flat positions into indices; empty tensors have no metrics.
-
-    A tensor with elements that are finite on one side only has nan metrics, and an infinite largest error
-    where no NaN is involved: the summaries and the count of mismatches tell the rest.
-    """
+    """Metrics and both summaries. `shape` turns flat positions into indices; empty tensors have no metrics."""
     npu = summarize(first.npu, first.size, second.npu_deviation, second.npu_deviation_squares)
     golden = summarize(first.golden, first.size, second.golden_deviation, second.golden_deviation_squares)
     if not first.size:
         return None, npu, golden
-    shared = {
-        "non_finite_mismatches": first.mismatches,
-        "first_mismatch_index": unravel(first.first_mismatch, shape),
-        "is_scalar": first.size == 1,
-    }
     if first.mismatches:
-        error = nan if first.nan_mismatches else inf
-        values = first.first_mismatch_values
-        return (
-            Metrics(
-                cosine=nan,
-                max_absolute_error=error,
-                accumulated_relative_error=error,
-                relative_euclidean_distance=error,
-                kullback_leibler_divergence=nan,
-                mean_absolute_error=error,
-                root_mean_square_error=error,
-                max_relative_error=error,
-                mean_relative_error=error,
-                max_error_index=unravel(first.first_mismatch, shape),
-                npu_at_max_error=values[0],
-                golden_at_max_error=values[1],
-                **shared,
-            ),
-            npu,
-            golden,
-        )
-    if not first.count:  # every element is NaN, or the same Inf, on both sides
-        zero = Metrics(
-            cosine=1.0, max_absolute_error=0.0, accumulated_relative_error=0.0, relative_euclidean_distance=0.0,
-            kullback_leibler_divergence=0.0, mean_absolute_error=0.0, root_mean_square_error=0.0,
-            max_relative_error=0.0, mean_relative_error=0.0, **shared,
-        )  # fmt: skip
-        return zero, npu, golden
-    count, size = first.count, first.size
-    distance = sqrt(first.error_squares)
-    golden_norm = sqrt(first.golden_squares)
-    both_zero = first.npu_squares == 0 and first.golden_squares == 0
-    return (
-        Metrics(
-            cosine=1.0 if size == 1 else cosine(first),
-            max_absolute_error=first.max_error,
-            accumulated_relative_error=first.relative_total,
-            relative_euclidean_distance=distance / golden_norm if golden_norm else 0.0,
-            kullback_leibler_divergence=kl_divergence(second),
-            mean_absolute_error=first.error_total / count,
-            root_mean_square_error=distance / sqrt(count),
-            max_relative_error=first.max_relative,
-            mean_relative_error=first.relative_total / count,
-            max_error_index=unravel(first.max_error_at, shape) if first.max_error > 0 else None,
-            npu_at_max_error=first.npu_at_max,
-            golden_at_max_error=first.golden_at_max,
-            both_zero=both_zero,
-            **shared,
-        ),
-        npu,
-        golden,
+        return _mismatch_metrics(first, shape), npu, golden
+    return _metrics(first, second, shape), npu, golden
+
+
+def _mismatch_metrics(first: Sums, shape: tuple[int, ...]) -> Metrics:
+    """Metrics of a tensor with elements that are finite on one side only.
+
+    All are nan, or inf where no NaN is involved; the summaries and the count of mismatches tell the rest.
+    """
+    error = nan if first.nan_mismatches else inf
+    index = unravel(first.first_mismatch, shape)
+    return Metrics(
+        cosine=nan,
+        max_absolute_error=error,
+        accumulated_relative_error=error,
+        relative_euclidean_distance=error,
+        kullback_leibler_divergence=nan,
+        mean_absolute_error=error,
+        root_mean_square_error=error,
+        max_relative_error=error,
+        mean_relative_error=error,
+        max_error_index=index,
+        npu_at_max_error=first.first_mismatch_values[0],
+        golden_at_max_error=first.first_mismatch_values[1],
+        non_finite_mismatches=first.mismatches,
+        first_mismatch_index=index,
+        is_scalar=first.size == 1,
+    )
+
+
+def _metrics(first: Sums, second: KlSums, shape: tuple[int, ...]) -> Metrics:
+    """Metrics over the finite elements; if there are none, every element is the same NaN or Inf on both sides."""
+    count = first.count
+    distance, golden_norm = sqrt(first.error_squares), sqrt(first.golden_squares)
+    return Metrics(
+        cosine=1.0 if first.size == 1 or not count else cosine(first),
+        max_absolute_error=max(first.max_error, 0.0),
+        accumulated_relative_error=first.relative_total,
+        relative_euclidean_distance=distance / golden_norm if golden_norm else 0.0,
+        kullback_leibler_divergence=kl_divergence(second) if count else 0.0,
+        mean_absolute_error=first.error_total / max(count, 1),
+        root_mean_square_error=distance / sqrt(max(count, 1)),
+        max_relative_error=first.max_relative,
+        mean_relative_error=first.relative_total / max(count, 1),
+        max_error_index=unravel(first.max_error_at, shape) if first.max_error > 0 else None,
+        npu_at_max_error=first.npu_at_max,
+        golden_at_max_error=first.golden_at_max,
+        is_scalar=first.size == 1,
+        both_zero=count > 0 and first.npu_squares == 0 and first.golden_squares == 0,
     )
 
 
@@ -435,8 +432,3 @@ def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         index.append(position % extent if extent else 0)
         position //= extent or 1
     return tuple(reversed(index))
-
-
-def is_undefined(value: float) -> bool:
-    """True for a metric without a value."""
-    return isnan(value)

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from ..errors import DataNotFoundError, FormatError, OutputError
-from ..formats import data_types
-from ..formats.files import user_error
-from ..model.comparison import Comparison, Metrics, Summary
-from ..model.tensor import AnyTensor, Tensor
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.files import user_error
+from precision_tool.lib.model.comparison import Comparison, Metrics, Summary
+from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
 NO_RESULT = "NaN"
 _METRIC_COLUMNS = (
@@ -75,9 +75,7 @@ def _metric_cells(row: Comparison) -> list[str]:
     metrics, npu, golden = row.metrics, row.npu, row.golden
     if metrics is None or npu is None or golden is None:
         return [NO_RESULT] * len(_METRIC_COLUMNS)
-    deviation = (
-        f"({_small(npu.mean)};{_small(npu.std)}),({_small(golden.mean)};{_small(golden.std)})"
-    )
+    deviation = f"({_small(npu.mean)};{_small(npu.std)}),({_small(golden.mean)};{_small(golden.std)})"
     cells = [
         "1.0" if metrics.both_zero and not metrics.is_scalar else _number(metrics.cosine),
         _number(metrics.max_absolute_error),
@@ -154,7 +152,8 @@ def atomic_text(path: str) -> Iterator[TextIO]:
     except OSError as error:
         _remove(name)
         raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})", "free some space or name another folder with --work"
+            f"{path}: cannot be written ({error.strerror or error})",
+            "free some space or name another folder with --work",
         ) from error
     except BaseException:
         _remove(name)
@@ -241,7 +240,7 @@ def read_result(path: str) -> list[ResultRow]:
                 if not values:
                     continue
                 # The first of two columns of one name (DataType, Address) is the NPU's.
-                cell = {name: value for name, value in reversed(list(zip(header, values, strict=False)))}
+                cell = dict(reversed(list(zip(header, values, strict=False))))
                 try:
                     rows.append(_result_row(cell, reader.line_num))
                 except ValueError as error:
@@ -315,5 +314,3 @@ def find_results(folder: str) -> list[str]:
 
 def _result_time(name: str) -> str:
     return name.rsplit("result_", 1)[-1]
-
-

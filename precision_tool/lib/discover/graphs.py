@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import DataNotFoundError, PrecisionToolError
-from ..formats.ge_graph import GraphSkim, load_graph_file, skim_graph_file
-from ..model.graph import GraphFile
-from ..model.run import DumpLeaf
-from . import names
-from .walk import list_folders
+from precision_tool.lib.discover import names
+from precision_tool.lib.discover.walk import list_folders
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.formats.ge_graph import GraphSkim, load_graph_file, skim_graph_file
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
@@ -88,7 +88,9 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
             rejected.append((path, error.message))
     if not skims:
         why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-        raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
+        raise DataNotFoundError(
+            f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g"
+        )
     by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
     pool = by_name or skims
     with_source = [skim for skim in pool if skim.data_source_types]
@@ -131,6 +133,4 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
     if skim.data_source_types:
         reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
     reasons.append(f"it names {matched} of {total} dumped ops")
-    return GraphChoice(
-        file=file, reason=", ".join(reasons), matched=matched, total=total, rejected=tuple(rejected)
-    )
+    return GraphChoice(file=file, reason=", ".join(reasons), matched=matched, total=total, rejected=tuple(rejected))

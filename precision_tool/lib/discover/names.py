@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..model.run import DumpName
+from precision_tool.lib.model.run import DumpName
 
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^.]+)\.(?P<op_name>[^.]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from ..errors import DataNotFoundError, FormatError
-from ..formats.files import user_error
-from ..model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, Run
-from . import names
+from precision_tool.lib.discover import names
+from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.formats.files import user_error
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, Run
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.

@@ -8,12 +8,12 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError
-from ..model.tensor import Plan, Tensor
-from . import data_types, decode
-from .decode import Floats
-from .files import LocalFile
-from .layouts import Box, copy_box, storage_slices
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats import data_types, decode
+from precision_tool.lib.formats.decode import Floats
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.layouts import Box, copy_box, storage_slices
+from precision_tool.lib.model.tensor import Plan, Tensor
 
 #: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
 _WHOLE_READ = 4 << 20
@@ -77,7 +77,7 @@ class TensorReader:
             raw = self._raw[offset : offset + size]
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
-            self._file.read_into(self._tensor.offset + offset, memoryview(raw))
+            self._file.read_into(self._tensor.offset + offset, raw.data)
         self._decode(raw, out)
 
     def read_flat(self, start: int, stop: int, out: Floats) -> None:
@@ -95,7 +95,7 @@ class TensorReader:
         if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
             # Its own array, not scratch: it must outlive the buffers of single reads.
             whole = np.empty(self._tensor.nbytes, np.uint8)
-            self._file.read_into(self._tensor.offset, memoryview(whole))
+            self._file.read_into(self._tensor.offset, whole.data)
             self._raw = whole
         # The innermost axes that are taken whole, and the first that is not, lie in one run.
         inner = len(shape)

@@ -143,7 +143,8 @@ def _small_float_values(numpy_name: str, count: int) -> npt.NDArray[np.float32]:
     import ml_dtypes
 
     codes = np.arange(count, dtype=np.uint8)
-    return codes.view(np.dtype(getattr(ml_dtypes, numpy_name))).astype(np.float32)
+    values: npt.NDArray[np.float32] = codes.view(np.dtype(getattr(ml_dtypes, numpy_name))).astype(np.float32)
+    return values
 
 
 @cache
@@ -159,7 +160,8 @@ def value_table(numpy_name: str) -> npt.NDArray[np.float32]:
     if numpy_name in ("uint1", "uint2"):
         return (codes & ((1 << int(numpy_name[4:])) - 1)).astype(np.float32)
     if numpy_name == "float4_e1m2":  # quarters from 0 to 1.75, sign in bit 3
-        return np.where(codes & 8, -1.0, 1.0).astype(np.float32) * (codes & 7).astype(np.float32) / 4
+        quarters = np.where(codes & 8, np.float32(-0.25), np.float32(0.25))
+        return quarters * (codes & 7).astype(np.float32)
     bits = {"float6_e3m2fn": 6, "float6_e2m3fn": 6, "float4_e2m1fn": 4}.get(numpy_name, 8)
     values = _small_float_values(numpy_name, 1 << bits)
     return np.tile(values, 256 >> bits)

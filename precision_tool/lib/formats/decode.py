@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from . import data_types
-from .data_types import DataType
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.data_types import DataType
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -77,8 +77,8 @@ def _packed_decoder(data_type: DataType) -> Decode:
             shifts = np.arange(0, 8, bits, dtype=np.uint8)
             codes = (raw[:, None] >> shifts).reshape(-1)
         else:
-            flags = np.unpackbits(raw, bitorder="little")
-            flags = flags[: flags.size // bits * bits].reshape(-1, bits)
+            stream = np.unpackbits(raw, bitorder="little")
+            flags = stream[: stream.size // bits * bits].reshape(-1, bits)
             codes = np.packbits(flags, axis=1, bitorder="little").reshape(-1)
         np.copyto(out, table[codes[: out.size]])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from ..errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
 _PIECE = 64 << 20

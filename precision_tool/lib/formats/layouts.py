@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..model.tensor import INNER, OUTER, WHOLE, Plan
+from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Plan
 
 #: Layouts by their storage axes. FRACTAL_Z and FRACTAL_Z_3D are stored with their first axes merged.
 _AXES: dict[str, tuple[tuple[str, int], ...]] = {
@@ -208,9 +209,7 @@ def split_boxes(shape: tuple[int, ...], granules: tuple[int, ...], limit: int) -
         steps[axis] = min(extent, max(granule, int(extent / excess) // granule * granule))
     boxes: list[Box] = [()]
     for extent, step in zip(shape, steps, strict=True):
-        boxes = [
-            (*box, (start, min(extent, start + step))) for box in boxes for start in range(0, extent, step)
-        ]
+        boxes = [(*box, (start, min(extent, start + step))) for box in boxes for start in range(0, extent, step)]
     return boxes
 
 
@@ -240,7 +239,7 @@ def _pieces(extent: int, block: int) -> list[tuple[slice, slice, slice]]:
     return pieces
 
 
-def copy_box(plan: Plan, stored: npt.NDArray, out: npt.NDArray) -> None:
+def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     """Copies the stored part of a box (of `storage_slices`) into `out`, the box in logical order; cuts padding.
 
     Whole blocks and the rest of each blocked axis are copied apart, so that no padded temporary is needed.
@@ -270,7 +269,7 @@ def copy_box(plan: Plan, stored: npt.NDArray, out: npt.NDArray) -> None:
         np.copyto(target.reshape(shape), stored[tuple(source)].transpose(order))
 
 
-def convert(array: npt.NDArray, layout: str, target: str, shape: tuple[int, ...]) -> npt.NDArray:
+def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """A stored array in another layout. `shape` is its shape in a plain layout: that of `target`, or, when
     `target` is blocked, that of `layout`.
 
@@ -298,9 +297,9 @@ def convert(array: npt.NDArray, layout: str, target: str, shape: tuple[int, ...]
     return result.reshape((prod(stored_shape[:merged]), *stored_shape[merged:])) if merged else result
 
 
-def _copy_back(plan_to_plain: Plan, array: npt.NDArray, stored: npt.NDArray) -> None:
+def _copy_back(plan_to_plain: Plan, array: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
     """The reverse of `copy_box`: fills the blocks of `stored`, element by index arithmetic on whole axes."""
-    index: list[npt.NDArray] = []
+    index: list[npt.NDArray[Any]] = []
     rank = array.ndim
     for axis, role in plan_to_plain.axes:
         positions = np.arange(array.shape[axis])

@@ -6,10 +6,10 @@ import io
 
 import numpy as np
 
-from ..errors import FormatError
-from ..model.tensor import Tensor
-from . import data_types
-from .files import LocalFile
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.model.tensor import Tensor
 
 _MAX_HEADER = 1 << 16
 _HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
@@ -45,7 +45,9 @@ def read_npy(path: str) -> Tensor:
         if any(dim < 0 for dim in shape):
             raise FormatError(f"{path}: .npy shape {shape} has a negative dimension", _HINT)
         if dtype.hasobject:
-            raise FormatError(f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT)
+            raise FormatError(
+                f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT
+            )
         name = _our_name(dtype)
         if name is None:
             raise FormatError(f"{path}: elements of type {dtype} are no numbers that can be compared", _HINT)

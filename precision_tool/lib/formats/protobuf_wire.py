@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Protocol
 
-from ..errors import FormatError
+from precision_tool.lib.errors import FormatError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _WINDOW = 1 << 16
@@ -46,7 +46,7 @@ class WireReader:
     def bytes_at(self, start: int, stop: int) -> bytes:
         """The bytes of a span that `fields` gave."""
         low, high = start - self._window_start, stop - self._window_start
-        if 0 <= low and high <= len(self._window):
+        if low >= 0 and high <= len(self._window):
             return self._window[low:high]
         return self._source.read_at(start, stop - start)
 
@@ -101,7 +101,7 @@ class WireReader:
         """The unsigned numbers of one occurrence of a repeated field, packed or not."""
         if kind == VARINT:
             return [value]
-        if kind == FIXED64 or kind == FIXED32:
+        if kind in (FIXED64, FIXED32):
             return [struct.unpack("<Q" if kind == FIXED64 else "<I", self.bytes_at(value, stop))[0]]
         numbers = []
         while value < stop:

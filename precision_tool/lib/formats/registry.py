@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..model.tensor import OpDump
-from .files import LocalFile
-from .ge_dump import read_dump
-from .npy import read_npy
-from .statistics_csv import looks_like_statistics, read_statistics
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.ge_dump import read_dump
+from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.formats.statistics_csv import looks_like_statistics, read_statistics
+from precision_tool.lib.model.tensor import OpDump
 
 
 def _read_npy_as_op(path: str) -> OpDump:

@@ -7,10 +7,10 @@ import io
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..errors import FormatError
-from ..model.tensor import OpDump, TensorStatistics
-from . import data_types
-from .files import LocalFile
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 
 _MAX_BYTES = 64 << 20
 _REQUIRED = ("input/output", "index", "data type", "shape")

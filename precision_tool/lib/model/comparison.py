@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import nan
 
-from .tensor import AnyTensor, Plan
+from precision_tool.lib.model.tensor import AnyTensor, Plan
 
 
 class Status(StrEnum):

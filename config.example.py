@@ -1,0 +1,42 @@
+"""Every setting of precision_tool with its default.
+
+Copy this file to `precision_config.py` in the folder you work in and change what you need (lines you do not
+change may be left out), or edit `precision_tool/lib/config/config.py` in place. Later places win:
+
+    precision_tool/lib/config/config.py
+    precision_config.py in the working folder
+    environment variables PRECISION_TOOL_<NAME>, for example PRECISION_TOOL_WORKERS=4
+    options of the command, for example --data DIR
+
+Only lines NAME = VALUE are allowed. The file is read, never executed.
+"""
+
+# Steps of the training run that are dumped on the NPU: '0', or several as '0|5|10-20' (at most 100 groups).
+# '' or no such line dumps every step.
+TF_DUMP_STEP = "0"
+
+# Where the CANN Toolkit is installed. Its tools atc and msaccucmp.py are optional here.
+CMD_ROOT_PATH = "/usr/local/Ascend"
+
+# The data folder: NPU dumps and graphs below npu/, benchmark tensors below tf/. Option --data.
+DATA = "precision_data"
+
+# Where results are written. '' writes to temp/ in the data folder, or to ./precision_work where the data folder
+# cannot be written. Option --work.
+WORK = ""
+
+# Ops with a cosine similarity below this are listed by ac and vcs. From -1 to 1. Option -c of vcs.
+THRESHOLD = 0.98
+
+# How many ops are listed at most. Option -l.
+LIMIT = 3
+
+# Two values a (NPU) and b (benchmark) are equal when |a - b| <= ATOL + RTOL * |b|. Options -al and -rl.
+ATOL = 0.001
+RTOL = 0.001
+
+# How many values of a tensor are printed. Option -p.
+PRINT_COUNT = 20
+
+# How many workers read and compare at the same time. 0 = one for each core.
+WORKERS = 0

@@ -1,0 +1,206 @@
+"""Start here: the command line. Runs as `precision-tool`, `python -m precision_tool` and as a script.
+
+Reads the options before the command, hands the command to `lib/app.py` and turns errors into messages and exit
+codes: 0 done, 1 findings (with `--fail`), 2 the user's error, 3 ours, 130 stopped. Loads nothing that the command
+does not need. This module runs on Python 3.7, so that training environments get clear answers.
+"""
+
+import difflib
+import os
+import select
+import sys
+import traceback
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, TextIO
+
+DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
+#: What shells report for a program that its reader stopped listening to.
+READER_GONE = 128 + 13
+
+USAGE = "usage: precision-tool [--data DIR] [--work DIR] COMMAND ..."
+
+#: What every command needs. Someone who merely copied the package may lack them.
+DEPENDENCIES = ("numpy", "ml_dtypes", "rich")
+
+#: Set to 1, internal errors print their traceback instead of saving it.
+DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one command line (without the program's name) and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    from precision_tool.lib.errors import PrecisionToolError
+
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # a reader that has gone shows here at the latest
+        return code
+    except PrecisionToolError as error:
+        return _fail(error.message, error.hint, error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("stopped", code=STOPPED, label="")
+    except BrokenPipeError:
+        if not (_is_gone(sys.stdout) or _is_gone(sys.stderr)):  # a pipe of ours, to a worker say
+            return _internal_error(arguments)
+        # Python flushes once more at exit and would complain.
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            if _is_gone(stream):
+                os.dup2(null, stream.fileno())
+        return READER_GONE
+    except ModuleNotFoundError as error:
+        if error.name not in DEPENDENCIES:
+            return _internal_error(arguments)
+        return _fail(f"the Python package {error.name} is not installed", f"pip install {' '.join(DEPENDENCIES)}")
+    except Exception:
+        return _internal_error(arguments)
+
+
+def _run(arguments: List[str]) -> int:
+    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.words import WORDS, find_word
+
+    options: Dict[str, Any] = {}
+    while True:
+        rest = _take_global_options(arguments, options)
+        if rest is None:
+            return DONE
+        if not rest:
+            print(_help(), file=sys.stderr)
+            return USER_ERROR
+        name, arguments = rest[0], rest[1:]
+        word = find_word(name)
+        if word is None:
+            known = [text for each in WORDS for text in (each.name, *each.aliases)]
+            close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
+            hint = "did you mean " + " or ".join(close) + "?" if close else "precision-tool -h lists the commands"
+            raise UsageError(f"unknown command {name!r}", hint)
+        if word.name != "data":
+            break
+        if not arguments or arguments[0].startswith("-"):
+            raise UsageError("data: which folder?", f"precision-tool data {word.arguments}")
+        options["data"], arguments = arguments[0], arguments[1:]
+
+    if sys.version_info[:2] < word.min_python:
+        running, needed = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, word.min_python))
+        advice = f"run it with a Python {needed}, on any machine that sees the data folder"
+        return _fail(f"{word.name} needs Python {needed} or newer, this is Python {running}: {advice}")
+    from precision_tool.lib.settings import load_settings
+
+    settings = load_settings(options)
+    from precision_tool.lib import app
+
+    try:
+        return app.run(word.name, arguments, settings)
+    except SystemExit as stop:  # argparse, after the help or a usage error
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or DONE
+        raise
+
+
+def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optional[List[str]]:
+    """Read options up to the command into `options`; the rest, or None when the command line is done with."""
+    from precision_tool import __version__
+    from precision_tool.lib.errors import UsageError
+
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        option, has_value, value = rest.pop(0).partition("=")
+        if option in ("-h", "--help"):
+            print(_help())
+            return None
+        if option == "--version":
+            print(f"precision-tool {__version__}")
+            return None
+        if option not in ("--data", "--work"):
+            raise UsageError(
+                f"unknown option {option}", "options of a command stand after it; precision-tool -h lists the others"
+            )
+        if not has_value:
+            if not rest:
+                raise UsageError(f"option {option} needs a folder", f"{option} DIR")
+            value = rest.pop(0)
+        options[option[2:]] = value
+    return rest
+
+
+def _help() -> str:
+    from precision_tool.lib.words import WORDS
+
+    calls = [f"{word.name} {word.arguments}" for word in WORDS]
+    width = max(map(len, calls))
+    lines = [
+        USAGE,
+        "",
+        "Compares a network's run on an Ascend NPU with its benchmark and finds the operator that computes wrong.",
+        "",
+        "commands:",
+        *(f"  {call:{width}}  {word.help}" for call, word in zip(calls, WORDS)),
+        "",
+        "options:",
+        f"  {'--data DIR':{width}}  the data folder (default ./precision_data)",
+        f"  {'--work DIR':{width}}  where results are written (default temp/ in the data folder)",
+        f"  {'-h, --help':{width}}  this help; after a command, the help of that command",
+        f"  {'--version':{width}}  the version",
+        "",
+        "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error",
+    ]
+    return "\n".join(lines)
+
+
+def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "error: ") -> int:
+    print(label + message, file=sys.stderr)
+    if hint:
+        print("hint: " + hint, file=sys.stderr)
+    return code
+
+
+def _is_gone(stream: TextIO) -> bool:
+    """Whether `stream` is a pipe that nobody reads any more."""
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError):  # replaced by something that is no file
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _internal_error(arguments: List[str]) -> int:
+    """Keep the traceback of the exception being handled for a report, and say so in one line."""
+    import tempfile
+
+    from precision_tool import __version__
+
+    error = sys.exc_info()[1]
+    summary = f"internal error ({type(error).__name__}: {error})"
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exc()
+        return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
+    head = f"precision-tool {__version__}, Python {sys.version}\narguments: {arguments!r}\n\n"
+    try:
+        # Not in the data folder: whether that can be written may be the very thing that went wrong.
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="precision_tool_", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as log:
+            log.write(head + traceback.format_exc())
+    except OSError:
+        traceback.print_exc()
+        return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
+    return _fail(f"{summary}; please report it with {log.name}", code=INTERNAL_ERROR)
+
+
+def _start_as_script() -> NoReturn:
+    """`python3 precision_tool/cli.py`: make the package importable under its one name, then run it from there.
+
+    Python has put the package folder itself on the path, where `lib` would be a second identity of
+    `precision_tool.lib`.
+    """
+    package_folder = os.path.dirname(os.path.realpath(__file__))
+    others = [entry for entry in sys.path if os.path.realpath(entry) != package_folder]
+    sys.path[:] = [os.path.dirname(package_folder), *others]
+    from precision_tool.cli import main as package_main
+
+    sys.exit(package_main())
+
+
+if __name__ == "__main__":
+    _start_as_script()

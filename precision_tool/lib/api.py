@@ -1,0 +1,105 @@
+"""The public Python interface; `precision_tool.compare` and the other names of the package come from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.checks.agreement import find_first_fault, ops_of
+from precision_tool.lib.compare.engine import Progress
+from precision_tool.lib.compare.folders import LeafResult, compare_folders
+from precision_tool.lib.compare.result_csv import row_of, write_result
+from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
+from precision_tool.lib.model.comparison import Comparison
+from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.model.run import DumpLeaf
+
+__all__ = ["CompareResult", "compare", "load_graph"]
+
+_METRICS = (
+    "cosine", "max_absolute_error", "accumulated_relative_error", "relative_euclidean_distance",
+    "kullback_leibler_divergence", "mean_absolute_error", "root_mean_square_error", "max_relative_error",
+    "mean_relative_error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareResult:
+    """The comparison of one leaf folder (device, model, step)."""
+
+    rows: Sequence[Comparison]
+    leaf: DumpLeaf
+    graph_path: str | None
+    notes: Sequence[str]
+    _result: LeafResult
+
+    def findings(self, threshold: float = 0.98) -> list[Finding]:
+        """What the rows tell at a cosine threshold; the first faulty op, if there is one, by name."""
+        return find_first_fault(ops_of([row_of(row) for row in self.rows], threshold), threshold)
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """The rows as a structured array: names, status, the metrics as float64 (nan where not compared)."""
+        texts = {
+            "op_name": [row.pair.op_name for row in self.rows],
+            "op_type": [row.pair.op_type for row in self.rows],
+            "slot": [row.pair.slot for row in self.rows],
+            "golden_tensor": [row.pair.golden_tensor for row in self.rows],
+            "status": [str(row.pair.status) for row in self.rows],
+        }
+        columns: list[tuple[str, npt.NDArray[Any]]] = [
+            ("index", np.array([row.pair.index for row in self.rows], np.int64))
+        ]
+        columns += [(name, np.array(values, dtype=np.str_)) for name, values in texts.items()]
+        for name in _METRICS:
+            numbers = [nan if row.metrics is None else getattr(row.metrics, name) for row in self.rows]
+            columns.append((name, np.array(numbers, np.float64)))
+        table = np.empty(len(self.rows), dtype=[(name, values.dtype) for name, values in columns])
+        for name, values in columns:
+            table[name] = values
+        return table
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Writes the result file with the vendor's columns and ours."""
+        write_result(os.fspath(path), self.rows, golden_address=self._result.golden_is_dump)
+
+
+def compare(
+    npu: str | os.PathLike[str],
+    golden: str | os.PathLike[str],
+    *,
+    graph: str | os.PathLike[str] | None = None,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> list[CompareResult]:
+    """Compares a folder of NPU dumps with a folder of benchmark tensors (or of another run's dumps).
+
+    Folders may be of any level of the dump tree; one result per leaf folder comes back, nothing is written.
+    `graph` is found beside the dump unless given. `workers` processes share the work (0: one a core), or any
+    `concurrent.futures` executor. Raises PrecisionToolError and its kinds for what the user can mend.
+    """
+    results = compare_folders(
+        os.fspath(npu),
+        os.fspath(golden),
+        graph=None if graph is None else os.fspath(graph),
+        workers=workers,
+        executor=executor,
+        progress=progress,
+    )
+    return [
+        CompareResult(
+            rows=tuple(result.rows),
+            leaf=result.leaf,
+            graph_path=None if result.graph is None else result.graph.file.path,
+            notes=result.notes,
+            _result=result,
+        )
+        for result in results
+    ]

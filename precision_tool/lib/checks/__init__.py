@@ -1,0 +1,1 @@
+"""Checks: they turn rows and graphs into findings. They read no files and print nothing."""

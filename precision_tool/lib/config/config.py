@@ -1,0 +1,23 @@
+"""Settings, edit them here. Values only: this file is read, never executed. config.example.py explains each."""
+
+# Set the steps to dump, for example '0|5|10-20'. '' dumps every step.
+TF_DUMP_STEP = "0"
+
+# The tools atc and msaccucmp.py are looked for below the Toolkit installation path.
+CMD_ROOT_PATH = "/usr/local/Ascend"
+
+# The data folder, and the folder results are written to ('' = temp/ in the data folder).
+DATA = "precision_data"
+WORK = ""
+
+# Ops with a cosine similarity below THRESHOLD are listed, LIMIT of them.
+THRESHOLD = 0.98
+LIMIT = 3
+
+# When two tensors are compared: tolerances, and how many values are shown.
+ATOL = 0.001
+RTOL = 0.001
+PRINT_COUNT = 20
+
+# Parallel workers, 0 = one for each core.
+WORKERS = 0

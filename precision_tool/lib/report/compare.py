@@ -1,0 +1,216 @@
+"""What `vc`, `vcs` and `ac` show of a comparison, as rich renderables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from precision_tool.lib.checks.agreement import OpAgreement, agrees
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.compare.folders import LeafResult
+from precision_tool.lib.compare.result_csv import ResultRow
+from precision_tool.lib.model.comparison import Comparison, Status
+from precision_tool.lib.model.finding import Finding, FindingKind, Grade
+from precision_tool.lib.report.text import cosine_text, plain, safe
+
+#: The statuses in the user's words, for the count of tensors that were not compared.
+STATUS_WORDS = {
+    Status.NO_NPU_DUMP: "ops the NPU dumped no file of (variables, constants, reshapes, …)",
+    Status.NO_BENCHMARK: "tensors the benchmark does not have",
+    Status.NO_ORIGINAL_OP: "tensors of ops that the compiler put in, without an original",
+    Status.INTERMEDIATE: "part results inside fused ops",
+    Status.STATISTICS_ONLY: "tensors of which only statistics were dumped",
+    Status.NOT_NUMERIC: "tensors without numbers (strings, resources)",
+    Status.UNREADABLE: "tensors that cannot be read",
+    Status.SIZE_MISMATCH: "tensors of different sizes",
+    Status.LAYOUT: "tensors whose layout cannot be converted",
+}
+_PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
+_GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
+
+
+def _pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Names and values in two columns that wrap within their own."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def source_lines(result: LeafResult) -> RenderableType:
+    """Which folders and which graph a comparison used, and why that graph."""
+    leaf = result.leaf
+    rows: list[tuple[str, RenderableType]] = [
+        ("NPU", plain(leaf.path)),
+        ("benchmark", plain(result.golden_root)),
+    ]
+    if result.graph is not None:
+        rows.append(("graph", plain(result.graph.file.path)))
+        rows.append(("", plain(result.graph.reason, "dim")))
+        rows += [("", plain(f"not {path}: {why}", "dim")) for path, why in result.graph.rejected[:3]]
+        if len(result.graph.rejected) > 3:
+            rows.append(("", plain(f"nor {len(result.graph.rejected) - 3} more graphs", "dim")))
+    rows += [("note", plain(note, "yellow")) for note in result.notes]
+    return _pairs(rows)
+
+
+def overview_lines(analysis: Analysis) -> RenderableType:
+    """Counts: compared, below the threshold, and why the others were not compared, with the first bad file."""
+    view = analysis.overview
+    counted = Text.assemble(
+        f"{view.compared} of {view.rows} tensors of {view.ops} ops compared, ",
+        (f"{view.below} below {analysis.threshold:g}", "red" if view.below else "green"),
+        f" in {view.ops_below} ops" if view.below else "",
+    )
+    rows: list[tuple[str, RenderableType]] = [("compared", counted)]
+    for status, count in view.not_compared:
+        known = status in set(Status)
+        words = STATUS_WORDS.get(Status(status), status) if known else "tensors without a result"
+        problem = known and Status(status) in _PROBLEMS
+        rows.append(("not", plain(f"{count} {words}", "yellow" if problem else "dim")))
+        if problem:
+            first = next(row for row in analysis.rows if row.cosine is None and row.status == status)
+            rows.append(("", plain(f"first: {first.op_name} {first.slot}: {first.reason}", "yellow")))
+    return _pairs(rows)
+
+
+def _slot_cosines(rows: Sequence[ResultRow], threshold: float) -> Text:
+    text = Text()
+    for row in rows:
+        if text:
+            text.append("  ")
+        text.append(f"[{row.slot.split(':')[-1]}] ")
+        text.append(cosine_text(row.cosine, agrees(row, threshold)))
+    return text or Text("none", style="dim")
+
+
+def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
+    """One op: `[index] name`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
+    rows: list[tuple[str, RenderableType]] = [
+        ("Left:", plain(op.npu_names)),
+        ("Right:", plain(op.golden_names)),
+        ("Input:", _slot_cosines(op.inputs, threshold)),
+        ("Output:", _slot_cosines(op.outputs, threshold)),
+    ]
+    if op.pass_name:
+        rows.insert(0, ("Pass:", plain(op.pass_name)))
+    notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
+    rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
+    title = Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"), f" ({safe(op.op_type)})")
+    return Panel(_pairs(rows), title=title, title_align="left", border_style="red" if op.is_suspect else "yellow")
+
+
+def below_list(analysis: Analysis, limit: int) -> RenderableType:
+    """The first `limit` ops below the threshold, in execution order, and how many more there are."""
+    below = [op for op in analysis.ops if op.is_below]
+    if not below:
+        return Text(f"No op is below a cosine of {analysis.threshold:g}.", style="green")
+    parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[:limit]]
+    if len(below) > limit:
+        parts.append(
+            Text(
+                f"{limit} of {len(below)} ops below {analysis.threshold:g} shown, in execution order; -l N shows more",
+                style="dim",
+            )
+        )
+    return Group(*parts)
+
+
+def finding_panel(finding: Finding) -> RenderableType:
+    """One finding with the facts behind it."""
+    rows: list[tuple[str, RenderableType]] = []
+    if finding.op_type:
+        rows.append(("type", plain(finding.op_type)))
+    if finding.pass_name:
+        rows.append(("pass", plain(finding.pass_name)))
+    if finding.original_ops and finding.original_ops != finding.op_name:
+        rows.append(("original ops", plain(finding.original_ops)))
+    rows += [(name, plain(value)) for name, value in finding.facts]
+    title = {
+        FindingKind.FIRST_FAULTY_OP: "First faulty operator",
+        FindingKind.DIFFERENT_INPUT: "Different input",
+        FindingKind.ALL_AGREE: "No faulty operator",
+    }.get(finding.kind, "Finding")
+    style = _GRADE_STYLE[finding.grade]
+    return Panel(
+        Group(plain(finding.message, "bold"), _pairs(rows)) if rows else plain(finding.message, "bold"),
+        title=title,
+        title_align="left",
+        border_style=style,
+    )
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN and Inf: they are written as text."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _row_json(row: Comparison) -> dict[str, Any]:
+    pair = row.pair
+    return {
+        "index": pair.index,
+        "op": pair.op_name,
+        "type": pair.op_type,
+        "slot": pair.slot,
+        "benchmark": pair.golden_tensor,
+        "status": str(pair.status),
+        "reason": row.note,
+        "pass": list(pair.pass_names),
+        "original_ops": list(pair.original_names),
+        "metrics": None if row.metrics is None else asdict(row.metrics),
+        "npu": None if row.npu is None else asdict(row.npu),
+        "golden": None if row.golden is None else asdict(row.golden),
+    }
+
+
+def _read_row_json(row: ResultRow) -> dict[str, Any]:
+    return {
+        "index": row.index, "op": row.op_name, "type": row.op_type, "slot": row.slot, "benchmark": row.golden_names,
+        "status": row.status, "reason": row.reason, "pass": row.pass_name, "original_ops": row.original_ops,
+        "cells": row.cells,
+    }  # fmt: skip
+
+
+def to_json(analyses: Sequence[Analysis]) -> str:
+    """All results as one JSON document."""
+    documents = []
+    for analysis in analyses:
+        leaf = analysis.leaf
+        documents.append(
+            {
+                "file": analysis.path,
+                "npu": leaf.leaf.path if leaf else None,
+                "benchmark": leaf.golden_root if leaf else None,
+                "graph": leaf.graph.file.path if leaf and leaf.graph else None,
+                "notes": list(leaf.notes) if leaf else [],
+                "threshold": analysis.threshold,
+                "overview": asdict(analysis.overview),
+                "findings": [
+                    {**asdict(finding), "grade": finding.grade.name.lower(), "facts": dict(finding.facts)}
+                    for finding in analysis.findings
+                ],
+                "rows": [_row_json(row) for row in leaf.rows]
+                if leaf
+                else [_read_row_json(row) for row in analysis.rows],
+            }
+        )
+    return json.dumps(_finite({"results": documents}), indent=1, ensure_ascii=True)

@@ -1,0 +1,40 @@
+"""Text from files made fit for a terminal, and numbers and names in their colours."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from rich.text import Text
+
+
+def safe(text: str) -> str:
+    """Names and reasons come from other machines: control characters, escape sequences too, are shown as \\xNN."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """A name or sentence, free of control characters and of rich's own markup."""
+    return Text(safe(text), style=style)
+
+
+def cosine_style(cosine: float | None, agrees: bool | None) -> str:
+    """The colour of a cosine: dim where nothing was compared, green, or red."""
+    if cosine is None or agrees is None:
+        return "dim"
+    return "green" if agrees else "bold red"
+
+
+def cosine_text(cosine: float | None, agrees: bool | None) -> Text:
+    """A cosine with six digits in its colour."""
+    if cosine is None:
+        return Text("-", style="dim")
+    return Text("nan" if isnan(cosine) else f"{cosine:.6f}", style=cosine_style(cosine, agrees))
+
+
+def byte_size(count: float) -> str:
+    """A number of bytes with a unit: 1.5 GB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,128 @@
+"""What a command, or an open prompt, works with: settings, workspace, and what was compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from precision_tool.lib.checks.analysis import Analysis, analyse
+from precision_tool.lib.compare.engine import Progress
+from precision_tool.lib.compare.folders import ComparisonStoppedError, LeafResult, compare_folders
+from precision_tool.lib.compare.result_csv import find_results, read_result, row_of, write_result
+from precision_tool.lib.errors import DataNotFoundError, OutputError
+from precision_tool.lib.settings import Settings
+from precision_tool.lib.workspace import Workspace
+
+
+class Session:
+    """The state behind the commands. Nothing is read before a command asks for it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.workspace = Workspace(settings.data, settings.work)
+
+    def default_sides(self) -> tuple[str, str]:
+        """The two folders `vc` compares without arguments: debug_0 with tf/dump, else with debug_1."""
+        space = self.workspace
+        if not space.root.is_dir():
+            raise DataNotFoundError(
+                f"{space.root}: no such data folder",
+                "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
+            )
+        npu, golden, other = space.dump_dir(0), space.tf_dump_dir, space.dump_dir(1)
+        if not npu.is_dir():
+            raise DataNotFoundError(
+                f"{npu}: no NPU dump", "run the training script with action='dump', or name the folder with -lt"
+            )
+        for folder in (golden, other):
+            if folder.is_dir() and any(folder.iterdir()):
+                return str(npu), str(folder)
+        raise DataNotFoundError(
+            f"nothing to compare {npu} with: neither {golden} nor {other} holds data",
+            "collect benchmark tensors with tfdbg and `tf_dump`, or a second NPU run, or name a folder with -rt",
+        )
+
+    def compare(
+        self,
+        npu: str | None,
+        golden: str | None,
+        graph: str | None,
+        threshold: float,
+        workers: int,
+        progress: Progress | None = None,
+    ) -> list[Analysis]:
+        """Compares two folders, writes the result files, judges the rows.
+
+        When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
+        error says where.
+        """
+        if npu is None or golden is None:
+            default_npu, default_golden = self.default_sides()
+            npu, golden = npu or default_npu, golden or default_golden
+        folder = self.workspace.new_compare_dir()
+        try:
+            results = compare_folders(
+                npu, golden, graph=graph, graph_folders=(os.curdir,), workers=workers, progress=progress
+            )
+        except ComparisonStoppedError as stop:
+            paths = self._write(folder, stop.results, prefix="partial_")
+            kept = f"; the finished rows are in {', '.join(paths)}" if paths else ""
+            raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results) from stop
+        except BaseException:
+            _remove_if_empty(folder)
+            raise
+        paths = self._write(folder, results)
+        return [
+            analyse(path, [row_of(row) for row in result.rows], threshold, result)
+            for path, result in zip(paths, results, strict=True)
+        ]
+
+    def _write(self, folder: Path, results: Sequence[LeafResult], prefix: str = "") -> list[str]:
+        paths = []
+        try:
+            for result in results:
+                leaf = result.leaf
+                parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
+                name = f"{parts or 'dump'}_" if len(results) > 1 else ""
+                path = folder / f"{prefix}{name}result_{folder.name}.csv"
+                number = 1
+                while str(path) in paths:  # the same model under two ids
+                    number += 1
+                    path = folder / f"{prefix}{name}{number}_result_{folder.name}.csv"
+                write_result(str(path), result.rows, golden_address=result.golden_is_dump)
+                paths.append(str(path))
+        except OutputError:
+            _remove_if_empty(folder)
+            raise
+        return paths
+
+    def results(self, path: str | None, threshold: float) -> list[Analysis]:
+        """The results of a file or folder, by default of the newest comparison, read back and judged."""
+        if path is None:
+            folders = self.workspace.compare_dirs()
+            if not folders:
+                raise DataNotFoundError(
+                    f"{self.workspace.root}: no comparison result yet",
+                    "run `vc` or `ac -c` first, or name a file with -f",
+                )
+            paths = next((found for folder in folders if (found := _results_in(folder))), [])
+            if not paths:
+                raise DataNotFoundError(f"{folders[0]}: no complete result file", "run `vc` or `ac -c` again")
+        else:
+            paths = find_results(path)
+        return [analyse(one, read_result(one), threshold) for one in paths]
+
+
+def _results_in(folder: Path) -> list[str]:
+    try:
+        return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith("partial_")]
+    except DataNotFoundError:
+        return []
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,213 @@
+"""The settings of one run: read from files, environment and options into one frozen, validated `Settings`.
+
+Read in this order, later ones win: `lib/config/config.py`, `precision_config.py` in the working folder, environment
+variables `PRECISION_TOOL_<NAME>`, options. Files are parsed as literal assignments and never executed.
+This module runs on Python 3.7.
+"""
+
+import ast
+import difflib
+import math
+import os
+import re
+import reprlib
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from precision_tool.lib.errors import UsageError
+
+CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
+#: Looked for in the working folder.
+USER_CONFIG_NAME = "precision_config.py"
+ENVIRONMENT_PREFIX = "PRECISION_TOOL_"
+
+_MAX_DUMP_STEP_GROUPS = 100  # GE takes no more
+
+
+def check_dump_step(value: object) -> str:
+    """The steps to dump as GE takes them: `0`, `0|5|10-20`, or `""` for every step. Raises ValueError."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError("must be text such as '0' or '0|5|10-20'")
+    text = value.replace(" ", "")
+    if not text:
+        return ""
+    groups = text.split("|")
+    if len(groups) > _MAX_DUMP_STEP_GROUPS:
+        raise ValueError(f"must have at most {_MAX_DUMP_STEP_GROUPS} groups between | (these are {len(groups)})")
+    for group in groups:
+        match = re.match(r"([0-9]+)(?:-([0-9]+))?\Z", group)
+        if match is None:
+            raise ValueError("must be steps such as '0' or '0|5|10-20'")
+        if match.group(2) and int(match.group(2)) < int(match.group(1)):
+            raise ValueError(f"must have ranges that rise ({group} does not)")
+    return text
+
+
+def _number(low: float, high: float, wording: str) -> Callable[[object], float]:
+    """A check for a number from `low` to `high`; `wording` says that in words."""
+
+    def check(value: object) -> float:
+        if isinstance(value, str):  # from the environment
+            value = _number_from_text(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"must be {wording}")
+        if not low <= value <= min(high, sys.float_info.max):  # NaN fails too
+            raise ValueError(f"must be {wording}")
+        return float(value)
+
+    return check
+
+
+def _count(low: int, wording: str) -> Callable[[object], int]:
+    """A check for a whole number of at least `low`."""
+
+    def check(value: object) -> int:
+        if isinstance(value, str):
+            value = _number_from_text(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ValueError(f"must be {wording}")
+        return value
+
+    return check
+
+
+def _number_from_text(text: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _folder(value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
+        raise ValueError("must be a folder")
+    if "\0" in str(value):
+        raise ValueError("must be a folder, its name holds a zero byte")
+    return Path(value).expanduser()
+
+
+def _optional_folder(value: object) -> Optional[Path]:
+    return None if value is None or value == "" else _folder(value)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
+
+    data: Path = field(default=Path("precision_data"), metadata={"check": _folder})
+    work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
+    threshold: float = field(default=0.98, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
+    limit: int = field(default=3, metadata={"check": _count(1, "a whole number, 1 or more")})
+    atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
+    rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
+    print_count: int = field(default=20, metadata={"check": _count(1, "a whole number, 1 or more")})
+    workers: int = field(default=0, metadata={"check": _count(0, "a whole number, 0 (one for each core) or more")})
+    #: Documented: where the setting is not there, every step is dumped.
+    tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
+    cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = _checked(each.name, getattr(self, each.name), f"setting {each.name.upper()}")
+            object.__setattr__(self, each.name, value)
+
+
+SETTING_NAMES: Tuple[str, ...] = tuple(each.name.upper() for each in fields(Settings))
+_CHECKS: Dict[str, Callable[[object], Any]] = {each.name: each.metadata["check"] for each in fields(Settings)}
+
+
+def _checked(name: str, value: object, where: str) -> Any:
+    """`value` as setting `name` keeps it, or a UsageError that starts with `where`."""
+    try:
+        return _CHECKS[name](value)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {error} but is {reprlib.repr(value)}", "config.example.py explains every setting"
+        ) from None
+
+
+def read_settings_file(path: Path) -> Dict[str, Any]:
+    """The checked settings of a file by field name. Raises UsageError with file and line."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
+    values: Dict[str, Any] = {}
+    for name, value, line in _literal_assignments(path, source):
+        where = f"{path} line {line}"
+        if name not in SETTING_NAMES:
+            close = difflib.get_close_matches(name.upper(), SETTING_NAMES, n=1)
+            hint = f"did you mean {close[0]}?" if close else "known are: " + ", ".join(SETTING_NAMES)
+            raise UsageError(f"{where}: unknown setting {name}", hint)
+        values[name.lower()] = _checked(name.lower(), value, f"{where}: {name}")
+    return values
+
+
+def _literal_assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
+    """Name, value and line of every `NAME = literal` line of Python source, which is not executed."""
+    try:
+        body = ast.parse(source, str(path)).body
+    except SyntaxError as error:
+        where = f"{path} line {error.lineno}" if error.lineno else str(path)
+        raise UsageError(f"{where}: {error.msg}", "write NAME = VALUE, texts in quotes") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, absurd nesting
+        raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one a line") from None
+    found = []
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(_literal(node.value), str):
+            continue  # a docstring
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            raise UsageError(
+                f"{path} line {node.lineno}: only lines NAME = VALUE may stand here",
+                "the file is read, never executed",
+            )
+        value = _literal(node.value)
+        if value is _NO_LITERAL:
+            raise UsageError(
+                f"{path} line {node.lineno}: the value of {node.targets[0].id} must be a plain number or text",
+                "the file is read, never executed: no names, calls or arithmetic",
+            )
+        found.append((node.targets[0].id, value, node.lineno))
+    return found
+
+
+_NO_LITERAL = object()
+
+
+def _literal(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return _NO_LITERAL
+
+
+def load_settings(
+    options: Optional[Mapping[str, Any]] = None,
+    folder: Optional[Path] = None,
+    environment: Optional[Mapping[str, str]] = None,
+) -> Settings:
+    """The settings in force: files, then `environment` (os.environ), then `options` by field name, None = not given.
+
+    `folder` is the working folder (the current one) whose `precision_config.py` is read where there is one.
+    """
+    environment = os.environ if environment is None else environment
+    values: Dict[str, Any] = {}
+    for path in (CONFIG_FILE, Path(folder or ".") / USER_CONFIG_NAME):
+        if path.exists():
+            values.update(read_settings_file(path))
+    for name in SETTING_NAMES:
+        variable = ENVIRONMENT_PREFIX + name
+        if variable in environment:
+            values[name.lower()] = _checked(name.lower(), environment[variable], f"environment variable {variable}")
+    for name, value in (options or {}).items():
+        if value is not None:
+            values[name] = _checked(name, value, f"option --{name.replace('_', '-')}")
+    return Settings(**values)

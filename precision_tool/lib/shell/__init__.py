@@ -1,0 +1,1 @@
+"""The commands: parsers and what they do. The interactive prompt will stand beside them."""

@@ -1,0 +1,75 @@
+"""What all commands share: the shape of a command, its console, its parser."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from rich.console import Console
+
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.session import Session
+
+DONE, FOUND = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command writes: results to `out`, progress and warnings to `err`."""
+
+    out: Console
+    err: Console
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are the user's errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", f"`{self.prog} -h` shows the options")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its parser is also its help."""
+
+    parser: Callable[[Session], Parser]
+    run: Callable[[Session, argparse.Namespace, Output], int]
+
+    def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
+        """Runs the command line of the command; the result is its exit code."""
+        return self.run(session, self.parser(session).parse_args(argv), output)
+
+
+def cosine(text: str) -> float:
+    """An argument that is a cosine."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 2.0
+    if not -1 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no cosine: give a number from -1 to 1")
+    return value
+
+
+def count(least: int) -> Callable[[str], int]:
+    """An argument that is a whole number of at least `least`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return value
+
+    return parse
+
+
+def tell_notes(session: Session, output: Output) -> None:
+    """Prints what the workspace wants the user to know, once."""
+    for note in session.workspace.notes:
+        output.err.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+    session.workspace.notes.clear()

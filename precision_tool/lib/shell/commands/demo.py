@@ -1,0 +1,67 @@
+"""`demo`: generates a network's dump with one faulty op, and finds it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.demo.network import FAULTS
+from precision_tool.lib.report.text import byte_size, plain
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import DONE, Command, Output, Parser, count
+from precision_tool.lib.shell.commands.compare import AC
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="demo",
+        description="Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
+        "tensors, then run `ac -c` on them.",
+        epilog="example: demo /tmp/demo --fault nan",
+    )
+    parser.add_argument(
+        "folder", nargs="?", default="demo_data", metavar="DIR", help="made if missing (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=count(0), default=1, metavar="N", help="another seed, other numbers (default %(default)s)"
+    )
+    parser.add_argument(
+        "--fault", choices=sorted(FAULTS), default="fused", help="what is computed wrong (default %(default)s)"
+    )
+    parser.add_argument("--ops", type=count(1), metavar="N", help="about this many ops more, for benchmarks")
+    parser.add_argument("--size", type=count(1), metavar="N", help="elements of a hidden activation of those ops")
+    parser.add_argument("--bytes", type=count(1), metavar="N", help="about this many bytes in all")
+    parser.add_argument("--giant", type=count(1), metavar="N", help="one tensor of this many bytes as well")
+    parser.add_argument("--generate-only", action="store_true", help="do not run `ac -c`")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    root = Path(args.folder) / "precision_data"
+    truth: DemoTruth = generate_demo(
+        root,
+        seed=args.seed,
+        fault=args.fault,
+        ops=args.ops,
+        size=args.size,
+        bytes_total=args.bytes,
+        giant_bytes=args.giant,
+    )
+    output.out.print(
+        plain(
+            f"{root}: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {byte_size(truth.nbytes)}"
+        ),
+        soft_wrap=True,
+    )
+    if args.generate_only:
+        return DONE
+    output.out.print(plain(f"$ precision-tool --data {root} ac -c"), soft_wrap=True)
+    code = AC(Session(replace(session.settings, data=root)), ["-c"], output)
+    wrong = f"{truth.culprit} was computed wrong" if truth.culprit else "nothing was computed wrong"
+    output.out.print(plain(f"truth of this demo: {wrong}"), soft_wrap=True)
+    return code
+
+
+DEMO = Command(_parser, _run)

@@ -1,0 +1,199 @@
+"""Every path of a data folder, in one place, and the one decision where results may be written.
+
+    precision_data/
+      npu/debug_0/{dump,graph,prof}   NPU run under test; npu/debug_1, … further runs
+      tf/{tf_debug,dump,graph,checkpoints/{ckpt*,input}}
+      pt/{npu,gpu}
+      overflow/dump
+      fusion/fusion_result.json
+      temp/{op_graph,vector_compare/{time}/result_*.csv,decode/{dump_decode/debug_N,overflow_decode,dump_convert,pt}}
+
+Nothing is created before something is written. This module runs on Python 3.7.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Iterable, List, Optional, Union
+
+from precision_tool.lib.errors import OutputError
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+#: Where results go when the data folder cannot be written, below the working folder.
+FALLBACK_WORK_FOLDER = "precision_work"
+
+_TIME_FORMAT = "%Y%m%d%H%M%S"
+
+
+class Workspace:
+    """The paths of the data folder `root`. Results go to its `temp/`, or to `work` when given.
+
+    `notes` collects what the user should be told, each thing once; whoever prints takes them out.
+    """
+
+    def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None) -> None:
+        self.root = Path(root)
+        self.work = None if work is None else Path(work)
+        self.notes: List[str] = []
+        # Folders still worth trying for results, best first.
+        self._bases = [self.root / "temp", Path(FALLBACK_WORK_FOLDER)] if self.work is None else [self.work]
+
+    # What is read
+
+    def debug_dir(self, number: int = 0) -> Path:
+        """Folder of an NPU run: 0 is the run under test."""
+        return self.root / "npu" / f"debug_{number}"
+
+    def debug_numbers(self) -> List[int]:
+        """The numbers N of the `npu/debug_N` folders that exist, in order."""
+        folders = (path for path in _children(self.root / "npu") if os.path.isdir(str(path)))
+        found = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def dump_dir(self, number: int = 0) -> Path:
+        """Dump files of an NPU run."""
+        return self.debug_dir(number) / "dump"
+
+    def graph_dir(self, number: int = 0) -> Path:
+        """GE graphs of an NPU run."""
+        return self.debug_dir(number) / "graph"
+
+    def prof_dir(self, number: int = 0) -> Path:
+        """Profiling data of an NPU run."""
+        return self.debug_dir(number) / "prof"
+
+    @property
+    def tf_debug_dir(self) -> Path:
+        """Run folders that tfdbg wrote."""
+        return self.root / "tf" / "tf_debug"
+
+    @property
+    def tf_dump_dir(self) -> Path:
+        """Benchmark tensors as `.npy`."""
+        return self.root / "tf" / "dump"
+
+    @property
+    def tf_graph_dir(self) -> Path:
+        """Graphs of the TensorFlow benchmark."""
+        return self.root / "tf" / "graph"
+
+    @property
+    def tf_checkpoint_dir(self) -> Path:
+        """Saved checkpoints `ckpt*`."""
+        return self.root / "tf" / "checkpoints"
+
+    @property
+    def tf_input_dir(self) -> Path:
+        """Inputs fed at the saved step, as `.npy`."""
+        return self.tf_checkpoint_dir / "input"
+
+    @property
+    def pt_npu_dir(self) -> Path:
+        """PyTorch `.h5` dumps of the NPU run."""
+        return self.root / "pt" / "npu"
+
+    @property
+    def pt_gpu_dir(self) -> Path:
+        """PyTorch `.h5` dumps of the benchmark."""
+        return self.root / "pt" / "gpu"
+
+    @property
+    def overflow_dump_dir(self) -> Path:
+        """Overflow debug dumps."""
+        return self.root / "overflow" / "dump"
+
+    def fusion_result_files(self) -> List[Path]:
+        """The `fusion_result.json` files that exist: data folder, working folder, `$ASCEND_WORK_PATH/FE/{pid}/`."""
+        candidates = [self.root / "fusion" / "fusion_result.json", Path("fusion_result.json")]
+        ascend_work_path = os.environ.get("ASCEND_WORK_PATH")
+        if ascend_work_path:
+            candidates += [path / "fusion_result.json" for path in _children(Path(ascend_work_path) / "FE")]
+        return [path for path in candidates if os.path.isfile(str(path))]
+
+    def compare_dirs(self) -> List[Path]:
+        """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
+        bases = [self.root / "temp"]
+        if self.work is not None:
+            bases.insert(0, self.work)
+        elif not _looks_writable(bases[0]):
+            bases.append(Path(FALLBACK_WORK_FOLDER))
+        found = [path for base in bases for path in _children(base / "vector_compare")]
+        return sorted(filter(_is_time_dir, found), key=lambda path: path.name, reverse=True)
+
+    # What is written
+
+    def output_dir(self, *parts: str) -> Path:
+        """Make and return folder `parts` of the results: `output_dir("decode", "pt")` is `…/temp/decode/pt`.
+
+        The first place that a file can really be written to is taken, and kept. Raises OutputError when
+        there is none.
+        """
+        reasons: List[str] = []
+        for base in list(self._bases):
+            folder = base.joinpath(*parts)
+            reason = _try_to_write(folder)
+            if reason is None:
+                if reasons:
+                    self.notes.append(f"{reasons[0]}; results go to {base} instead")
+                    self._bases = self._bases[self._bases.index(base) :]
+                return folder
+            reasons.append(f"{folder} cannot be written ({reason})")
+        hint = "check the folder's permissions and free space, or name another"
+        raise OutputError("; ".join(reasons), f"{hint} with --work DIR")
+
+    def new_compare_dir(self, now: Optional[datetime] = None) -> Path:
+        """Make `vector_compare/{14-digit time}` for a new comparison; its name is never that of an older one."""
+        parent = self.output_dir("vector_compare")
+        moment = now or datetime.now()
+        while True:
+            folder = parent / moment.strftime(_TIME_FORMAT)
+            try:
+                folder.mkdir()
+            except FileExistsError:  # two comparisons within one second
+                moment += timedelta(seconds=1)
+            except OSError as error:
+                raise OutputError(f"{folder} cannot be made ({error.strerror})", "use --work DIR") from None
+            else:
+                return folder
+
+
+def _children(folder: Path) -> Iterable[Path]:
+    """What lies in a folder, by name; nothing where it is missing or may not be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_time_dir(path: Path) -> bool:
+    return re.match(r"[0-9]{14}\Z", path.name) is not None and os.path.isdir(str(path))
+
+
+def _looks_writable(folder: Path) -> bool:
+    """Whether writing may work, without writing: for looking up results only."""
+    while not os.path.exists(str(folder)) and folder != folder.parent:
+        folder = folder.parent
+    return os.access(str(folder), os.W_OK | os.X_OK)
+
+
+def _try_to_write(folder: Path) -> Optional[str]:
+    """Make `folder` and write a nameless file in it. None when that works, else why not.
+
+    Permission bits tell too little: root, read-only mounts, quotas and full disks answer otherwise.
+    """
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(str(path))]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=str(folder)) as trial:
+            trial.write(b"trial")
+            trial.flush()
+    except OSError as error:
+        for path in missing:  # deepest first: leave no empty folders behind
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        return error.strerror or str(error)
+    return None

@@ -1,0 +1,52 @@
+# Sourced by the scripts beside it: finds a Python and makes environments.
+
+fail() {
+    echo "$(basename "$0"): $*" >&2
+    exit 1
+}
+
+# A Python of exactly these versions ("3.11 3.12"), else empty: from PATH, then from pyenv.
+find_python() {
+    local version candidate pyenv_root
+    pyenv_root=${PYENV_ROOT:-$(pyenv root 2>/dev/null || true)}
+    for version in "$@"; do
+        for candidate in "python$version" python3 python "$pyenv_root/versions/$version".*/bin/python; do
+            # Asking it is the only proof: pyenv's shims exist for versions that do not run.
+            if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2>/dev/null; then
+                "$candidate" -c 'import sys; print(sys.executable)'
+                return
+            fi
+        done
+    done
+}
+
+find_analysis_python() {
+    local python
+    # The one called python3 first, whatever its version from 3.11 on.
+    if python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        python3 -c 'import sys; print(sys.executable)'
+        return
+    fi
+    python=$(find_python 3.11 3.12 3.13 3.14)
+    [ -n "$python" ] || fail "Python 3.11 or newer is needed, found was" \
+        "$({ python3 --version || echo 'no Python'; } 2>/dev/null). Install python3.11 (or newer) and run this again."
+    echo "$python"
+}
+
+# make_venv FOLDER PYTHON PIP_ARGUMENT...: an environment with these installed, reused while nothing changed.
+make_venv() {
+    local folder=$1 python=$2 stamp
+    shift 2
+    stamp=$("$python" --version; cat pyproject.toml; echo "$@")
+    if [ -x "$folder/bin/python" ] && [ "$stamp" = "$(cat "$folder/stamp" 2>/dev/null)" ]; then
+        return
+    fi
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "$python has no venv module. On Debian and Ubuntu: apt-get install python3-venv"
+    echo "making $folder"
+    rm -rf "$folder"
+    "$python" -m venv "$folder"
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
+        fail "the installation into $folder failed, see above"
+    echo "$stamp" >"$folder/stamp"
+}

@@ -1,0 +1,275 @@
+"""The command line before a command gets it: ways to start, global options, errors and exit codes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from precision_tool import __version__
+from precision_tool.cli import main
+from precision_tool.lib import errors
+from precision_tool.lib.settings import Settings
+
+REPO = Path(__file__).resolve().parents[1]
+CLI = REPO / "precision_tool" / "cli.py"
+
+AppRun = Callable[[str, list[str], Settings], int]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test works in an empty folder, and its temporary files stay below it."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return folder
+
+
+@pytest.fixture
+def use_app(monkeypatch: pytest.MonkeyPatch) -> Callable[[AppRun], None]:
+    """Puts a function in the place of `lib.app.run`."""
+
+    def use(run: AppRun) -> None:
+        app = types.ModuleType("precision_tool.lib.app")
+        app.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "precision_tool.lib.app", app)
+        monkeypatch.setattr("precision_tool.lib.app", app, raising=False)
+
+    return use
+
+
+def start(*arguments: str, options: tuple[str, ...] = (), cli: Path = CLI) -> subprocess.CompletedProcess[str]:
+    """Starts cli.py as a script with nothing installed: no site-packages, no PYTHONPATH."""
+    command = [sys.executable, "-S", "-E", "-B", *options, str(cli), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_as_a_script_needs_nothing_installed(option: str) -> None:
+    run = start(option)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("usage: precision-tool")
+    assert "  vcs [-f FILE]" in run.stdout
+
+
+def test_help_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    for module in ("precision_tool", "precision_tool.cli"):
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-m", module, "-h"], capture_output=True, text=True, check=False
+        )
+        assert (run.returncode, run.stderr) == (0, ""), module
+        assert run.stdout == start("-h").stdout
+
+
+def test_help_fits_a_terminal_of_120_columns() -> None:
+    assert max(map(len, start("-h").stdout.splitlines())) <= 120
+
+
+def test_version() -> None:
+    run = start("--version")
+    assert (run.returncode, run.stdout) == (0, f"precision-tool {__version__}\n")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv[0] = 'x'; from precision_tool.cli import main; main(['-h']); "
+        "heavy = {'numpy', 'ml_dtypes', 'rich', 'cmd2', 'argparse', 'dataclasses'} & set(sys.modules); "
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_no_command_prints_the_help_and_is_an_error() -> None:
+    run = start()
+    assert run.returncode == 2
+    assert run.stderr.startswith("usage: precision-tool")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["vcss"], "unknown command 'vcss'", "did you mean vcs"),
+        (["compare_vector"], "unknown command 'compare_vector'", "did you mean vector_compare"),
+        (["?"], "unknown command '?'", "lists the commands"),
+        (["--dat", "x", "ac"], "unknown option --dat", "precision-tool -h"),
+        (["--data"], "option --data needs a folder", "--data DIR"),
+        (["--data=", "ac"], "option --data: must be a folder", "config.example.py"),
+        (["data"], "data: which folder?", "data DIR"),
+        (["data", "-c"], "data: which folder?", "data DIR"),
+    ],
+)
+def test_wrong_use_says_what_and_what_to_do(arguments: list[str], message: str, hint: str) -> None:
+    run = start(*arguments)
+    assert (run.returncode, run.stdout) == (2, "")
+    first, second = run.stderr.splitlines()
+    assert first.startswith(f"error: {message}")
+    assert second.startswith("hint: ")
+    assert hint in second
+
+
+@pytest.mark.parametrize("python_options", [(), ("-P",)], ids=["plain", "safe path"])
+def test_a_copied_package_has_one_identity_of_every_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_options: tuple[str, ...]
+) -> None:
+    copy = tmp_path / "anywhere" / "precision_tool"
+    shutil.copytree(CLI.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "lib" / "app.py").write_text(
+        "import sys, importlib.util, os\n"
+        "from precision_tool.lib.errors import UsageError\n"
+        "def run(word, argv, settings):\n"
+        "    print(word, argv, settings.data)\n"
+        "    print(importlib.util.find_spec('lib'), importlib.util.find_spec('tf_config'))\n"
+        "    print(os.path.dirname(sys.modules['precision_tool'].__file__))\n"
+        "    raise UsageError('caught once')\n"
+    )
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    for cli in (copy / "cli.py", Path("../anywhere/precision_tool/cli.py")):
+        run = start("vc", "--data", "x", "-lt", "a", cli=cli, options=python_options)
+        expected = f"vc ['--data', 'x', '-lt', 'a'] precision_data\nNone None\n{copy}\n"
+        assert (run.returncode, run.stdout, run.stderr) == (2, expected, "error: caught once\n")
+    assert list(other.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word", "rest", "data", "work"),
+    [
+        (["ac", "-c"], "ac", ["-c"], "precision_data", None),
+        (["vector_compare", "-h"], "vc", ["-h"], "precision_data", None),
+        (["--data", "d", "--work=w", "vcs"], "vcs", [], "d", "w"),
+        (["data", "d", "ac", "-c"], "ac", ["-c"], "d", None),
+        (["--work", "w", "data", "d", "--data", "e", "vc", "data"], "vc", ["data"], "e", "w"),
+    ],
+)
+def test_the_command_gets_its_words_and_the_settings(
+    use_app: Callable[[AppRun], None],
+    arguments: list[str],
+    word: str,
+    rest: list[str],
+    data: str,
+    work: str | None,
+) -> None:
+    calls = []
+
+    def run(*call: object) -> int:
+        calls.append(call)
+        return 1
+
+    use_app(run)
+    assert main(arguments) == 1
+    settings = calls[0][2]
+    assert isinstance(settings, Settings)
+    assert calls[0][:2] == (word, rest)
+    assert settings.data == Path(data)
+    assert settings.work == (Path(work) if work else None)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (errors.UsageError("wrong", "do it so"), 2, ["error: wrong", "hint: do it so"]),
+        (errors.DataNotFoundError("nothing there"), 2, ["error: nothing there"]),
+        (errors.OutputError("disk full", "use --work DIR"), 2, ["error: disk full", "hint: use --work DIR"]),
+        (KeyboardInterrupt(), 130, ["stopped"]),
+        (SystemExit(2), 2, []),
+        (SystemExit(None), 0, []),
+        (
+            ModuleNotFoundError("No module named 'rich'", name="rich"),
+            2,
+            ["error: the Python package rich is not installed", "hint: pip install numpy ml_dtypes rich"],
+        ),
+    ],
+)
+def test_errors_become_messages_and_exit_codes(
+    use_app: Callable[[AppRun], None],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    lines: list[str],
+) -> None:
+    def run(word: str, argv: list[str], settings: Settings) -> int:
+        raise error
+
+    use_app(run)
+    assert main(["ac"]) == code
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()) == ("", lines)
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("by zero"), BrokenPipeError("a worker"), ModuleNotFoundError("x", name="x")]
+)
+def test_an_internal_error_is_one_line_and_a_log(
+    use_app: Callable[[AppRun], None],
+    capsys: pytest.CaptureFixture[str],
+    empty_folder: Path,
+    error: Exception,
+) -> None:
+    def run(word: str, argv: list[str], settings: Settings) -> int:
+        raise error
+
+    use_app(run)
+    assert main(["ac", "-c"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    start, _, log = line.partition("; please report it with ")
+    assert start == f"error: internal error ({type(error).__name__}: {error})"
+    text = Path(log).read_text("utf-8")
+    assert f"precision-tool {__version__}, Python {sys.version}" in text
+    assert "arguments: ['ac', '-c']" in text
+    assert "Traceback" in text
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_an_internal_error_shows_its_traceback_when_debugging(
+    use_app: Callable[[AppRun], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(word: str, argv: list[str], settings: Settings) -> int:
+        raise ZeroDivisionError("by zero")
+
+    use_app(run)
+    monkeypatch.setenv("PRECISION_TOOL_DEBUG", "1")
+    assert main(["ac"]) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("error: internal error (ZeroDivisionError: by zero); please report it\n")
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["found when flushed", "found while printing"])
+def test_a_reader_that_stops_reading_is_no_error(lines: int) -> None:
+    code = (
+        "import sys, types, precision_tool.lib as lib\n"
+        "from precision_tool.cli import main\n"
+        "app = types.ModuleType('precision_tool.lib.app')\n"
+        f"app.run = lambda *call: print('line\\n' * {lines}) or 0\n"
+        "lib.app = sys.modules['precision_tool.lib.app'] = app\n"
+        "sys.stdin.read()\n"  # until the reader has gone
+        "sys.exit(main(['ac']))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=REPO,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141

@@ -1,0 +1,109 @@
+"""Rules of the house that a machine can keep."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import precision_tool
+from precision_tool import tf_config
+from precision_tool.cli import DEPENDENCIES, main
+from precision_tool.lib.settings import CONFIG_FILE, SETTING_NAMES, read_settings_file
+from precision_tool.lib.words import WORDS, find_word
+
+REPO = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
+
+
+def own_files() -> list[Path]:
+    """Every text file of the project, whatever else lies in the folder."""
+    files = [path for path in REPO.iterdir() if path.is_file() and path.name != "LICENSE"]
+    for folder in ("precision_tool", "tests", "scripts", ".ci"):
+        files += [path for path in (REPO / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return files
+
+
+def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["-h"])
+    text = capsys.readouterr().out
+    for word in WORDS:
+        assert word.help
+        assert f"  {word.name} {word.arguments}" in text
+        assert word.help in text
+
+
+def test_words_and_old_names_are_told_apart() -> None:
+    names = [name for word in WORDS for name in (word.name, *word.aliases)]
+    assert len(names) == len(set(names))
+    assert all(find_word(name) for name in names)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in precision_tool.__all__:
+        assert callable(getattr(precision_tool, name))
+        assert name in dir(precision_tool)
+
+
+def test_a_name_that_is_not_public() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'compar'"):
+        precision_tool.compar  # noqa: B018
+
+
+def test_the_example_documents_every_setting() -> None:
+    """Same names, order and values as the file that users edit, and a comment above each."""
+    example = REPO / "config.example.py"
+    assert list(read_settings_file(example).items()) == list(read_settings_file(CONFIG_FILE).items())
+    assert {name.upper() for name in read_settings_file(example)} == set(SETTING_NAMES)
+    blocks = example.read_text("utf-8").split('"""')[2].strip().split("\n\n")
+    assert all(block.startswith("# ") for block in blocks)
+
+
+def test_fusion_switch_files_are_what_ge_takes() -> None:
+    for path in (tf_config.FUSION_OFF_FILE, tf_config.FUSION_SWITCH_FILE):
+        assert Path(path).is_absolute()
+        content = json.loads(Path(path).read_text("ascii"))
+        assert set(content) == {"Switch"}
+        assert set(content["Switch"]) == {"GraphFusion", "UBFusion"}
+        for passes in content["Switch"].values():
+            assert set(passes.values()) <= {"on", "off"}
+    off = json.loads(Path(tf_config.FUSION_OFF_FILE).read_text("ascii"))
+    assert off == {"Switch": {"GraphFusion": {"ALL": "off"}, "UBFusion": {"ALL": "off"}}}
+
+
+def test_dependencies_have_lower_bounds_and_are_named_once() -> None:
+    requirements = [
+        re.match(r"([\w-]+)>=[\d.]+; python_version >= '3.11'$", text) for text in PROJECT["project"]["dependencies"]
+    ]
+    assert tuple(match and match[1] for match in requirements) == DEPENDENCIES
+
+
+def test_tests_have_names_of_their_own_and_are_no_packages() -> None:
+    names = [path.name for path in (REPO / "tests").rglob("*.py")]
+    assert len(names) == len(set(names))
+    assert "__init__.py" not in names
+
+
+def test_no_machine_is_named() -> None:
+    """Neither registries nor folders of whoever wrote a file."""
+    hosts = r"pypi\.org|pythonhosted|npmjs|deb\.debian|crates\.io|proxy\.golang|readthedocs\.io/simple"
+    folders = r"(?<![\w.}\])])/(?:work|root|opt|mnt|Users)/"
+    named = re.compile(f"{hosts}|{folders}")
+    found = []
+    for path in own_files():
+        if path == Path(__file__).resolve():
+            continue
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue  # no text
+        found += [f"{path.relative_to(REPO)}: {line.strip()[:100]}" for line in text.splitlines() if named.search(line)]
+    assert found == []
+
+
+def test_this_python_is_one_that_the_analysis_runs_on() -> None:
+    assert sys.version_info >= max(word.min_python for word in WORDS)

@@ -1,0 +1,137 @@
+"""Where settings come from, which one wins, and how a wrong one is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.settings import Settings, check_dump_step, load_settings, read_settings_file
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A place for a user's settings file."""
+    return tmp_path / "precision_config.py"
+
+
+def test_defaults() -> None:
+    settings = load_settings(environment={})
+    assert settings == Settings(tf_dump_step="0")
+    assert (settings.threshold, settings.limit, settings.atol, settings.rtol) == (0.98, 3, 0.001, 0.001)
+    assert (settings.data, settings.work, settings.print_count) == (Path("precision_data"), None, 20)
+    assert settings.cmd_root_path == Path("/usr/local/Ascend")
+
+
+def test_later_places_win(config: Path) -> None:
+    config.write_text("LIMIT = 5\nTHRESHOLD = 0.9\nWORKERS = 4\n")
+    environment = {"PRECISION_TOOL_THRESHOLD": "0.8", "PRECISION_TOOL_WORKERS": "6", "PRECISION_TOOL_OF_OTHERS": "x"}
+    settings = load_settings({"workers": 8, "limit": None}, folder=config.parent, environment=environment)
+    assert (settings.limit, settings.threshold, settings.workers) == (5, 0.8, 8)
+
+
+def test_the_working_folder_is_the_current_one(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text("LIMIT = 9\n")
+    monkeypatch.chdir(config.parent)
+    assert load_settings(environment={}).limit == 9
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().limit = 4  # type: ignore[misc]
+
+
+def test_a_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_settings({"data": "~/x"}, environment={}).data == tmp_path / "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("LIMT = 3\n", 1, "unknown setting LIMT"),
+        ("\n\nlimit = 3\n", 3, "unknown setting limit"),
+        ("LIMIT = 'three'\n", 1, "LIMIT: must be a whole number, 1 or more but is 'three'"),
+        ("LIMIT = True\n", 1, "LIMIT: must be a whole number"),
+        ("LIMIT = 0\n", 1, "LIMIT: must be a whole number, 1 or more but is 0"),
+        ("'''doc'''\nTHRESHOLD = 1.5\n", 2, "THRESHOLD: must be a number from -1 to 1 but is 1.5"),
+        ("THRESHOLD = [0.5]\n", 1, "THRESHOLD: must be a number"),
+        ("ATOL = 1e999\n", 1, "ATOL: must be a number, 0 or more"),
+        ("ATOL = " + "9" * 400 + "\n", 1, "ATOL: must be a number, 0 or more"),
+        ("DATA = ''\n", 1, "DATA: must be a folder"),
+        ("DATA = 'a\\0b'\n", 1, "DATA: must be a folder"),
+        ("TF_DUMP_STEP = '1|x'\n", 1, "TF_DUMP_STEP: must be steps such as"),
+        ("LIMIT = 2 + 1\n", 1, "the value of LIMIT must be a plain number or text"),
+        ("DATA = open('x')\n", 1, "the value of DATA must be a plain number or text"),
+        ("LIMIT = 3\nimport os\n", 2, "only lines NAME = VALUE may stand here"),
+        ("LIMIT = ATOL = 3\n", 1, "only lines NAME = VALUE may stand here"),
+        ("LIMIT = 3\nLIMIT =\n", 2, "invalid syntax"),
+    ],
+)
+def test_a_wrong_line_is_named(config: Path, text: str, line: int, message: str) -> None:
+    config.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_settings(folder=config.parent, environment={})
+    assert caught.value.message.startswith(f"{config} line {line}: ")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", [b"\0", b"\xff\xfe\n", b"LIMIT = " + b"(" * 100_000], ids=["zero", "utf-8", "deep"])
+def test_a_file_that_is_no_settings_file(config: Path, content: bytes) -> None:
+    config.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read_settings_file(config)
+    assert str(config) in caught.value.message
+
+
+def test_a_folder_in_its_place(config: Path) -> None:
+    config.mkdir()
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_settings(folder=config.parent, environment={})
+
+
+def test_nothing_is_executed(config: Path) -> None:
+    config.write_text("DATA = __import__('pathlib').Path('executed').touch()\n")
+    with pytest.raises(UsageError):
+        read_settings_file(config)
+    assert not Path("executed").exists()
+
+
+def test_a_wrong_environment_variable_is_named() -> None:
+    with pytest.raises(UsageError, match="environment variable PRECISION_TOOL_LIMIT: must be a whole number"):
+        load_settings(environment={"PRECISION_TOOL_LIMIT": "2.5"})
+
+
+def test_a_wrong_option_is_named() -> None:
+    with pytest.raises(UsageError, match="option --print-count: must be a whole number"):
+        load_settings({"print_count": 0}, environment={})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("0", "0"), ("0|5|10-20", "0|5|10-20"), (" 0 | 5 ", "0|5"), ("", ""), (None, ""), (3, "3"), ("7-7", "7-7")],
+)
+def test_dump_steps(value: object, expected: str) -> None:
+    assert check_dump_step(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["|", "0|", "a", "-1", "5-", "9-3", "0,5", "1-2-3", "٣", True, 0.5, "|".join("1" * 101)]
+)
+def test_wrong_dump_steps(value: object) -> None:
+    with pytest.raises(ValueError, match=r"^must "):
+        check_dump_step(value)
+
+
+@given(st.text())
+def test_any_text_is_a_good_dump_step_or_a_value_error(text: str) -> None:
+    try:
+        steps = check_dump_step(text)
+    except ValueError:
+        return
+    assert check_dump_step(steps) == steps
