@@ -1,0 +1,480 @@
+"""Writes a demo `precision_data/` folder: device dump, graphs, golden tensors, fusion report and the truth."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.demo import network, tower
+from precision_tool.lib.demo.dump_writer import (
+    Array,
+    OutTensor,
+    dump_file_name,
+    golden_file_name,
+    write_dump,
+    write_golden,
+)
+from precision_tool.lib.demo.graph_writer import GE_LOCAL, graph_file_name, write_graph, write_onnx
+from precision_tool.lib.demo.network import Machine, Step, Streamed, Value
+from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.model.graph import Edge, Graph, Op, TensorDesc
+
+MARKER = ".precision_tool_demo.json"
+TRUTH = "truth.json"
+_WORK = ".precision_tool_demo.tmp"
+#: What a demo owns below its folder. The truth comes last: where it is, the demo is complete.
+_PARTS = ("npu/debug_0", "tf/dump", "fusion/fusion_result.json", TRUTH)
+
+_START = datetime(2026, 3, 2, 9, 30, 0, tzinfo=UTC)
+_GRAPH_NUMBER, _GRAPH_ID = 7, 1
+_GRAPH_BYTES_PER_OP = 6500
+_DEFAULT_BYTES_OPS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorTruth:
+    """A device tensor: its benchmark tensor as `op:output index` (None if there is none) and the float64 cosine.
+
+    The cosine is NaN where the device has NaN or just one side is zero; None without a benchmark tensor.
+    """
+
+    golden: str | None
+    cosine: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoTruth:
+    """What a demo holds and what is wrong in it. `culprit` and its details are empty where nothing is."""
+
+    seed: int
+    fault: str
+    culprit: str | None
+    culprit_type: str = ""
+    culprit_passes: tuple[str, ...] = ()
+    culprit_originals: tuple[str, ...] = ()
+    model_name: str
+    graph_path: Path
+    dump_dir: Path
+    golden_dir: Path
+    fusion_path: Path
+    ops: int
+    dump_files: int
+    golden_files: int
+    nbytes: int
+    #: `op:input|output:i` → truth, in execution order.
+    tensors: Mapping[str, TensorTruth] = field(repr=False)
+
+
+# ---- the public function -----------------------------------------------------------------------------------
+
+
+def generate_demo(
+    root: Path,
+    *,
+    seed: int = 1,
+    ops: int | None = None,
+    size: int | None = None,
+    fault: str = "fused",
+    bytes_total: int | None = None,
+    giant_bytes: int | None = None,
+) -> DemoTruth:
+    """Write a demo below `root`, which becomes a `precision_data` folder, and return its truth.
+
+    `ops` (device ops, roughly), `size` (elements of a hidden activation) or `bytes_total` add a tower of blocks to
+    the small network, and the fault moves into its middle; with `bytes_total` alone the graph has about 300 ops.
+    The smallest tower has one pair of blocks and 512 elements an activation. `giant_bytes` adds one float32 tensor of
+    that size, on both sides, which `bytes_total` does not count. A previous demo is replaced.
+
+    Raises UsageError if `root` holds something else or an option makes no sense, OutputError if writing fails.
+    """
+    _check_options(ops, size, bytes_total, giant_bytes)
+    chosen = network.fault_by_name(fault)
+    root = Path(root)
+    with _write_errors(root):
+        _check_folder(root)
+        plan = _plan(ops, size, bytes_total)
+        work = root / _WORK
+        if work.exists():
+            shutil.rmtree(work)
+        work.mkdir(parents=True)
+        try:
+            _check_space(root, (bytes_total or 0) + 2 * (giant_bytes or 0))
+            truth = _Writer(work, seed, plan).write(chosen, giant_bytes)
+            _write_truth(work / TRUTH, truth)
+            _move_in(work, root)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    paths = {name: root / getattr(truth, name) for name in ("graph_path", "dump_dir", "golden_dir", "fusion_path")}
+    return replace(truth, **paths)
+
+
+def _check_options(ops: int | None, size: int | None, bytes_total: int | None, giant_bytes: int | None) -> None:
+    for name, value in (("ops", ops), ("size", size), ("bytes", bytes_total), ("giant bytes", giant_bytes)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1, not {value}")
+    if size is not None and bytes_total is not None:
+        raise UsageError("size and bytes both set the size of the tensors", "Give one of them.")
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How many pairs of tower blocks with how many elements an activation; no pairs, no tower."""
+
+    pairs: int = 0
+    size: int = 0
+
+
+def _plan(ops: int | None, size: int | None, bytes_total: int | None) -> _Plan:
+    if ops is None and size is None and bytes_total is None:
+        return _Plan()
+    one_ops, one_bytes = _measure(_Plan(pairs=1, size=tower.SMALLEST))
+    two_ops, two_bytes = _measure(_Plan(pairs=2, size=tower.SMALLEST))
+    pair_ops, pair_bytes = two_ops - one_ops, two_bytes - one_bytes
+    pairs = max(1, 1 + round(((ops or _DEFAULT_BYTES_OPS) - one_ops) / pair_ops))
+    if bytes_total is None:
+        return _Plan(pairs=pairs, size=size or tower.SMALLEST)
+    # Bytes grow linearly with the pairs and with the elements of each: a second size gives the slopes.
+    larger = 16 * tower.SMALLEST
+    one_slope = (_measure(_Plan(pairs=1, size=larger))[1] - one_bytes) / (larger - tower.SMALLEST)
+    two_slope = (_measure(_Plan(pairs=2, size=larger))[1] - two_bytes) / (larger - tower.SMALLEST)
+    graph_bytes = (one_ops + (pairs - 1) * pair_ops) * _GRAPH_BYTES_PER_OP
+    smallest = one_bytes + (pairs - 1) * pair_bytes + graph_bytes
+    slope = one_slope + (pairs - 1) * (two_slope - one_slope)
+    return _Plan(pairs=pairs, size=tower.SMALLEST + max(0, round((bytes_total - smallest) / slope)))
+
+
+def _measure(plan: _Plan) -> tuple[int, int]:
+    """Device ops, and bytes of tensors, that a plan comes to."""
+    counts = [0, 0]
+
+    def emit(step: Step) -> None:
+        counts[0] += 1
+        counts[1] += sum(array.nbytes for _, _, array in step.goldens if isinstance(array, np.ndarray))
+        if step.dumped:
+            counts[1] += sum(_out_tensor(value).nbytes for value in (*step.inputs, *step.outputs))
+
+    _run(Machine(emit=emit, rng=np.random.default_rng(0)), plan, None)
+    return counts[0], counts[1]
+
+
+def _run(machine: Machine, plan: _Plan, giant_bytes: int | None) -> None:
+    """The whole step: data, tower, network, giant tensor, `NetOutput`."""
+    shape = tower.features_shape(plan.size) if plan.pairs else None
+    images, labels, *features = network.data_source(machine, shape)
+    rate = machine.constant(0.01, "GradientDescent/learning_rate")
+    results = []
+    if features:
+        results += tower.build_towers(machine, features[0], rate, plan.pairs)
+        del features
+    results.append(network.train_step(machine, images, labels, rate))
+    if giant_bytes is not None:
+        results.append(tower.build_giant(machine, giant_bytes))
+    machine.run("NetOutput", "NetOutput", results, (), (), originals=None, dumped=False, kernel=False)
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def _out_tensor(value: Value) -> OutTensor:
+    stored = value.stored
+    return OutTensor(
+        data=stored.blocks if isinstance(stored, Streamed) else stored,
+        dtype=stored.dtype.name,
+        shape=stored.shape,
+        layout=value.layout,
+        origin_shape=value.array.shape,
+        origin_layout=value.origin_layout,
+        address=value.address,
+        original_op=value.golden if value.named else None,
+    )
+
+
+def _microseconds(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1_000_000
+
+
+class _Writer:
+    """Takes the steps as they come and writes their files, so that memory holds only what later steps need."""
+
+    def __init__(self, folder: Path, seed: int, plan: _Plan) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.seed = seed
+        self.stamp = f"{_START:%Y%m%d%H%M%S}"
+        self.model_name = f"ge_default_{self.stamp}_{_GRAPH_ID}"
+        self.dump_dir = Path("npu/debug_0/dump", self.stamp, "0", self.model_name, "1/0")
+        self.graph_dir = Path("npu/debug_0/graph")
+        self.golden_dir = Path("tf/dump")
+        self.clock = _microseconds(_START) + 2_000_000
+        # The benchmark ran an hour earlier.
+        self.golden_clock = _microseconds(_START) - 3_600_000_000
+        self.jitter = np.random.default_rng([seed, 1])
+        self.ops: list[Op] = []
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.tensors: dict[str, TensorTruth] = {}
+        self.counts: Counter[str] = Counter()
+
+    def write(self, fault: network.Fault, giant_bytes: int | None) -> DemoTruth:
+        """Run the network and write everything but the marker; paths of the truth are relative."""
+        for part in (self.dump_dir, self.graph_dir, self.golden_dir, Path("fusion")):
+            (self.folder / part).mkdir(parents=True)
+        targets = tower.targets(self.plan.pairs) if self.plan.pairs else network.TARGETS
+        machine = Machine(
+            emit=self.take,
+            rng=np.random.default_rng(self.seed),
+            fault=fault,
+            target=targets[fault.target] if fault.target else None,
+        )
+        _run(machine, self.plan, giant_bytes)
+        graph_path = self.write_graphs()
+        fusion_path = self.write_fusion()
+        culprit = machine.culprit
+        return DemoTruth(
+            seed=self.seed,
+            fault=fault.name,
+            culprit=culprit.name if culprit else None,
+            culprit_type=culprit.type if culprit else "",
+            culprit_passes=culprit.pass_names if culprit else (),
+            culprit_originals=(culprit.original_names or ()) if culprit else (),
+            model_name=self.model_name,
+            graph_path=graph_path,
+            dump_dir=self.dump_dir,
+            golden_dir=self.golden_dir,
+            fusion_path=fusion_path,
+            ops=len(self.ops),
+            dump_files=self.counts["dump files"],
+            golden_files=self.counts["golden files"],
+            nbytes=self.counts["bytes"],
+            tensors=self.tensors,
+        )
+
+    def take(self, step: Step) -> None:
+        """Write one step's files and note its truth."""
+        self.ops.append(step.op)
+        for value in step.outputs:
+            self.offsets[value.op, value.index] = value.address - network.MEMORY_START
+        for name, index, array in step.goldens:
+            self.write_golden(name, index, array)
+        if step.dumped:
+            self.write_dump(step)
+
+    def write_dump(self, step: Step) -> None:
+        """The dump file of a step, and the truth of its tensors."""
+        op = step.op
+        self.clock += int(self.jitter.integers(20, 600))
+        task, stream = self.counts["dump files"], op.stream_id or 0
+        name = dump_file_name(op.type, op.name, task, self.clock, stream_id=stream)
+        inputs, outputs = map(_out_tensor, step.inputs), map(_out_tensor, step.outputs)
+        path = self.folder / self.dump_dir / name
+        self.counts["bytes"] += write_dump(path, op.name, [*inputs], [*outputs], dump_time=self.clock)
+        self.counts["dump files"] += 1
+        for side, values in (("input", step.inputs), ("output", step.outputs)):
+            for slot, value in enumerate(values):
+                golden = f"{value.golden[0]}:{value.golden[1]}" if value.golden else None
+                cosine = value.cosine if value.golden else None
+                self.tensors[f"{op.name}:{side}:{slot}"] = TensorTruth(golden=golden, cosine=cosine)
+
+    def write_golden(self, name: str, index: int, array: Array | Streamed) -> None:
+        """A benchmark tensor; of one the tensor of an earlier step is left behind, too, with an older time."""
+        self.golden_clock += int(self.jitter.integers(20, 600))
+        folder = self.folder / self.golden_dir
+        path = folder / golden_file_name(name, index, self.golden_clock)
+        if isinstance(array, Streamed):
+            self.counts["bytes"] += write_golden(path, array.blocks, array.shape, array.dtype.name)
+        else:
+            self.counts["bytes"] += write_golden(path, array)
+            if name == "fc1/Relu":
+                older = folder / golden_file_name(name, index, self.golden_clock - 4_000_000)
+                self.counts["bytes"] += write_golden(older, array[::-1] * np.float32(0.875))
+                self.counts["golden files"] += 1
+        self.counts["golden files"] += 1
+
+    def write_graphs(self) -> Path:
+        """The computational graph and the files GE leaves around it; returns the former's path."""
+        folder = self.folder / self.graph_dir
+        graph = Graph(name=self.model_name, ops=tuple(self.ops), attrs={"_session_graph_id": f"0_{_GRAPH_ID}"})
+        name = graph_file_name(_GRAPH_NUMBER, _GRAPH_ID)
+        number = _GRAPH_NUMBER
+        self.counts["bytes"] += write_graph(folder / name, graph, offsets=self.offsets, seed=self.seed)
+        write_onnx(folder / f"ge_onnx_{number:08d}_graph_{_GRAPH_ID}_Build.pbtxt", graph)
+        unfused = Graph(name=self.model_name, ops=_before_compilation(self.ops), attrs=graph.attrs)
+        write_graph(folder / graph_file_name(number - 4, _GRAPH_ID, "PreRunBegin"), unfused)
+        for other, ops in ((11, _initializers(self.ops)), (21, _evaluation())):
+            decoy = Graph(name=f"ge_default_{self.stamp}_{other}", ops=ops, attrs={"_session_graph_id": f"0_{other}"})
+            number += 8
+            write_graph(folder / graph_file_name(number, other), decoy, seed=self.seed + other)
+        return self.graph_dir / name
+
+    def write_fusion(self) -> Path:
+        """`fusion_result.json` in its newest form."""
+        # A pass that made two ops of one counts once.
+        effects = Counter(name for name, _ in {(p, op.original_names) for op in self.ops for p in op.pass_names})
+        by_kind: dict[str, dict[str, Any]] = {"graph_fusion": {}, "ub_fusion": {}}
+        for name, times in sorted(effects.items()):
+            kind = "ub_fusion" if name.startswith("Tbe") else "graph_fusion"
+            by_kind[kind][name] = {"effect_times": str(times), "match_times": str(times)}
+        path = Path("fusion/fusion_result.json")
+        text = json.dumps({f"session_and_graph_id_0_{_GRAPH_ID}": by_kind}, indent=4)
+        (self.folder / path).write_text(text + "\n", encoding="utf-8")
+        return path
+
+
+# ---- other graphs ------------------------------------------------------------------------------------------
+
+
+def _before_compilation(ops: list[Op]) -> tuple[Op, ...]:
+    """The graph before the compiler touched it: no fused ops, no `Cast`, no `TransData`."""
+    result: list[Op] = []
+    seen: set[str] = set()
+    previous: Edge | None = None
+    for op in ops:
+        for name in op.original_names if op.original_names is not None else (op.name,):
+            if name not in seen:
+                seen.add(name)
+                op_type = op.type if len(op.original_names or ()) < 2 else name.rsplit("/", 1)[-1]
+                inputs = (previous,) if previous and op.inputs else ()
+                descs = op.output_descs[:1]
+                result.append(
+                    Op(name=name, type=op_type, id=len(result), inputs=inputs, input_descs=descs[: len(inputs)],
+                       output_descs=descs, kernel_lib=GE_LOCAL)
+                )  # fmt: skip
+                previous = Edge(producer=name, index=0)
+    return tuple(result)
+
+
+def _initializers(ops: list[Op]) -> tuple[Op, ...]:
+    """The graph that gave the variables their first values; it has no data source."""
+    result: list[Op] = []
+    for variable in (op for op in ops if op.type == "Variable"):
+        const = f"{variable.name}/Initializer/const"
+        edges = tuple(Edge(producer=name, index=0) for name in (variable.name, const))
+        desc = variable.output_descs[:1]
+        for name, op_type, inputs in (
+            (const, "Constant", ()),
+            (variable.name, "Variable", ()),
+            (f"{variable.name}/Assign", "Assign", edges),
+        ):
+            result.append(
+                Op(name=name, type=op_type, id=len(result), inputs=inputs, input_descs=desc * len(inputs),
+                   output_descs=desc, kernel_lib=GE_LOCAL)
+            )  # fmt: skip
+    return tuple(result)
+
+
+def _evaluation() -> tuple[Op, ...]:
+    """A graph with a data source of its own that was not dumped."""
+    desc = TensorDesc(dtype="float32", layout="ND", shape=(10, 10), origin_layout="ND", origin_shape=(10, 10))
+    chain = (
+        ("IteratorV2", "IteratorV2"),
+        ("IteratorGetNext", "GetNext"),
+        ("eval/Softmax", "SoftmaxV2"),
+        ("eval/ArgMax", "ArgMaxD"),
+        ("NetOutput", "NetOutput"),
+    )
+    result: list[Op] = []
+    for name, op_type in chain:
+        inputs = (Edge(producer=result[-1].name, index=0),) if result else ()
+        outputs = () if op_type == "NetOutput" else (desc,)
+        result.append(
+            Op(name=name, type=op_type, id=len(result), inputs=inputs, input_descs=(desc,) * len(inputs),
+               output_descs=outputs, kernel_lib=GE_LOCAL)
+        )  # fmt: skip
+    return tuple(result)
+
+
+# ---- the folder --------------------------------------------------------------------------------------------
+
+
+def _check_folder(root: Path) -> None:
+    """Raise UsageError unless `root` is new, empty or just what an earlier demo wrote."""
+    if not root.exists():
+        return
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder", "Name a folder for the demo.")
+    hint = "Choose a new or empty folder, or remove this one yourself."
+    if {entry.name for entry in root.iterdir()} <= {_WORK}:
+        return
+    marker = root / MARKER
+    if not marker.is_file():
+        raise UsageError(f"{root} is not empty and holds no earlier demo", hint)
+    try:
+        recorded = json.loads(marker.read_text(encoding="utf-8"))["files"]
+    except (ValueError, KeyError, TypeError):
+        recorded = None
+    if recorded != _file_counts(root):
+        raise UsageError(f"{root} holds an earlier demo, but its files were changed since", hint)
+
+
+def _file_counts(root: Path) -> dict[str, int]:
+    """Number of files in each part of a demo."""
+    counts = {}
+    for part in _PARTS:
+        path = root / part
+        counts[part] = sum(len(files) for _, _, files in os.walk(path)) if path.is_dir() else int(path.exists())
+    return counts
+
+
+def _move_in(work: Path, root: Path) -> None:
+    """Put the finished parts in their places; what an earlier demo had there goes away with the work folder."""
+    (work / MARKER).write_text(json.dumps({"files": _file_counts(work)}) + "\n", encoding="utf-8")
+    (root / TRUTH).unlink(missing_ok=True)
+    old = work / "old"
+    for number, part in enumerate((MARKER, *_PARTS)):
+        target = root / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            old.mkdir(exist_ok=True)
+            target.rename(old / str(number))
+        (work / part).rename(target)
+
+
+def _check_space(root: Path, needed: int) -> None:
+    free = shutil.disk_usage(root).free
+    if needed > free:
+        raise OutputError(
+            f"the demo needs {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB left",
+            "Make room, choose another folder or a smaller demo.",
+        )
+
+
+@contextmanager
+def _write_errors(root: Path) -> Iterator[None]:
+    """Turn what the system says about the folder into the user's error."""
+    try:
+        yield
+    except PrecisionToolError:
+        raise
+    except OSError as error:
+        where = error.filename or root
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputError(
+                f"no space left to write the demo to {root}", "Make room or choose another folder."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise OutputError(f"no permission to write {where}", "Choose a folder you may write to.") from error
+        raise OutputError(f"cannot write {where}: {error.strerror}", "Choose another folder.") from error
+
+
+def _write_truth(path: Path, truth: DemoTruth) -> None:
+    """The truth as JSON, with relative paths; a NaN cosine becomes null."""
+    values: dict[str, Any] = {item.name: getattr(truth, item.name) for item in fields(truth) if item.name != "tensors"}
+    values["tensors"] = {
+        name: {"golden": t.golden, "cosine": None if t.cosine is None or math.isnan(t.cosine) else t.cosine}
+        for name, t in truth.tensors.items()
+    }
+    path.write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")

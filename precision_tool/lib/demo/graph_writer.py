@@ -1,0 +1,258 @@
+"""Writes graphs as GE's text protobuf (`ge_proto_{n:08d}_graph_{id}_{stage}.txt`).
+
+Ops carry the attributes that GE 6 and newer write; `Op.attrs` adds more. Values are rendered by their Python type.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from precision_tool.lib.formats.data_types import BY_GE_NAME, BY_NAME, LAYOUT_CODES
+from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+
+GE_LOCAL = "DNN_VM_GE_LOCAL_OP_STORE"
+AI_CORE = "AIcoreEngine"
+
+_ESCAPES = [f"\\{code:03o}" if code < 32 or code > 126 else chr(code) for code in range(256)]
+_ESCAPES[9], _ESCAPES[10], _ESCAPES[13] = "\\t", "\\n", "\\r"
+_ESCAPES[34], _ESCAPES[39], _ESCAPES[92] = '\\"', "\\'", "\\\\"
+_LIST_KINDS = {
+    bool: ("b", "VT_LIST_BOOL"),
+    int: ("i", "VT_LIST_INT"),
+    float: ("f", "VT_LIST_FLOAT"),
+    str: ("s", "VT_LIST_STRING"),
+}
+
+
+def graph_file_name(number: int, graph_id: int, stage: str = "Build") -> str:
+    """File name of a text graph: the dump's running number, the graph's id, the compiler stage."""
+    return f"ge_proto_{number:08d}_graph_{graph_id}_{stage}.txt"
+
+
+def escape(value: bytes) -> str:
+    """C escapes as protobuf's text format writes them."""
+    return "".join([_ESCAPES[code] for code in value])
+
+
+def _quoted(value: str | bytes) -> str:
+    return f'"{escape(value.encode() if isinstance(value, str) else value)}"'
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, bytes)):
+        return _quoted(value)
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _attr(key: str, value: Any, indent: str) -> str:
+    """One `attr` map entry. `("type", list)` gives the element type of a list that may be empty."""
+    lines = [f"{indent}attr {{", f"{indent}  key: {_quoted(key)}", f"{indent}  value {{"]
+    if isinstance(value, tuple):
+        field, kind = _LIST_KINDS[value[0]]
+        lines.append(f"{indent}    list {{")
+        lines += [f"{indent}      {field}: {_scalar(item)}" for item in value[1]]
+        lines += [f"{indent}      val_type: {kind}", f"{indent}    }}"]
+    elif isinstance(value, dict):
+        # The only message-valued attribute GE always writes is an empty shape range.
+        lines += [f"{indent}    list_list_int {{", f"{indent}    }}"]
+    else:
+        fields = {bool: "b", int: "i", float: "f", bytes: "bt", str: "s"}
+        lines.append(f"{indent}    {fields[type(value)]}: {_scalar(value)}")
+    lines += [f"{indent}  }}", f"{indent}}}\n"]
+    return "\n".join(lines)
+
+
+def _attrs(attrs: Mapping[str, Any], indent: str) -> str:
+    """Map fields come out sorted by key."""
+    return "".join(_attr(key, attrs[key], indent) for key in sorted(attrs))
+
+
+def _ge_dtype(dtype: str) -> str:
+    return BY_NAME[dtype].ge_name if dtype in BY_NAME else dtype
+
+
+@lru_cache(maxsize=4096)
+def _desc(desc: TensorDesc, field: str) -> str:
+    """An `input_desc` or `output_desc` block."""
+    dtype = _ge_dtype(desc.dtype)
+    row = BY_GE_NAME.get(dtype)
+    origin_dtype = "DT_FLOAT" if dtype == "DT_FLOAT16" else dtype
+    attrs: dict[str, Any] = {"origin_data_type": origin_dtype, "shape_range": {}}
+    if desc.layout in LAYOUT_CODES:
+        attrs["format_for_int"] = LAYOUT_CODES[desc.layout]
+    if desc.origin_layout is not None:
+        attrs["origin_format"] = desc.origin_layout
+    if desc.origin_shape is not None:
+        attrs["origin_shape"] = (int, desc.origin_shape)
+    if field == "input_desc":
+        attrs["is_end_of_inputmem_lifecycle"] = 1
+    if desc.dump_origin_name is not None:
+        attrs["_datadump_origin_data_type"] = origin_dtype
+        attrs["_datadump_origin_name"] = desc.dump_origin_name
+        attrs["_datadump_origin_output_index"] = desc.dump_origin_index or 0
+        if desc.dump_origin_layout is not None:
+            attrs["_datadump_origin_format"] = desc.dump_origin_layout
+    nbytes = row.byte_size(prod(desc.shape)) if row else 0
+    dims = "".join(f"        dim: {dim}\n" for dim in desc.shape)
+    return (
+        f"    {field} {{\n      dtype: {dtype}\n      shape {{\n{dims}      }}\n"
+        f"      layout: {_quoted(desc.layout)}\n{_attrs(attrs, '      ')}      has_out_attr: true\n"
+        # GE rounds up to 32 and leaves 32 spare bytes behind each tensor
+        f'      size: {(nbytes + 63) // 32 * 32}\n      device_type: "NPU"\n'
+        f"      real_dim_cnt: {len(desc.origin_shape or desc.shape) or 1}\n    }}\n"
+    )
+
+
+def _kernel_attrs(op: Op, noise: random.Random, kernel_bytes: int) -> dict[str, Any]:
+    """What the compiler leaves on an op that runs on the AI core."""
+    binary = b"\x7fELF\x02\x01\x01" + noise.randbytes(kernel_bytes)
+    name = op.kernel_name or f"te_{op.type.lower()}_{noise.getrandbits(64):016x}_{noise.getrandbits(64):016x}__kernel0"
+    slices = '{"_op_slice_info": {"splitMaps": [], "reduceMaps": [], "l1FusionEnable": 0, "minTbeL1Space": 0}}'
+    return {
+        "_fe_imply_type": 6,
+        "_op_slice_info": slices,
+        "_tbeKernelSize": len(binary),
+        "_tbe_kernel_buffer": binary,
+        "_tbe_kernel_name": op.name,
+        f"{op.name}_kernelname": name,
+        "op_para_size": 0,
+        "tvm_blockdim": 32,
+        "tvm_magic": "RT_DEV_BINARY_MAGIC_ELF",
+    }
+
+
+def _op_attrs(op: Op, noise: random.Random, kernel_bytes: int) -> dict[str, Any]:
+    inputs, outputs = len(op.inputs), len(op.output_descs)
+    lib = op.kernel_lib or GE_LOCAL
+    attrs: dict[str, Any] = {
+        "OUTPUT_IS_VAR": (bool, [op.type == "Variable"] * outputs),
+        "OwnerGraphIsUnknown": False,
+        "_ge_attr_op_kernel_lib_name": lib,
+        "_output_name_key": (str, [f"__output{i}" for i in range(outputs)]),
+        "_output_name_value": (int, range(outputs)),
+        "is_input_const": (bool, [False] * inputs),
+    }
+    if inputs:
+        attrs["INPUT_IS_VAR"] = (bool, [False] * inputs)
+        attrs["_input_name_key"] = (str, [f"__input{i}" for i in range(inputs)])
+        attrs["_input_name_value"] = (int, range(inputs))
+    if lib == AI_CORE:
+        attrs |= _kernel_attrs(op, noise, kernel_bytes)
+    if op.original_names is not None:
+        attrs["_datadump_original_op_names"] = (str, op.original_names)
+    if len(op.pass_names) == 1:
+        attrs["pass_name"] = op.pass_names[0]
+    elif op.pass_names:
+        attrs["pass_name"] = (str, op.pass_names)
+    if op.l1_fusion_group is not None:
+        attrs["_L1_fusion_sub_graph_no"] = op.l1_fusion_group
+    if op.is_multiop:
+        attrs["_datadump_is_multiop"] = True
+    if op.parent_index is not None:
+        attrs["_parent_node_index"] = op.parent_index
+    return attrs | dict(op.attrs)
+
+
+def _op_text(
+    op: Op,
+    consumers: list[tuple[str, int]],
+    offsets: Mapping[tuple[str, int], int],
+    noise: random.Random,
+    kernel_bytes: int,
+) -> str:
+    edges = [edge for edge in op.inputs if edge is not None]
+    lines = [f"  op {{\n    name: {_quoted(op.name)}\n    type: {_quoted(op.type)}\n"]
+    for edge in op.inputs:
+        lines.append(f"    input: {_quoted(f'{edge.producer}:{edge.index}' if edge else '')}\n")
+    lines += [f"    input: {_quoted(f'{name}:-1')}\n" for name in op.control_inputs]
+    lines.append(_attrs(_op_attrs(op, noise, kernel_bytes), "    "))
+    lines.append("    has_out_attr: true\n")
+    if op.id:
+        lines.append(f"    id: {op.id}\n")
+    if op.stream_id:
+        lines.append(f"    stream_id: {op.stream_id}\n")
+    lines += [f"    src_name: {_quoted(edge.producer)}\n" for edge in edges]
+    lines += [f"    src_index: {edge.index}\n" for edge in edges]
+    lines += [f"    dst_name: {_quoted(name)}\n" for name, _ in consumers]
+    lines += [f"    dst_index: {index}\n" for _, index in consumers]
+    lines += [f"    input_i: {offsets.get((edge.producer, edge.index), 0)}\n" for edge in edges]
+    lines += [f"    output_i: {offsets.get((op.name, i), 0)}\n" for i in range(len(op.output_descs))]
+    lines += ["    is_input_const: false\n"] * len(edges)
+    lines += [_desc(desc, "input_desc") for desc in op.input_descs]
+    lines += [_desc(desc, "output_desc") for desc in op.output_descs]
+    lines += [f"    subgraph_name: {_quoted(name)}\n" for name in op.subgraph_names]
+    lines.append("  }\n")
+    return "".join(lines)
+
+
+def graph_text(
+    *graphs: Graph,
+    offsets: Mapping[tuple[str, int], int] | None = None,
+    seed: int = 0,
+    kernel_bytes: int = 256,
+) -> Iterator[str]:
+    """The text of a graph file, piece by piece; the root graph comes first.
+
+    `offsets` are the memory offsets of (op, output). Kernel binaries are random bytes of the seed.
+    """
+    noise = random.Random(seed)
+    offsets = offsets or {}
+    for graph in graphs:
+        consumers: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for op in graph.ops:
+            for slot, edge in enumerate(op.inputs):
+                if edge is not None:
+                    consumers[edge.producer].append((op.name, slot))
+        yield f"graph {{\n  name: {_quoted(graph.name)}\n"
+        for op in graph.ops:
+            yield _op_text(op, consumers[op.name], offsets, noise, kernel_bytes)
+        attrs = {"_dynamic_shape_partitioned": False, "_session_graph_id": "0_1", "label_num": 0}
+        yield _attrs(attrs | dict(graph.attrs), "  ") + "}\n"
+    yield _attrs(
+        {
+            "event_num": 6,
+            "label_num": 0,
+            "memory_size": 1 << 30,
+            "p2p_memory_size": 0,
+            "stream_num": 3,
+            "target_type": "MINI",
+            "weight_size": 0,
+        },
+        "",
+    )
+
+
+def write_graph(
+    path: Path,
+    *graphs: Graph,
+    offsets: Mapping[tuple[str, int], int] | None = None,
+    seed: int = 0,
+    kernel_bytes: int = 256,
+) -> int:
+    """Write one graph file and return its size."""
+    with path.open("w", encoding="ascii", newline="\n") as stream:
+        for piece in graph_text(*graphs, offsets=offsets, seed=seed, kernel_bytes=kernel_bytes):
+            stream.write(piece)
+        return stream.tell()
+
+
+def write_onnx(path: Path, graph: Graph) -> int:
+    """Write the ONNX-like picture of a graph that GE leaves beside the proto file, and return its size."""
+    nodes = []
+    for op in graph.ops:
+        inputs = "".join(f"    input: {_quoted(f'{e.producer}:{e.index}')}\n" for e in op.inputs if e)
+        outputs = "".join(f"    output: {_quoted(f'{op.name}:{i}')}\n" for i in range(len(op.output_descs)))
+        nodes.append(
+            f"  node {{\n{inputs}{outputs}    name: {_quoted(op.name)}\n    op_type: {_quoted('ge:' + op.type)}\n"
+            f'    attribute {{\n      name: "id"\n      i: {op.id or 0}\n      type: INT\n    }}\n  }}\n'
+        )
+    text = f'ir_version: 6\nproducer_name: "GE"\ngraph {{\n{"".join(nodes)}  name: {_quoted(graph.name)}\n}}\n'
+    return path.write_text(text, encoding="ascii")

@@ -1,0 +1,258 @@
+"""The benchmarks behind `scripts/bench`. Prints ratios of times taken side by side, never a pass or fail.
+
+Both sides read from the page cache: every file is read once before the clock starts, and each figure is the best
+of several runs, the sides taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.folders import find_inputs, match_leaf
+from precision_tool.lib.compare.metrics import KL_FLOOR, ZERO_BELOW
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.formats import data_types, layouts
+from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.tensor import Plan, Tensor
+
+_READ_BLOCK = 1 << 20
+_SAMPLE_SECONDS = 0.02
+Floats = npt.NDArray[np.float64]
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------
+
+
+def read_files(paths: list[str]) -> int:
+    """Reads every byte of the files once into one buffer."""
+    buffer = bytearray(_READ_BLOCK)
+    total = 0
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                total += count
+    return total
+
+
+def split_by_bytes(paths: list[str], parts: int) -> list[list[str]]:
+    """The files in `parts` lists of about equal size."""
+    lists: list[list[str]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for path in sorted(paths, key=os.path.getsize, reverse=True):
+        smallest = sizes.index(min(sizes))
+        lists[smallest].append(path)
+        sizes[smallest] += os.path.getsize(path)
+    return lists
+
+
+def plain_values(tensor: Tensor, plan: Plan) -> npt.NDArray[np.float32]:
+    """A whole tensor as a flat float32 array, the way a plain script would load it."""
+    dtype = np.dtype(data_types.BY_NAME[tensor.dtype].numpy_name)
+    stored = np.fromfile(tensor.path, dtype, tensor.size, offset=tensor.offset)
+    out = np.empty(plan.logical_shape, np.float32)
+    layouts.copy_box(plan, stored.reshape(plan.storage_shape), out)
+    return out.reshape(-1)
+
+
+def plain_metrics(pair: Pair) -> list[float]:
+    """The ten metrics of formats.md §5 as whole-array numpy expressions."""
+    assert isinstance(pair.npu, Tensor)
+    assert isinstance(pair.golden, Tensor)
+    assert pair.npu_plan is not None
+    assert pair.golden_plan is not None
+    x = plain_values(pair.npu, pair.npu_plan)
+    y = plain_values(pair.golden, pair.golden_plan)
+    error = np.abs(x - y)
+    relative = np.where(np.abs(y) > ZERO_BELOW, np.abs(x / y - 1), 0)
+    p = np.maximum((x - x.min()) / (x.max() - x.min() or 1), KL_FLOOR)
+    q = np.maximum((y - y.min()) / (y.max() - y.min() or 1), KL_FLOOR)
+    p, q = p / p.sum(), q / q.sum()
+    return [
+        float(value)
+        for value in (
+            np.sum(x * y) / (np.sqrt(np.sum(x * x)) * np.sqrt(np.sum(y * y))),
+            error.max(),
+            relative.sum(),
+            np.sqrt(np.sum((x - y) ** 2)) / np.sqrt(np.sum(y * y)),
+            np.sum(p * np.log(p / q)),
+            x.mean(),
+            x.std(),
+            y.mean(),
+            y.std(),
+            error.mean(),
+            np.sqrt(np.mean((x - y) ** 2)),
+            relative.max(),
+            relative.mean(),
+        )
+    ]
+
+
+def plain_compare(pairs: list[Pair]) -> int:
+    """`plain_metrics` of all pairs."""
+    with np.errstate(all="ignore"):
+        return sum(len(plain_metrics(pair)) > 0 for pair in pairs)
+
+
+def pairs_of(data: Path) -> list[Pair]:
+    """The compared pairs of a generated tree."""
+    inputs = find_inputs(str(data / "npu" / "debug_0"), str(data / "tf" / "dump"))
+    pairs: list[Pair] = []
+    for position, leaf in enumerate(inputs.run.leaves):
+        pairs += match_leaf(leaf, inputs, position, None, ())[0]
+    return [pair for pair in pairs if pair.status is Status.COMPARED]
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _tree_pids(root: int) -> Iterator[int]:
+    yield root
+    try:
+        children = Path(f"/proc/{root}/task/{root}/children").read_text().split()
+    except OSError:
+        return
+    for child in children:
+        yield from _tree_pids(int(child))
+
+
+def _resident(pid: int) -> int:
+    """Proportional set size in bytes: shared pages are counted once over all processes."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def run_tool(data: Path, workers: int, memory: bool = False) -> tuple[float, int]:
+    """Wall time of `vc` as a process and, if asked for, the peak memory of it and all its workers in bytes."""
+    command = [sys.executable, "-m", "precision_tool", "--data", str(data), "vc", "--workers", str(workers)]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peak = 0
+    while memory and process.poll() is None:
+        peak = max(peak, sum(_resident(pid) for pid in _tree_pids(process.pid)))
+        time.sleep(_SAMPLE_SECONDS)
+    code = process.wait()
+    if code:
+        raise SystemExit(f"{' '.join(command)}: exit code {code}")
+    return time.perf_counter() - start, peak
+
+
+# --- the parts ------------------------------------------------------------------------------------------------------
+
+
+def bench_compare(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
+    """Ours against reading the bytes once and against plain numpy, all with `workers` processes."""
+    data = folder / "precision_data"
+    truth = generate_demo(data, bytes_total=nbytes)
+    pairs = pairs_of(data)
+    paths = sorted({tensor.path for pair in pairs for tensor in (pair.npu, pair.golden) if isinstance(tensor, Tensor)})
+    total = read_files(paths)
+    elements = sum(pair.npu.size for pair in pairs if pair.npu is not None)
+    shares: list[list[Pair]] = [[] for _ in range(workers)]
+    for position, pair in enumerate(sorted(pairs, key=lambda pair: -pair.npu.size if pair.npu else 0)):
+        shares[position % workers].append(pair)
+    ours, floor, plain = [], [], []
+    with ProcessPoolExecutor(workers) as pool:
+        list(pool.map(plain_compare, [[pairs[-1]]] * workers))
+        for turn in range(repeats):
+            ours.append(run_tool(data, workers)[0])
+            floor.append(seconds(lambda: list(pool.map(read_files, split_by_bytes(paths, workers)))))
+            if turn == 0:
+                plain.append(seconds(lambda: list(pool.map(plain_compare, shares))))
+    _, peak = run_tool(data, workers, memory=True)
+    best, read, whole = min(ours), min(floor), min(plain)
+    print(f"compare: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {total / 1e9:.2f} GB,")
+    print(f"         {len(pairs)} pairs, {elements / 1e6:.0f} M elements, {workers} workers, page cache warm")
+    print(f"  ours (vc as a process, from start to exit)  {best:8.2f} s")
+    print(f"  reading the same bytes once                 {read:8.2f} s   ours / floor  {best / read:6.1f}")
+    print(f"  whole-array numpy, same ten metrics         {whole:8.2f} s   numpy / ours  {whole / best:6.1f}")
+    print(f"  peak memory of all our processes            {peak / 1e6:8.0f} MB")
+
+
+def bench_giant(folder: Path, nbytes: int, workers: int) -> None:
+    """Peak memory with one tensor far larger than that."""
+    data = folder / "precision_data"
+    generate_demo(data, giant_bytes=nbytes)
+    taken, peak = run_tool(data, workers, memory=True)
+    print(f"giant:   one tensor of {nbytes / 1e9:.2f} GB and its benchmark, {workers} workers")
+    print(f"  ours                                        {taken:8.2f} s   peak memory  {peak / 1e6:6.0f} MB")
+
+
+def bench_graph(folder: Path, repeats: int) -> None:
+    """Loading a text graph against google.protobuf.text_format with a schema of formats.md §4."""
+    from google.protobuf import text_format
+
+    sys.path.insert(0, str(Path(__file__).parent))
+    from ge_schema import model_def_class
+
+    shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "graphs" / "ge_proto_00000062_Build.txt"
+    path = shared if shared.is_file() else generate_demo(folder / "precision_data", ops=1500).graph_path
+    text = path.read_text(encoding="utf-8")
+    model_class = model_def_class()
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(seconds(lambda: load_graph_file(str(path))))
+        theirs.append(seconds(lambda: text_format.Parse(text, model_class(), allow_unknown_field=True)))
+    best, other = min(ours), min(theirs)
+    print(f"graph:   {path.name}, {text.count(chr(10))} lines, {len(text) / 1e6:.1f} MB")
+    print(f"  ours (file to graph)                        {best:8.3f} s")
+    print(f"  google.protobuf.text_format (text to tree)  {other:8.3f} s   theirs / ours {other / best:6.1f}")
+
+
+def main() -> None:
+    """Runs the parts that were asked for."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="compare, giant, graph (default: all)")
+    parser.add_argument(
+        "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
+    )
+    parser.add_argument("--giant", type=int, default=4 << 30, help="size of the giant tensor (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes of either side (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
+    parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
+    args = parser.parse_args()
+    known = ("compare", "giant", "graph")
+    unknown = set(args.parts) - set(known)
+    if unknown:
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
+    chosen = args.parts or known
+    folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
+    try:
+        if "compare" in chosen:
+            bench_compare(folder / "compare", args.bytes, args.workers, args.repeats)
+            shutil.rmtree(folder / "compare")
+        if "giant" in chosen:
+            bench_giant(folder / "giant", args.giant, args.workers)
+            shutil.rmtree(folder / "giant")
+        if "graph" in chosen:
+            bench_graph(folder / "graph", args.repeats)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
