@@ -8,11 +8,12 @@ parts of a tensor add up, so one tensor can be split over workers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, log, nan, sqrt
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from precision_tool.lib.formats.blocks import Scratch
 from precision_tool.lib.formats.decode import Floats
 from precision_tool.lib.model.comparison import Metrics, Summary
 
@@ -54,6 +55,15 @@ class SideSums:
             "zero_count",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def add_values(self, count: int, total: float, squares: float, low: float, high: float, zeros: int) -> None:
+        """Adds finite values by their sums."""
+        self.count += count
+        self.total += total
+        self.squares += squares
+        self.minimum = min(self.minimum, low)
+        self.maximum = max(self.maximum, high)
+        self.zero_count += zeros
 
     @property
     def mean(self) -> float:
@@ -138,65 +148,72 @@ class KlSums:
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
 
+class _Buffers:
+    """Temporaries for blocks of one type, made for the largest block seen."""
+
+    def __init__(self, capacity: int, dtype: np.dtype[Any]) -> None:
+        self.capacity = capacity
+        self.one: Floats = np.empty(capacity, dtype)
+        self.two: Floats = np.empty(capacity, dtype)
+        self.flags = np.empty(capacity, np.bool_)
+        # As arrays: numpy's maximum with a scalar takes three times as long as with an array.
+        self.zero_floor: Floats = np.full(capacity, ZERO_BELOW, dtype)
+        self.floor: Floats = np.empty(capacity, dtype)
+        #: Results of up to eight sums, one line each, one item a row.
+        self.sums: Floats = np.empty((8, capacity // _ROW + 1, 1, 1), dtype)
+
+
 class Kernel:
-    """Adds blocks to sums. One kernel per worker: it owns the temporaries, so blocks cost no allocation."""
+    """Adds blocks to sums. One kernel per worker: it owns the temporaries, so blocks cost no allocation.
+
+    The order and number of numpy calls is what makes it fast: a block and its temporaries stay in the cache.
+    """
 
     def __init__(self) -> None:
-        self._scratch = Scratch()
+        self._buffers: dict[np.dtype[Any], _Buffers] = {}
         self._ones = {kind: np.ones((_ROW, 1), kind) for kind in (np.dtype(np.float32), np.dtype(np.float64))}
-        self._floors: dict[tuple[float, np.dtype], Floats] = {}
 
-    def _floor(self, value: float, like: Floats) -> Floats:
-        """An array of `value`: numpy's maximum with a scalar takes three times as long as with an array."""
-        floor = self._floors.get((value, like.dtype))
-        if floor is None or floor.size < like.size:
-            floor = self._floors[value, like.dtype] = np.full(like.size, value, like.dtype)
-        return floor[: like.size]
+    def _temporaries(self, like: Floats) -> _Buffers:
+        buffers = self._buffers.get(like.dtype)
+        if buffers is None or buffers.capacity < like.size:
+            buffers = self._buffers[like.dtype] = _Buffers(like.size, like.dtype)
+        return buffers
 
-    # -- sums over a block, exact to float64 over rows ------------------------------------------------------------
+    def _sums(self, buffers: _Buffers, *factors: tuple[Floats, Floats | None]) -> list[float]:
+        """The dot product of each pair, or the sum where the second is None: exact to float64 over rows.
 
-    def _sum(self, a: Floats) -> float:
-        # As dot products of short rows, which BLAS neither splits over threads nor sums naively.
-        whole = a.size // _ROW * _ROW
-        total = 0.0
-        if whole:
-            total = float(np.matmul(a[:whole].reshape(-1, 1, _ROW), self._ones[a.dtype]).sum(dtype=np.float64))
-        return total + float(a[whole:].sum(dtype=np.float64))
-
-    def _dot(self, a: Floats, b: Floats) -> float:
-        whole = a.size // _ROW * _ROW
-        total = 0.0
-        if whole:
-            rows = np.matmul(a[:whole].reshape(-1, 1, _ROW), b[:whole].reshape(-1, _ROW, 1))
-            total = float(rows.sum(dtype=np.float64))
-        return total + float(np.dot(a[whole:].astype(np.float64), b[whole:].astype(np.float64)))
+        Dot products of short rows are what BLAS neither splits over threads nor sums naively.
+        """
+        size = factors[0][0].size
+        width = _ROW if size % _ROW == 0 else size
+        rows = size // width
+        ones = self._ones[factors[0][0].dtype][:width] if width <= _ROW else np.ones((width, 1), factors[0][0].dtype)
+        out = buffers.sums[: len(factors), :rows]
+        for line, (a, b) in enumerate(factors):
+            np.matmul(a.reshape(rows, 1, width), ones if b is None else b.reshape(rows, width, 1), out=out[line])
+        total: list[float] = np.add.reduce(out, axis=(1, 2, 3), dtype=np.float64).tolist()
+        return total
 
     # -- first pass -------------------------------------------------------------------------------------------------
 
     def add_block(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         """Adds a block of the NPU side `x` and the benchmark `y`; `offset` is the index of its first element."""
-        if not x.size:
-            return
+        whole = x.size // _ROW * _ROW
         with np.errstate(all="ignore"):
-            ranges = (float(x.min()), float(x.max()), float(y.min()), float(y.max()))
-            biggest = max(abs(value) for value in ranges)
-            sums.size += x.size
-            if not all(map(isfinite, ranges)):
-                self._add_non_finite(sums, x, y, offset)
-            elif biggest > 1e18 and x.dtype == np.float32:  # squares would leave float32's range
-                self._add_finite(sums, x.astype(np.float64), y.astype(np.float64), offset, ranges, both=True)
-            else:
-                self._add_finite(sums, x, y, offset, ranges, both=True)
+            if whole:
+                self._add_rows(sums, x[:whole], y[:whole], offset)
+            if whole < x.size:  # less than a row: in float64, so that its one sum loses nothing
+                self._add_rows(sums, x[whole:].astype(np.float64), y[whole:].astype(np.float64), offset + whole)
 
-    def _add_side(self, side: SideSums, a: Floats, low: float, high: float, total: float, squares: float) -> None:
-        side.count += a.size
-        side.total += total
-        side.squares += squares
-        side.minimum = min(side.minimum, low)
-        side.maximum = max(side.maximum, high)
-        flags = self._scratch.bytes("flags", a.size).view(np.bool_)
-        np.equal(a, 0, out=flags)
-        side.zero_count += int(np.count_nonzero(flags))
+    def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
+        ranges = _ranges(x, y)
+        sums.size += x.size
+        if not all(map(isfinite, ranges)):
+            self._add_non_finite(sums, x, y, offset)
+        elif x.dtype == np.float32 and max(map(abs, ranges)) > 1e18:  # squares would leave float32's range
+            self._add_finite(sums, x.astype(np.float64), y.astype(np.float64), offset, ranges, both=True)
+        else:
+            self._add_finite(sums, x, y, offset, ranges, both=True)
 
     def _add_finite(
         self,
@@ -206,47 +223,50 @@ class Kernel:
         offset: int,
         ranges: tuple[float, float, float, float],
         both: bool,
-        positions: np.ndarray | None = None,
+        positions: npt.NDArray[np.intp] | None = None,
     ) -> None:
         """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well."""
+        buffers = self._temporaries(x)
+        error, size, flags = buffers.one[: x.size], buffers.two[: x.size], buffers.flags[: x.size]
         x_low, x_high, y_low, y_high = ranges
-        xx, yy = self._dot(x, x), self._dot(y, y)
+        np.subtract(x, y, out=error)
+        dot, xx, yy, squares, x_total, y_total = self._sums(
+            buffers, (x, y), (x, x), (y, y), (error, error), (x, None), (y, None)
+        )
         if both:
-            self._add_side(sums.npu, x, x_low, x_high, self._sum(x), xx)
-            self._add_side(sums.golden, y, y_low, y_high, self._sum(y), yy)
+            np.equal(x, 0, out=flags)
+            sums.npu.add_values(x.size, x_total, xx, x_low, x_high, int(np.count_nonzero(flags)))
+            np.equal(y, 0, out=flags)
+            sums.golden.add_values(x.size, y_total, yy, y_low, y_high, int(np.count_nonzero(flags)))
         sums.count += x.size
-        sums.dot += self._dot(x, y)
+        sums.dot += dot
         sums.npu_squares += xx
         sums.golden_squares += yy
-        low, high = sums.pair_npu_range
-        sums.pair_npu_range = (min(low, x_low), max(high, x_high))
-        low, high = sums.pair_golden_range
-        sums.pair_golden_range = (min(low, y_low), max(high, y_high))
+        sums.error_squares += squares
+        sums.pair_npu_range = (min(sums.pair_npu_range[0], x_low), max(sums.pair_npu_range[1], x_high))
+        sums.pair_golden_range = (min(sums.pair_golden_range[0], y_low), max(sums.pair_golden_range[1], y_high))
 
-        error = self._scratch.floats("error", x.size, x.dtype)
-        np.subtract(x, y, out=error)
-        sums.error_squares += self._dot(error, error)
         np.abs(error, out=error)
-        sums.error_total += self._sum(error)
         at = int(error.argmax())
-        if float(error[at]) > sums.max_error:
-            sums.max_error = float(error[at])
+        biggest = float(error[at])
+        if biggest > sums.max_error:
+            sums.max_error = biggest
             sums.max_error_at = offset + (at if positions is None else int(positions[at]))
             sums.npu_at_max, sums.golden_at_max = float(x[at]), float(y[at])
-
-        size = self._scratch.floats("size", x.size, x.dtype)
+        total = self._sums(buffers, (error, None))[0]
         np.abs(y, out=size)
-        flags = self._scratch.bytes("flags", x.size).view(np.bool_)
         np.greater(size, ZERO_BELOW, out=flags)
         if not flags.all():
             # By multiplication: where= and putmask mispredict on half-zero tensors and cost seven times as much.
-            keep = self._scratch.floats("keep", x.size, x.dtype)
-            np.copyto(keep, flags)
-            np.multiply(error, keep, out=error)
-            np.maximum(size, self._floor(ZERO_BELOW, size), out=size)
-        np.divide(error, size, out=error)
-        sums.relative_total += self._sum(error)
-        sums.max_relative = max(sums.max_relative, float(error.max()))
+            np.maximum(size, buffers.zero_floor[: x.size], out=size)
+            np.divide(error, size, out=error)
+            np.copyto(size, flags)
+            np.multiply(error, size, out=error)
+        else:
+            np.divide(error, size, out=error)
+        sums.error_total += total
+        sums.relative_total += self._sums(buffers, (error, None))[0]
+        sums.max_relative = max(sums.max_relative, float(np.maximum.reduce(error)))
 
     def _add_non_finite(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         """A block with NaN or Inf: rare, so plain arrays in float64."""
@@ -258,9 +278,8 @@ class Kernel:
             side.negative_inf_count += int(np.isneginf(a).sum())
             values = a[finite]
             if values.size:
-                self._add_side(
-                    side, values, float(values.min()), float(values.max()), self._sum(values), self._dot(values, values)
-                )
+                low, high, zeros = float(values.min()), float(values.max()), int((values == 0).sum())
+                side.add_values(values.size, float(values.sum()), float(np.dot(values, values)), low, high, zeros)
         both = x_finite & y_finite
         agree = (np.isnan(x) & np.isnan(y)) | ((x == y) & ~x_finite)
         wrong = np.flatnonzero(~(both | agree))
@@ -273,14 +292,13 @@ class Kernel:
         positions = np.flatnonzero(both)
         if positions.size:
             x, y = x[both], y[both]
-            ranges = (float(x.min()), float(x.max()), float(y.min()), float(y.max()))
-            self._add_finite(sums, x, y, offset, ranges, both=False, positions=positions)
+            self._add_finite(sums, x, y, offset, _ranges(x, y), both=False, positions=positions)
 
     # -- second pass ------------------------------------------------------------------------------------------------
 
     def add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
         """Adds a block to the second pass, given the complete sums of the first."""
-        if not x.size or not first.count:
+        if not first.count:
             return
         with np.errstate(all="ignore"):
             if first.count < first.size:
@@ -291,13 +309,31 @@ class Kernel:
             else:
                 self._add_deviations(sums, first.npu, x, "npu")
                 self._add_deviations(sums, first.golden, y, "golden")
-            p = self._scaled("p", x, first.pair_npu_range)
-            q = self._scaled("q", y, first.pair_golden_range)
-            sums.p += self._sum(p)
-            sums.q += self._sum(q)
-            np.divide(p, q, out=q)
-            np.log(q, out=q)
-            sums.p_log_ratio += self._dot(p, q)
+            spans = (_span(first.pair_npu_range), _span(first.pair_golden_range))
+            if not (min(spans) > 1e-30 and max(spans) < 1e30):  # their quotient would leave float32's range
+                x, y = x.astype(np.float64), y.astype(np.float64)
+            whole = x.size // _ROW * _ROW
+            if whole:
+                self._add_scaled(sums, first, x[:whole], y[:whole])
+            if whole < x.size:
+                self._add_scaled(sums, first, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
+
+    def _add_scaled(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
+        """Adds p, q and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again."""
+        buffers = self._temporaries(x)
+        p, q, floor = buffers.one[: x.size], buffers.two[: x.size], buffers.floor[: x.size]
+        for a, limits, out in ((x, first.pair_npu_range, p), (y, first.pair_golden_range, q)):
+            low, span = limits[0], _span(limits)
+            np.subtract(a, a.dtype.type(low), out=out)
+            # maximum with a scalar would take three times as long.
+            floor.fill(KL_FLOOR * span)
+            np.maximum(out, floor, out=out)
+        p_total, q_total = self._sums(buffers, (p, None), (q, None))
+        sums.p += p_total
+        sums.q += q_total
+        np.divide(p, q, out=q)
+        np.log2(q, out=q)  # faster than log
+        sums.p_log_ratio += self._sums(buffers, (p, q))[0]
 
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
         if not side.is_cancelled or not a.size:
@@ -306,22 +342,25 @@ class Kernel:
         for field_name, value in (("deviation", centred.sum()), ("deviation_squares", np.dot(centred, centred))):
             setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + float(value))
 
-    def _scaled(self, name: str, a: Floats, limits: tuple[float, float]) -> Floats:
-        """`a` scaled to [0, 1] over the tensor and clamped below; a constant tensor is all floor."""
-        low, high = limits
-        out = self._scratch.floats(name, a.size, a.dtype)
-        floor = self._floor(KL_FLOOR, a)
-        if high <= low:
-            np.copyto(out, floor)
-            return out
-        span = high - low
-        if not isfinite(span) or span > 1e38 or span < 1e-37:  # outside what float32 can divide by
-            np.copyto(out, (a.astype(np.float64) / 2 - low / 2) / (high / 2 - low / 2))
-        else:
-            np.subtract(a, a.dtype.type(low), out=out)
-            np.multiply(out, a.dtype.type(1.0 / span), out=out)
-        np.maximum(out, floor, out=out)
-        return out
+
+def _ranges(x: Floats, y: Floats) -> tuple[float, float, float, float]:
+    """(min x, max x, min y, max y); nan where there is one."""
+    low, high = np.minimum.reduce, np.maximum.reduce
+    return float(low(x)), float(high(x)), float(low(y)), float(high(y))
+
+
+def _zeros(a: Floats, low: float, high: float, flags: npt.NDArray[np.bool_]) -> int:
+    """How many elements are 0, given the range; `flags` is scratch."""
+    if low > 0 or high < 0:
+        return 0
+    np.equal(a, 0, out=flags)
+    return int(np.count_nonzero(flags))
+
+
+def _span(limits: tuple[float, float]) -> float:
+    """What the values of one side are scaled by; a constant tensor is all floor, whatever its value."""
+    low, high = limits
+    return high - low if high > low else 1.0
 
 
 # --- from sums to metrics -------------------------------------------------------------------------------------------
@@ -337,10 +376,10 @@ def cosine(first: Sums) -> float:
 
 
 def kl_divergence(second: KlSums) -> float:
-    """Σ p ln(p/q) of the normalised p and q, from the sums of the values before normalising."""
+    """Σ p ln(p/q) of p and q normalised to sum 1, from the sums before normalising."""
     if second.p <= 0 or second.q <= 0:
         return nan
-    return second.p_log_ratio / second.p + float(np.log(second.q / second.p))
+    return second.p_log_ratio * log(2) / second.p + log(second.q / second.p)
 
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:

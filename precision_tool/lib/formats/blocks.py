@@ -56,6 +56,10 @@ class TensorReader:
         if self._type.bits < 8 and not packed:
             self._bits = 8
         self._decode = decode.decoder(self._type, packed=packed, big_endian=tensor.big_endian)
+        # Stored just as it is computed with: read straight into the caller's buffer.
+        self._is_direct = (
+            self._type.decode == "numpy" and np.dtype(self._type.numpy_name) == dtype and not tensor.big_endian
+        )
         self._file = LocalFile(tensor.path)
         self._raw: npt.NDArray[np.uint8] | None = None
         self.is_flat = self._plan.is_flat
@@ -75,6 +79,9 @@ class TensorReader:
         size = (count * self._bits + 7) // 8
         if self._raw is not None:
             raw = self._raw[offset : offset + size]
+        elif self._is_direct:
+            self._file.read_into(self._tensor.offset + offset, out.view(np.uint8).data)
+            return
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
             self._file.read_into(self._tensor.offset + offset, raw.data)
