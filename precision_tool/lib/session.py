@@ -22,24 +22,29 @@ class Session:
         self.settings = settings
         self.workspace = Workspace(settings.data, settings.work)
 
-    def default_sides(self) -> tuple[str, str]:
-        """The two folders `vc` compares without arguments: debug_0 with tf/dump, else with debug_1."""
+    def default_npu(self) -> str:
+        """The dump of the NPU run under test."""
         space = self.workspace
         if not space.root.is_dir():
             raise DataNotFoundError(
                 f"{space.root}: no such data folder",
                 "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
             )
-        npu, golden, other = space.dump_dir(0), space.tf_dump_dir, space.dump_dir(1)
-        if not npu.is_dir():
+        folder = space.dump_dir(0)
+        if not folder.is_dir():
             raise DataNotFoundError(
-                f"{npu}: no NPU dump", "run the training script with action='dump', or name the folder with -lt"
+                f"{folder}: no NPU dump", "run the training script with action='dump', or name the folder with -lt"
             )
-        for folder in (golden, other):
+        return str(folder)
+
+    def default_golden(self, npu: str) -> str:
+        """What `npu` is compared with: tf/dump, else the dump of the second NPU run."""
+        candidates = (self.workspace.tf_dump_dir, self.workspace.dump_dir(1))
+        for folder in candidates:
             if folder.is_dir() and any(folder.iterdir()):
-                return str(npu), str(folder)
+                return str(folder)
         raise DataNotFoundError(
-            f"nothing to compare {npu} with: neither {golden} nor {other} holds data",
+            f"nothing to compare {npu} with: neither {candidates[0]} nor {candidates[1]} holds data",
             "collect benchmark tensors with tfdbg and `tf_dump`, or a second NPU run, or name a folder with -rt",
         )
 
@@ -57,9 +62,8 @@ class Session:
         When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
         error says where.
         """
-        if npu is None or golden is None:
-            default_npu, default_golden = self.default_sides()
-            npu, golden = npu or default_npu, golden or default_golden
+        npu = npu or self.default_npu()
+        golden = golden or self.default_golden(npu)
         folder = self.workspace.new_compare_dir()
         try:
             results = compare_folders(

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isnan, sqrt
+from math import inf, isnan, sqrt
 
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 
 _SCALAR = "scalar"
+#: An op made its error itself if its output is this many times as far off as its farthest input.
+_OWN_ERROR = 3.0
+#: A benchmark output this much smaller than the op's inputs is zero on paper: what is left of it is rounding.
+_CANCELLED = 1e-5
 
 
 def agrees(row: ResultRow, threshold: float) -> bool | None:
@@ -26,6 +30,17 @@ def agrees(row: ResultRow, threshold: float) -> bool | None:
     if _SCALAR in row.reason and row.relative_euclidean_distance is not None:
         return row.relative_euclidean_distance <= sqrt(2 * (1 - threshold))
     return row.cosine >= threshold
+
+
+def distance(row: ResultRow) -> float:
+    """How far off a tensor is: the relative distance that its cosine stands for, 0 where nothing was compared."""
+    if row.cosine is None:
+        return 0.0
+    if row.mismatches or isnan(row.cosine):
+        return inf
+    if _SCALAR in row.reason and row.relative_euclidean_distance is not None:
+        return row.relative_euclidean_distance
+    return sqrt(2 * max(0.0, 1 - row.cosine))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +66,23 @@ class OpAgreement:
 
     @property
     def is_suspect(self) -> bool:
-        """True if the op's output disagrees although no input does: it made the error itself."""
+        """True if the op's output disagrees although no input does."""
         return self.outputs_agree is False and self.inputs_agree is not False
+
+    @property
+    def made_error(self) -> bool:
+        """True if the output is much farther off than the inputs: the error is the op's own, not accumulated."""
+        worst_input = max(map(distance, self.inputs), default=0.0)
+        worst_output = max(map(distance, self.outputs), default=0.0)
+        return self.outputs_agree is False and worst_output > _OWN_ERROR * worst_input
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the benchmark's output is zero on paper (beside the inputs), so that only rounding is compared."""
+        outputs = [row.golden_size for row in self.outputs if row.golden_size is not None]
+        inputs = [row.golden_size for row in self.inputs if row.golden_size is not None]
+        mismatch = any(row.mismatches for row in self.outputs)
+        return bool(outputs and inputs) and not mismatch and max(outputs) < _CANCELLED * max(inputs)
 
 
 def _all_agree(rows: Iterable[ResultRow], threshold: float) -> bool | None:
@@ -120,72 +150,88 @@ def _worst(rows: Sequence[ResultRow], threshold: float) -> ResultRow:
 
 
 def _cosines(rows: Sequence[ResultRow]) -> str:
-    texts = [f"{row.slot.split(':')[-1]}: {row.cosine:.6f}" if row.cosine is not None else "" for row in rows]
-    return ", ".join(text for text in texts if text) or "not compared"
+    texts = [
+        f"{row.slot.split(':')[-1]}: " + ("not compared" if row.cosine is None else f"{row.cosine:.6f}") for row in rows
+    ]
+    return ", ".join(texts) or "none"
 
 
 def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Finding]:
-    """The first op in execution order whose inputs agree and whose output does not, and what came before it.
+    """The first op in execution order whose inputs agree and whose output does not, and what else must be known.
 
-    If some op was fed differing values before any op made an error (other weights, other data), that is a
-    finding of its own and comes first.
+    Said before it: that some op was fed differing values before any op made an error (other weights, other
+    data). Said with it: ops that crossed the threshold earlier by accumulated error alone, or whose true output
+    is zero on paper, so that its cosine is noise. They are named only if there is no op with an error of its own.
     """
     if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
-        return [
-            Finding(
-                kind=FindingKind.NOTHING_COMPARED,
-                grade=Grade.WARNING,
-                message="no tensor could be compared: the reasons stand in the last columns of the result file",
-            )
-        ]
-    findings: list[Finding] = []
+        message = "no tensor could be compared: the reasons stand in the last columns of the result file"
+        return [Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message)]
     first_below = next((op for op in ops if op.is_below), None)
     if first_below is None:
         message = f"every compared tensor reaches a cosine of {threshold:g}"
         return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)]
+    findings: list[Finding] = []
     if first_below.inputs_agree is False:
-        row = _worst(first_below.inputs, threshold)
-        findings.append(
-            Finding(
-                kind=FindingKind.DIFFERENT_INPUT,
-                grade=Grade.FAULT,
-                message=(
-                    f"{row.slot} of {first_below.op_name} differs before any op computed wrong: "
-                    "the two runs were fed different data or weights"
-                ),
-                op_name=first_below.op_name,
-                op_type=first_below.op_type,
-                facts=(("inputs", _cosines(first_below.inputs)),),
-            )
+        findings.append(_different_input(first_below, threshold))
+    candidates = [op for op in ops if op.is_suspect or op.made_error]
+    culprit = next((op for op in candidates if op.made_error and not op.is_cancelled), None)
+    culprit = culprit or next((op for op in candidates if not op.is_cancelled), None)
+    culprit = culprit or next(iter(candidates), None)
+    if culprit is None:
+        message = f"every op with a wrong output already has a wrong input; the first is {first_below.op_name}"
+        below = Finding(
+            kind=FindingKind.BELOW_THRESHOLD,
+            grade=Grade.WARNING,
+            message=message,
+            op_name=first_below.op_name,
+            op_type=first_below.op_type,
         )
-    suspect = next((op for op in ops if op.is_suspect), None)
-    if suspect is not None:
-        row = _worst(suspect.outputs, threshold)
-        unknown = "" if suspect.inputs_agree else " (no input of it could be compared)"
-        findings.append(
-            Finding(
-                kind=FindingKind.FIRST_FAULTY_OP,
-                grade=Grade.FAULT,
-                message=f"{suspect.op_name} is the first op whose inputs agree and whose output does not{unknown}",
-                op_name=suspect.op_name,
-                op_type=suspect.op_type,
-                pass_name=suspect.pass_name,
-                original_ops=suspect.original_ops,
-                facts=(
-                    ("inputs", _cosines(suspect.inputs)),
-                    ("outputs", _cosines(suspect.outputs)),
-                    *((("note", row.reason),) if row.reason else ()),
-                ),
-            )
-        )
+        return [*findings, below]
+    passed_over = candidates[: candidates.index(culprit)]
+    return [*findings, _faulty_op(culprit, passed_over, threshold)]
+
+
+def _different_input(op: OpAgreement, threshold: float) -> Finding:
+    row = _worst(op.inputs, threshold)
+    message = (
+        f"{row.slot} of {op.op_name} differs before any op computed wrong: "
+        "the two runs were fed different data or weights"
+    )
+    return Finding(
+        kind=FindingKind.DIFFERENT_INPUT,
+        grade=Grade.FAULT,
+        message=message,
+        op_name=op.op_name,
+        op_type=op.op_type,
+        facts=(("inputs", _cosines(op.inputs)),),
+    )
+
+
+def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: float) -> Finding:
+    facts = [("inputs", _cosines(op.inputs)), ("outputs", _cosines(op.outputs))]
+    reason = _worst(op.outputs, threshold).reason
+    if reason:
+        facts.append(("note", reason))
+    if op.is_cancelled:
+        facts.append(("doubt", "its true output is zero beside its inputs, so this may be rounding alone"))
+    elif not op.made_error:
+        facts.append(("doubt", "its inputs are nearly as far off: this may be accumulated rounding"))
+    for other in passed_over[:3]:
+        why = "its true output is zero beside its inputs" if other.is_cancelled else "its error is accumulated"
+        facts.append(("passed over", f"{other.op_name}: {why}"))
+    if op.inputs_agree:
+        what = "the first op whose inputs agree and whose output does not"
+    elif op.inputs_agree is None:
+        what = "the first op whose output does not agree; no input of it could be compared"
     else:
-        findings.append(
-            Finding(
-                kind=FindingKind.BELOW_THRESHOLD,
-                grade=Grade.WARNING,
-                message=f"every op with a wrong output already has a wrong input; the first is {first_below.op_name}",
-                op_name=first_below.op_name,
-                op_type=first_below.op_type,
-            )
-        )
-    return findings
+        what = "the first op whose output is much farther off than its inputs"
+    return Finding(
+        kind=FindingKind.FIRST_FAULTY_OP,
+        grade=Grade.FAULT,
+        message=f"{op.op_name} is {what}",
+        op_name=op.op_name,
+        op_type=op.op_type,
+        pass_name=op.pass_name,
+        original_ops=op.original_ops,
+        facts=tuple(facts),
+    )

@@ -82,9 +82,10 @@ def _golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpL
 def find_graph(leaf: DumpLeaf, graph: str | None, extra_folders: Sequence[str] = ()) -> GraphChoice:
     """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits."""
     if graph is not None and not os.path.isdir(graph):
-        return graphs.load_choice(graph, leaf, "chosen with -g")
-    folders = [graph] if graph is not None else [*graphs.graph_folders(leaf.path), *extra_folders]
-    paths = graphs.find_graph_files(folders)
+        return graphs.load_choice(graph, leaf, "it was named with -g")
+    folders = [graph] if graph is not None else graphs.graph_folders(leaf.path)
+    # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
+    paths = graphs.find_graph_files(folders, () if graph is not None or folders else extra_folders)
     if not paths:
         where = ", ".join(folders) or f"beside {leaf.path}"
         raise DataNotFoundError(

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isnan
 from typing import TextIO
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
@@ -194,6 +195,8 @@ class ResultRow:
     pass_name: str = ""
     original_ops: str = ""
     mismatches: int = 0
+    #: Largest finite |value| of the benchmark tensor.
+    golden_size: float | None = None
     line: int = 0
     cells: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -214,6 +217,12 @@ def _as_number(text: str) -> float | None:
     if not text or text == NO_RESULT or text == "*":
         return None
     return float(text)
+
+
+def _size_of(low: float | None, high: float | None) -> float | None:
+    if low is None or high is None or isnan(low) or isnan(high):
+        return None
+    return max(abs(low), abs(high))
 
 
 def _untext(text: str) -> str:
@@ -271,6 +280,7 @@ def _result_row(cell: dict[str, str], line: int) -> ResultRow:
         pass_name=text("PassName"),
         original_ops=text("OriginalOps"),
         mismatches=int(cell.get("NonFiniteMismatches") or 0),
+        golden_size=_size_of(_as_number(cell.get("GroundTruthMin", "")), _as_number(cell.get("GroundTruthMax", ""))),
         line=line,
         cells=cell,
     )
@@ -293,6 +303,7 @@ def row_of(row: Comparison, line: int = 0) -> ResultRow:
         pass_name=",".join(row.pair.pass_names),
         original_ops=",".join(row.pair.original_names),
         mismatches=0 if metrics is None else metrics.non_finite_mismatches,
+        golden_size=None if row.golden is None else _size_of(row.golden.minimum, row.golden.maximum),
         line=line,
     )
 

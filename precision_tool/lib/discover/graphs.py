@@ -28,16 +28,18 @@ class GraphChoice:
     rejected: tuple[tuple[str, str], ...] = ()
 
 
-def find_graph_files(folders: Iterable[str]) -> list[str]:
-    """Paths of all Build graphs below `folders`, each once."""
-    found: dict[str, None] = {}
-    for folder in folders:
-        if not os.path.isdir(folder):
-            continue
-        for below, file_names in list_folders(folder):
-            for name in file_names:
-                if names.is_build_graph(name):
-                    found[os.path.join(below, name)] = None
+def find_graph_files(folders: Iterable[str], flat_folders: Iterable[str] = ()) -> list[str]:
+    """Paths of all Build graphs below `folders`, and directly in `flat_folders`, each once."""
+    listed = [
+        (below, names_in) for folder in folders if os.path.isdir(folder) for below, names_in in list_folders(folder)
+    ]
+    listed += [(folder, sorted(os.listdir(folder))) for folder in flat_folders if os.path.isdir(folder)]
+    found = {
+        os.path.join(folder, name): None
+        for folder, file_names in listed
+        for name in file_names
+        if names.is_build_graph(name)
+    }
     return list(found)
 
 

@@ -175,7 +175,7 @@ def find_benchmark(path: str) -> Benchmark:
             f"{path}: no benchmark tensor (op.index.timestamp.npy) below this folder",
             "collect them with tfdbg and `tf_dump`, or name another folder",
         )
-    notes = (f"{older} older dumps of the same benchmark tensors are left out",) if older else ()
+    notes = (f"older dumps of the same benchmark tensors left out: {older}",) if older else ()
     return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=notes)
 
 

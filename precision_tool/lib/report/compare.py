@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from math import isfinite
@@ -19,7 +20,7 @@ from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.comparison import Comparison, Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
-from precision_tool.lib.report.text import cosine_text, plain, safe
+from precision_tool.lib.report.text import cosine_text, plain, safe, shown_path
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -51,15 +52,16 @@ def source_lines(result: LeafResult) -> RenderableType:
     """Which folders and which graph a comparison used, and why that graph."""
     leaf = result.leaf
     rows: list[tuple[str, RenderableType]] = [
-        ("NPU", plain(leaf.path)),
-        ("benchmark", plain(result.golden_root)),
+        ("NPU", plain(shown_path(leaf.path))),
+        ("benchmark", plain(shown_path(result.golden_root))),
     ]
     if result.graph is not None:
-        rows.append(("graph", plain(result.graph.file.path)))
-        rows.append(("", plain(result.graph.reason, "dim")))
-        rows += [("", plain(f"not {path}: {why}", "dim")) for path, why in result.graph.rejected[:3]]
-        if len(result.graph.rejected) > 3:
-            rows.append(("", plain(f"nor {len(result.graph.rejected) - 3} more graphs", "dim")))
+        rejected = result.graph.rejected
+        rows.append(("graph", plain(shown_path(result.graph.file.path))))
+        rows.append(("", plain(f"chosen because {result.graph.reason}", "dim")))
+        rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
+        if len(rejected) > 3:
+            rows.append(("", plain(f"nor {len(rejected) - 3} more graphs", "dim")))
     rows += [("note", plain(note, "yellow")) for note in result.notes]
     return _pairs(rows)
 
@@ -77,7 +79,8 @@ def overview_lines(analysis: Analysis) -> RenderableType:
         known = status in set(Status)
         words = STATUS_WORDS.get(Status(status), status) if known else "tensors without a result"
         problem = known and Status(status) in _PROBLEMS
-        rows.append(("not", plain(f"{count} {words}", "yellow" if problem else "dim")))
+        label = "not compared" if len(rows) == 1 else ""
+        rows.append((label, plain(f"{words}: {count}", "yellow" if problem else "dim")))
         if problem:
             first = next(row for row in analysis.rows if row.cosine is None and row.status == status)
             rows.append(("", plain(f"first: {first.op_name} {first.slot}: {first.reason}", "yellow")))

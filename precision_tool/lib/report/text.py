@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from math import isnan
 
 from rich.text import Text
@@ -15,6 +16,12 @@ def safe(text: str) -> str:
 def plain(text: str, style: str = "") -> Text:
     """A name or sentence, free of control characters and of rich's own markup."""
     return Text(safe(text), style=style)
+
+
+def shown_path(path: str) -> str:
+    """A path as a user would type it here: relative to the working folder if it lies below."""
+    folder = os.getcwd()
+    return os.path.relpath(path, folder) if os.path.commonpath([folder, os.path.abspath(path)]) == folder else path
 
 
 def cosine_style(cosine: float | None, agrees: bool | None) -> str:

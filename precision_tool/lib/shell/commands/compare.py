@@ -12,7 +12,7 @@ from precision_tool.lib.compare.folders import ComparisonStoppedError
 from precision_tool.lib.model.finding import Grade
 from precision_tool.lib.report import compare as report
 from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, safe
+from precision_tool.lib.report.text import plain, safe, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, FOUND, Command, Output, Parser, cosine, count, tell_notes
 
@@ -110,13 +110,13 @@ def _show(analyses: Sequence[Analysis], args: argparse.Namespace, output: Output
                 output.out.print(Rule(safe(f"device {title.device or '-'} {name}"), style="dim"))
             output.out.print(report.source_lines(analysis.leaf))
         else:
-            output.out.print(plain(f"result {analysis.path}"))
+            output.out.print(plain(f"result file: {shown_path(analysis.path)}"), soft_wrap=True)
         if not analysis.rows:
             continue
         output.out.print(report.overview_lines(analysis))
         output.out.print(report.below_list(analysis, args.limit))
         if analysis.leaf is not None:
-            output.out.print(plain(f"result file: {analysis.path}"), soft_wrap=True)
+            output.out.print(plain(f"result file: {shown_path(analysis.path)}"), soft_wrap=True)
         if verdict:
             for finding in analysis.findings:
                 output.out.print(report.finding_panel(finding))
