@@ -36,6 +36,8 @@ class DumpedOp:
     #: Files of the op that cannot be read at all.
     errors: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    #: FFTS+ threads that dumped the op; with more than one each file holds a slice.
+    threads: int = 1
 
 
 class DumpIndex:
@@ -63,6 +65,7 @@ class DumpIndex:
         files = self._files[op_name]
         newest = files[0].name
         op = DumpedOp(op_name, newest.op_type, newest.timestamp)
+        op.threads = len({file.name.thread_id for file in files})
         for file in files:
             op.paths.append(file.path)
             try:

@@ -31,8 +31,8 @@ from precision_tool.lib.formats.layouts import Box, split_boxes
 from precision_tool.lib.model.comparison import Comparison, Pair, Status, Summary
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 
-#: Items the arithmetic works on at once: all temporaries stay in the second-level cache.
-BLOCK = 1 << 16
+#: Items the arithmetic works on at once: few enough to stay in the cache, enough to outweigh the calls.
+BLOCK = 1 << 17
 #: Items of a box of a tensor in blocked layout, which is read with fewer and longer runs.
 _BOX = 1 << 19
 #: Tensors up to this many items are kept decoded between the two passes.

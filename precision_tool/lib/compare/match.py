@@ -217,7 +217,11 @@ def _match_group(
             yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
             continue
         inside = {e.producer for o in group.ops for e in _data_inputs(o)} & members if len(members) > 1 else set()
-        yield from _match_op(base, op, dumps.op(flatten(op.name)), origins, benchmark, op.name in inside)
+        dump = dumps.op(flatten(op.name))
+        slices = f"{op.name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
+        for pair in _match_op(base, op, dump, origins, benchmark, op.name in inside):
+            is_slice = dump.threads > 1 and pair.status is Status.SIZE_MISMATCH
+            yield replace(pair, reason=slices) if is_slice else pair
 
 
 def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:

@@ -158,9 +158,17 @@ class _Buffers:
         self.flags = np.empty(capacity, np.bool_)
         # As arrays: numpy's maximum with a scalar takes three times as long as with an array.
         self.zero_floor: Floats = np.full(capacity, ZERO_BELOW, dtype)
-        self.floor: Floats = np.empty(capacity, dtype)
+        self._floors: list[tuple[float, Floats]] = [(nan, np.empty(capacity, dtype)) for _ in range(2)]
         #: Results of up to eight sums, one line each, one item a row.
         self.sums: Floats = np.empty((8, capacity // _ROW + 1, 1, 1), dtype)
+
+    def floor(self, side: int, value: float) -> Floats:
+        """An array of `value`, which stays the same over the blocks of one tensor."""
+        known, array = self._floors[side]
+        if known != value:
+            array.fill(value)
+            self._floors[side] = (value, array)
+        return array
 
 
 class Kernel:
@@ -321,13 +329,10 @@ class Kernel:
     def _add_scaled(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
         """Adds p, q and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again."""
         buffers = self._temporaries(x)
-        p, q, floor = buffers.one[: x.size], buffers.two[: x.size], buffers.floor[: x.size]
-        for a, limits, out in ((x, first.pair_npu_range, p), (y, first.pair_golden_range, q)):
-            low, span = limits[0], _span(limits)
-            np.subtract(a, a.dtype.type(low), out=out)
-            # maximum with a scalar would take three times as long.
-            floor.fill(KL_FLOOR * span)
-            np.maximum(out, floor, out=out)
+        p, q = buffers.one[: x.size], buffers.two[: x.size]
+        for side, (a, limits, out) in enumerate(((x, first.pair_npu_range, p), (y, first.pair_golden_range, q))):
+            np.subtract(a, a.dtype.type(limits[0]), out=out)
+            np.maximum(out, buffers.floor(side, KL_FLOOR * _span(limits))[: x.size], out=out)
         p_total, q_total = self._sums(buffers, (p, None), (q, None))
         sums.p += p_total
         sums.q += q_total

@@ -100,8 +100,7 @@ class TensorReader:
         target = out.reshape([stop - start for start, stop in box])
         stored = self._scratch.floats(f"{self._name}.stored", count, self._dtype)
         if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
-            # Its own array, not scratch: it must outlive the buffers of single reads.
-            whole = np.empty(self._tensor.nbytes, np.uint8)
+            whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
             self._file.read_into(self._tensor.offset, whole.data)
             self._raw = whole
         # The innermost axes that are taken whole, and the first that is not, lie in one run.

