@@ -7,7 +7,7 @@ back through the `Cast` and `TransData` ops that the compiler put in and through
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.compare.align import Alignment, SizeMismatchError, align
@@ -68,7 +68,9 @@ def originals(op: Op) -> tuple[str, ...]:
 class Origins:
     """Answers which original tensor an output of an op of the graph stands for."""
 
-    def __init__(self, file: GraphFile) -> None:
+    def __init__(self, file: GraphFile, groups: Iterable[Group]) -> None:
+        #: Ops whose output another op of their group works on: part results of one original op.
+        self._parts = {name for group in groups if len(group.ops) > 1 for name in _feeding(group)}
         self._graphs = {graph.name: graph for graph in file.graphs}
         self._home: dict[str, Graph] = {}
         self._ops: dict[str, Op] = {}
@@ -136,6 +138,10 @@ class Origins:
             slot = index if desc.dump_origin_index is None else desc.dump_origin_index
             return Origin(desc.dump_origin_name, slot, layout, desc.origin_shape)
         names = originals(op)
+        if op.name in self._parts:
+            return NoOrigin(
+                Status.INTERMEDIATE, f"{op.name} is one of several ops made from {', '.join(names)}: a part result"
+            )
         if not names:
             return NoOrigin(
                 Status.NO_ORIGINAL_OP,
@@ -158,6 +164,11 @@ def _output_desc(op: Op, index: int) -> TensorDesc:
 
 def _data_inputs(op: Op) -> tuple[Edge, ...]:
     return tuple(edge for edge in op.inputs if edge is not None)
+
+
+def _feeding(group: Group) -> set[str]:
+    """The ops of a group that another op of it reads."""
+    return {edge.producer for op in group.ops for edge in _data_inputs(op)} & {op.name for op in group.ops}
 
 
 def groups_of(file: GraphFile) -> list[Group]:
@@ -183,8 +194,8 @@ def groups_of(file: GraphFile) -> list[Group]:
 
 def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
     """All pairs in execution order; ops without a dump are one row with the reason."""
-    origins = Origins(file)
     groups = groups_of(file)
+    origins = Origins(file, groups)
     known = {flatten(op.name) for group in groups for op in group.ops}
     for index, group in enumerate(groups):
         yield from _match_group(index, group, dumps, origins, benchmark)
@@ -210,16 +221,14 @@ def _match_group(
     if group.ops[0].l1_fusion_group and len(dumped) > 2:
         by_time = sorted(dumped, key=lambda op: dumps.op(flatten(op.name)).timestamp)
         inner = {op.name for op in by_time[1:-1]}
-    members = {op.name for op in group.ops}
     for op in dumped:
         base = _base(index, op, npu_names, group)
         if op.name in inner:
             yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
             continue
-        inside = {e.producer for o in group.ops for e in _data_inputs(o)} & members if len(members) > 1 else set()
         dump = dumps.op(flatten(op.name))
         slices = f"{op.name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
-        for pair in _match_op(base, op, dump, origins, benchmark, op.name in inside):
+        for pair in _match_op(base, op, dump, origins, benchmark):
             is_slice = dump.threads > 1 and pair.status is Status.SIZE_MISMATCH
             yield replace(pair, reason=slices) if is_slice else pair
 
@@ -236,10 +245,8 @@ def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:
     )
 
 
-def _match_op(
-    base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide, feeds_group: bool
-) -> Iterator[Pair]:
-    """Rows of one dumped op: every input, then every output. `feeds_group`: another op of the group reads it."""
+def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
+    """Rows of one dumped op: every input, then every output."""
     if not dump.inputs and not dump.outputs:
         reason = dump.errors[0] if dump.errors else f"{dump.paths[0]}: the dump holds no input and no output"
         yield _without(base, Status.UNREADABLE, reason)
@@ -260,13 +267,7 @@ def _match_op(
         yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark)
     for slot, tensor in sorted(dump.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
-        origin = origins.of(op, slot, benchmark)
-        desc = _output_desc(op, slot)
-        if feeds_group and not desc.dump_origin_name and isinstance(origin, Origin):
-            origin = NoOrigin(
-                Status.INTERMEDIATE, f"{op.name} is one of several ops made from {origin.op_name}: a part result"
-            )
-        yield _finish(row, tensor, origin, desc, benchmark)
+        yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark)
 
 
 # --- without a graph --------------------------------------------------------------------------------------------------

@@ -1,0 +1,171 @@
+"""The judgement over rows: which op made an error, on results written by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, nan, sqrt
+
+import pytest
+
+from precision_tool.lib.checks.agreement import agrees, find_first_fault, ops_of, overview
+from precision_tool.lib.compare.result_csv import ResultRow
+from precision_tool.lib.model.finding import FindingKind, Grade
+
+
+def row(
+    op: str,
+    slot: str,
+    cosine: float | None,
+    *,
+    index: int = 0,
+    mismatches: int = 0,
+    golden_size: float | None = None,
+    reason: str = "",
+    distance: float | None = None,
+    status: str = "compared",
+) -> ResultRow:
+    """A result row of one tensor."""
+    return ResultRow(
+        index=index,
+        op_type="Add",
+        npu_names=op,
+        golden_names=op,
+        tensor_index=f"{op}:{slot}",
+        cosine=cosine,
+        mismatches=mismatches,
+        golden_size=golden_size,
+        reason=reason,
+        relative_euclidean_distance=distance,
+        status=status,
+    )
+
+
+def chain(*cosines: float) -> list[ResultRow]:
+    """Ops op0, op1, … in a row: input and output of each; op i's input is what op i-1 put out."""
+    rows: list[ResultRow] = []
+    for index, (before, after) in enumerate(pairwise(cosines)):
+        rows.append(row(f"op{index}", "input:0", before, index=index))
+        rows.append(row(f"op{index}", "output:0", after, index=index))
+    return rows
+
+
+def faults(rows: list[ResultRow], threshold: float = 0.98) -> list[tuple[FindingKind, str]]:
+    """Kind and op of every finding."""
+    return [(finding.kind, finding.op_name) for finding in find_first_fault(ops_of(rows, threshold), threshold)]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (row("a", "output:0", None), None),
+        (row("a", "output:0", 0.98), True),
+        (row("a", "output:0", 0.9799), False),
+        (row("a", "output:0", nan), False),
+        (row("a", "output:0", 1.0, mismatches=1), False),
+        # One number: 0.98 stands for a relative distance of sqrt(0.04) = 0.2.
+        (row("a", "output:0", 1.0, reason="This tensor is scalar.", distance=0.19), True),
+        (row("a", "output:0", 1.0, reason="This tensor is scalar.", distance=0.21), False),
+    ],
+)
+def test_agreement_of_one_tensor(tensor: ResultRow, expected: bool | None) -> None:
+    assert agrees(tensor, 0.98) is expected
+
+
+def test_the_first_op_with_good_inputs_and_a_bad_output_is_named() -> None:
+    assert faults(chain(1.0, 0.9999, 0.7, 0.6, 0.5)) == [(FindingKind.FIRST_FAULTY_OP, "op1")]
+
+
+def test_nothing_wrong_and_nothing_compared() -> None:
+    assert faults(chain(1.0, 0.999, 0.99)) == [(FindingKind.ALL_AGREE, "")]
+    rows = [row("a", "output:0", None, status="no_benchmark")]
+    findings = find_first_fault(ops_of(rows, 0.98), 0.98)
+    assert [(one.kind, one.grade) for one in findings] == [(FindingKind.NOTHING_COMPARED, Grade.WARNING)]
+
+
+def test_accumulated_error_that_creeps_over_the_threshold_is_not_the_culprit() -> None:
+    """Rounding takes the chain below 0.98 at op2; op4 then loses far more than it was given."""
+    rows = chain(1.0, 0.995, 0.985, 0.979, 0.972, 0.2, 0.1)
+    assert faults(rows) == [(FindingKind.FIRST_FAULTY_OP, "op4")]
+    finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
+    assert ("passed over", "op2: its error is accumulated") in finding.facts
+
+
+def test_an_accumulated_error_is_named_with_doubt_when_there_is_no_other() -> None:
+    finding = find_first_fault(ops_of(chain(1.0, 0.995, 0.985, 0.979), 0.98), 0.98)[0]
+    assert finding.op_name == "op2"
+    assert any(name == "doubt" for name, _ in finding.facts)
+
+
+def test_own_error_is_three_times_the_distance_of_the_inputs() -> None:
+    def output_at(distance: float) -> float:
+        return 1 - distance**2 / 2
+
+    for factor, expected in ((2.9, False), (3.1, True)):
+        rows = [row("a", "input:0", output_at(0.1)), row("a", "output:0", output_at(0.1 * factor))]
+        assert ops_of(rows, 0.98)[0].made_error is expected
+    assert output_at(sqrt(0.04)) == pytest.approx(0.98)
+
+
+def test_an_output_that_is_zero_on_paper_is_passed_over() -> None:
+    rows = [
+        row("bias_grad", "input:0", 0.9999, index=0, golden_size=1.0),
+        row("bias_grad", "output:0", 0.05, index=0, golden_size=1e-7),
+        row("conv_grad", "input:0", 0.9999, index=1, golden_size=1.0),
+        row("conv_grad", "output:0", 0.5, index=1, golden_size=0.3),
+    ]
+    assert faults(rows) == [(FindingKind.FIRST_FAULTY_OP, "conv_grad")]
+    assert faults(rows[:2]) == [(FindingKind.FIRST_FAULTY_OP, "bias_grad")]
+    facts = dict(find_first_fault(ops_of(rows[:2], 0.98), 0.98)[0].facts)
+    assert "rounding alone" in facts["doubt"]
+
+
+def test_nan_in_an_output_is_an_error_of_the_op_whatever_its_size() -> None:
+    rows = [
+        row("a", "input:0", 0.9999, golden_size=1.0),
+        row("a", "output:0", nan, golden_size=1e-9, mismatches=3),
+    ]
+    op = ops_of(rows, 0.98)[0]
+    assert op.made_error
+    assert not op.is_cancelled
+
+
+def test_different_data_is_said_before_any_op_is_blamed() -> None:
+    rows = [
+        row("conv", "input:0", 0.3, index=0),
+        row("conv", "output:0", 0.3, index=0),
+        row("late", "input:0", 0.9999, index=1),
+        row("late", "output:0", 0.1, index=1),
+    ]
+    assert faults(rows) == [(FindingKind.DIFFERENT_INPUT, "conv"), (FindingKind.FIRST_FAULTY_OP, "late")]
+    assert faults(rows[:2]) == [(FindingKind.DIFFERENT_INPUT, "conv"), (FindingKind.BELOW_THRESHOLD, "conv")]
+
+
+def test_an_input_that_was_not_compared_is_shown() -> None:
+    rows = [
+        row("a", "input:0", 1.0),
+        row("a", "input:1", None, status="no_benchmark"),
+        row("a", "output:0", 0.1),
+    ]
+    assert dict(find_first_fault(ops_of(rows, 0.98), 0.98)[0].facts)["inputs"] == "0: 1.000000, 1: not compared"
+    only_output = find_first_fault(ops_of(rows[2:], 0.98), 0.98)[0]
+    assert "no input of it could be compared" in only_output.message
+
+
+def test_ops_keep_execution_order_and_their_slots() -> None:
+    rows = [
+        row("b", "output:0", 1.0, index=2),
+        row("a", "input:0", 1.0, index=1),
+        row("a", "output:0", 1.0, index=1),
+        row("a", "output:1", 0.1, index=1),
+    ]
+    ops = ops_of(rows, 0.98)
+    assert [(op.op_name, len(op.inputs), len(op.outputs)) for op in ops] == [("a", 1, 2), ("b", 0, 1)]
+    assert [op.outputs_agree for op in ops] == [False, True]
+    assert ops[1].inputs_agree is None
+
+
+def test_the_overview_counts_tensors_by_status() -> None:
+    rows = [*chain(1.0, 0.5), row("x", "output:0", None, status="layout"), row("y", "output:0", inf, status="")]
+    view = overview(rows, ops_of(rows, 0.98), 0.98)
+    assert (view.rows, view.compared, view.below, view.ops_below) == (4, 3, 1, 1)
+    assert view.not_compared == (("layout", 1),)

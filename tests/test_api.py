@@ -1,0 +1,73 @@
+"""The public Python interface on the demo, whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import precision_tool
+from precision_tool.lib.compare.result_csv import read_result
+from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.errors import PrecisionToolError
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoTruth:
+    """A demo tree with the default fault."""
+    return generate_demo(tmp_path_factory.mktemp("api") / "precision_data", seed=4)
+
+
+def test_compare_gives_every_cosine_and_the_culprit(demo: DemoTruth) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir, workers=1)
+    assert result.findings()[0].op_name == demo.culprit
+    assert result.graph_path == str(demo.graph_path)
+    found = {row.pair.tensor_index: row for row in result.rows if row.pair.slot}
+    assert set(found) == set(demo.tensors)
+    for name, truth in demo.tensors.items():
+        metrics = found[name].metrics
+        if truth.cosine is None:
+            assert metrics is None
+        elif found[name].note != "This tensor is scalar.":
+            assert metrics is not None
+            assert metrics.cosine == pytest.approx(truth.cosine, abs=1e-6)
+
+
+def test_the_table_holds_the_rows(demo: DemoTruth) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir, graph=demo.graph_path)
+    table = result.to_numpy()
+    assert len(table) == len(result.rows)
+    compared = table[table["status"] == "compared"]
+    assert not np.isnan(compared["cosine"]).any()
+    assert np.isnan(table[table["status"] != "compared"]["cosine"]).all()
+    first = next(row for row in result.rows if row.metrics is not None)
+    line = table[(table["op_name"] == first.pair.op_name) & (table["slot"] == first.pair.slot)][0]
+    assert first.metrics is not None
+    assert line["max_absolute_error"] == first.metrics.max_absolute_error
+
+
+def test_the_csv_is_the_same_as_the_commands_write(demo: DemoTruth, tmp_path: Path) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir)
+    result.write_csv(tmp_path / "result.csv")
+    rows = read_result(str(tmp_path / "result.csv"))
+    assert [row.tensor_index for row in rows] == [row.pair.tensor_index for row in result.rows]
+
+
+def test_progress_ends_at_all_bytes(demo: DemoTruth) -> None:
+    seen: list[tuple[int, int]] = []
+    precision_tool.compare(demo.dump_dir, demo.golden_dir, progress=lambda done, total: seen.append((done, total)))
+    assert seen[0][0] == 0
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert seen == sorted(seen)
+
+
+def test_errors_are_the_users(tmp_path: Path) -> None:
+    with pytest.raises(PrecisionToolError, match="no such folder") as caught:
+        precision_tool.compare(tmp_path / "none", tmp_path)
+    assert caught.value.hint
+
+
+def test_load_graph(demo: DemoTruth) -> None:
+    graph = precision_tool.load_graph(str(demo.graph_path))
+    assert demo.culprit in graph.graphs[0].by_name
