@@ -1,4 +1,4 @@
-"""The data types and storage layouts of GE dumps and graphs, as tables (GE's `types.h` numbering).
+"""The data types and storage layouts of GE dumps and graphs, as tables, numbered as in GE's protobuf messages.
 
 `decode` of a type says how its bytes become numbers: `numpy` (a numpy dtype of that name), `bfloat16`,
 `table8` (one byte looked up in 256 values), `packed` (several elements a byte) or `none` (no numbers).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,11 @@ def reals_per_element(data_type: DataType) -> int:
     return 2 if data_type.is_complex else 1
 
 
+def _cast(stored: npt.NDArray[Any], out: Floats) -> None:
+    with np.errstate(all="ignore"):  # numpy warns of NaNs whose quiet bit is not set, which random bytes can be
+        np.copyto(out, stored, casting="unsafe")
+
+
 def _decode_float16(raw: Bytes, out: Floats) -> None:
     """Shifts exponent and mantissa into place and rescales: six times as fast as numpy's own cast.
 
@@ -38,7 +44,7 @@ def _decode_float16(raw: Bytes, out: Floats) -> None:
     half = raw.view(np.int16)
     unsigned = raw.view(np.uint16)
     if half.size and (half.max() >= 0x7C00 or unsigned.max() >= 0xFC00):
-        np.copyto(out, raw.view(np.float16))
+        _cast(raw.view(np.float16), out)
         return
     bits = out.view(np.int32)
     np.left_shift(half, 13, out=bits, dtype=np.int32)
@@ -52,7 +58,7 @@ def _decode_bfloat16(raw: Bytes, out: Floats) -> None:
     else:
         widened = np.empty(out.size, np.float32)
         _decode_bfloat16(raw, widened)
-        np.copyto(out, widened)
+        _cast(widened, out)
 
 
 def _table_decoder(numpy_name: str) -> Decode:
@@ -101,7 +107,7 @@ def decoder(data_type: DataType, *, packed: bool = False, big_endian: bool = Fal
     dtype = np.dtype(data_type.numpy_name)
     if dtype == np.float16 and not big_endian:
         return lambda raw, out: (
-            _decode_float16(raw, out) if out.dtype == np.float32 else np.copyto(out, raw.view(np.float16))
+            _decode_float16(raw, out) if out.dtype == np.float32 else _cast(raw.view(np.float16), out)
         )
     if dtype.kind == "c":  # as pairs of reals
         dtype = np.dtype(f"f{dtype.itemsize // 2}")
@@ -110,6 +116,6 @@ def decoder(data_type: DataType, *, packed: bool = False, big_endian: bool = Fal
     stored = dtype.newbyteorder(">" if big_endian else "<")
 
     def decode(raw: Bytes, out: Floats) -> None:
-        np.copyto(out, raw.view(stored), casting="unsafe")
+        _cast(raw.view(stored), out)
 
     return decode

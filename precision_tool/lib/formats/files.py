@@ -32,6 +32,8 @@ class LocalFile:
             self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             raise user_error(path, error) from error
+        except ValueError as error:  # a zero byte in the name
+            raise DataNotFoundError(f"{path}: no such file", "check the name") from error
         stat = os.fstat(self._fd)
         self.size = stat.st_size
         if not os.path.isfile(path):

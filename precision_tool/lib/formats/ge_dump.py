@@ -20,10 +20,12 @@ from precision_tool.lib.model.tensor import OpDump, Tensor
 _INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}
 _OUTPUT_FIELDS = {5: "data", 6: "size", 7: "original_shape", 9: "address"}
 _COMMON_FIELDS = {1: "data_type", 2: "format", 3: "shape"}
+_NUMBERS = frozenset({"data_type", "format", "size", "address"})
 _OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME = 3, 4, 5, 8, 6
 #: A header describes tensors, it does not hold them; a longer one is damage.
 _MAX_HEADER = 64 << 20
 _MAX_RANK = 64
+_MAX_SLOTS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class _Slot:
     """One OpInput, OpOutput, OpBuffer or Space entry as read."""
 
     data_type: int = 0
-    format: int = 2
+    format: int = 0
     shape: list[int] = field(default_factory=list)
     original_shape: list[int] | None = None
     size: int = 0
@@ -44,24 +46,16 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
     for number, kind, value, end in wire.fields(start, stop):
         name = _COMMON_FIELDS.get(number) or names.get(number)
         if name in ("shape", "original_shape") and kind == LENGTH:
-            dims: list[int] = []
+            dims: list[int] = getattr(slot, name) or []
             for dim_number, dim_kind, dim_value, dim_end in wire.fields(value, end):
-                if dim_number == 1:
-                    dims += wire.repeated_ints(dim_kind, dim_value, dim_end)
+                if dim_number == 1 and len(dims) <= _MAX_RANK:
+                    dims += wire.repeated_ints(dim_kind, dim_value, dim_end, limit=_MAX_RANK + 1)
             setattr(slot, name, dims)
         elif name == "data" and kind == LENGTH:
             slot.data = (value, end)
-        elif name and kind == VARINT:
+        elif name in _NUMBERS and kind == VARINT:
             setattr(slot, name, value)
     return slot
-
-
-def _read_blob(wire: WireReader, start: int, stop: int) -> int:
-    """The size of an OpBuffer or Space entry; both keep it in field 3."""
-    for number, kind, value, _ in wire.fields(start, stop):
-        if number == 3 and kind == VARINT:
-            return value
-    return 0
 
 
 @dataclass(slots=True)
@@ -69,7 +63,7 @@ class _Header:
     op_name: str = ""
     inputs: list[_Slot] = field(default_factory=list)
     outputs: list[_Slot] = field(default_factory=list)
-    blob_sizes: list[int] = field(default_factory=list)
+    has_blobs: bool = False
     known_fields: int = 0
 
 
@@ -84,16 +78,28 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
         elif number == _OUTPUT:
             header.outputs.append(_read_slot(wire, value, end, _OUTPUT_FIELDS))
         elif number in (_BUFFER, _SPACE):
-            header.blob_sizes.append(_read_blob(wire, value, end))
+            header.has_blobs = True  # they lie behind all tensors, so their sizes move nothing
         elif number == _OP_NAME:
             header.op_name = wire.text(value, end)
+        if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
+            raise FormatError(f"{wire.path}: more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
     return header
+
+
+def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
+    """The shape before the storage layout; None where the header gives none or one with unknown dimensions."""
+    dims = slot.original_shape
+    if dims is None or len(dims) > _MAX_RANK or any(dim >= 1 << 63 for dim in dims):
+        return None
+    return tuple(dims)
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
     """The tensor of a slot whose bytes start at `offset`; FormatError says what about it is wrong."""
     hint = "dump this op again"
-    if len(slot.shape) > _MAX_RANK or any(dim >= 1 << 63 for dim in slot.shape):
+    if len(slot.shape) > _MAX_RANK:
+        raise FormatError(f"a shape of more than {_MAX_RANK} dimensions", hint)
+    if any(dim >= 1 << 63 for dim in slot.shape):
         raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
     layout = data_types.LAYOUTS.get(slot.format)
     if layout is None:
@@ -121,7 +127,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         dtype=data_type.name,
         shape=tuple(slot.shape),
         layout=layout or f"format {slot.format}",
-        origin_shape=None if slot.original_shape is None else tuple(slot.original_shape),
+        origin_shape=_origin_shape(slot),
         address=slot.address,
     )
 
@@ -157,7 +163,7 @@ def read_dump(path: str) -> OpDump:
             header = _read_header(wire, 0, file.size)
         except FormatError as error:
             raise _not_a_dump(path, file, length) from error
-        if not header.known_fields or not (header.inputs or header.outputs or header.blob_sizes or header.op_name):
+        if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):
             raise _not_a_dump(path, file, length)
         return _assemble(path, header, file.size, data_start=None)
 
@@ -189,7 +195,7 @@ def _assemble(path: str, header: _Header, file_size: int, data_start: int | None
                 sides[side].append(_tensor(path, slot, begin, end - begin, file_size))
             except FormatError as error:
                 sides[side].append(None)
-                bad.append((f"{side}:{index}", error.message))
+                bad.append((f"{side}:{index}", error.advice))
     return OpDump(
         path=path,
         op_name=header.op_name,

@@ -241,7 +241,7 @@ def _pieces(extent: int, block: int) -> list[tuple[slice, slice, slice]]:
 
 def _copy_runs(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
     """Copies; where the innermost axis is contiguous on both sides each run of it as one item, twice as fast."""
-    itemsize, run = source.itemsize, source.shape[-1]
+    itemsize, run = source.itemsize, source.shape[-1] if source.shape else 1
     if run > 1 and source.strides[-1] == target.strides[-1] == itemsize:
         item = np.dtype((np.void, run * itemsize))
         source, target = source.view(item), target.view(item)
@@ -273,9 +273,9 @@ def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> Non
             source[position[axis, INNER]] = inner
             order += [position[axis, OUTER], position[axis, INNER]]
             shape += [outer.stop - outer.start, inner.stop]
-        target = out[tuple(logical for _, _, logical in choice)]
+        target = out[(*(logical for _, _, logical in choice), ...)]  # with the dots a scalar is a view as well
         # Splitting axes of a view never copies, so this writes into `out`.
-        _copy_runs(stored[tuple(source)].transpose(order), target.reshape(shape))
+        _copy_runs(stored[(*source, ...)].transpose(order), target.reshape(shape))
 
 
 def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -289,10 +289,12 @@ def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int,
         result = np.empty(to_plain.logical_shape, array.dtype)
         copy_box(to_plain, array.reshape(to_plain.storage_shape), result)
         return result.reshape(shape)
-    if target not in _AXES or not is_plain(layout):
+    axes = _AXES.get(target)
+    if axes is None or not is_named(layout) or not {letter for letter, _ in axes} <= set(layout):
         raise LayoutError(f"{layout} cannot be converted to {target}")
+    if len(layout) != len(shape) or prod(shape) != array.size:
+        raise LayoutError(f"the shape {list(shape)} is not that of {array.size} elements in {layout}")
     extents = dict(zip(layout, shape, strict=True))
-    axes = _AXES[target]
     blocked = {letter for letter, role in axes if role == INNER}
     block = {letter: 4 if target.endswith("_C04") and letter == "C" else _BLOCK for letter in blocked}
     stored_shape = tuple(

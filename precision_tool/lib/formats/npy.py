@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.model.tensor import Tensor
 
 _MAX_HEADER = 1 << 16
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
 
 
@@ -31,15 +33,14 @@ def read_npy(path: str) -> Tensor:
         head = io.BytesIO(file.read_at(0, min(_MAX_HEADER, file.size)))
         try:
             version = np.lib.format.read_magic(head)
-            if version == (1, 0):
-                shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(head, max_header_size=_MAX_HEADER)
-            elif version == (2, 0):
-                shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(head, max_header_size=_MAX_HEADER)
-            else:
+            if version not in _READERS:
                 raise FormatError(f"{path}: .npy version {version[0]}.{version[1]} is not read", _HINT)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Python 2's headers, and of what Python thinks of garbage
+                shape, fortran_order, dtype = _READERS[version](head, max_header_size=_MAX_HEADER)
         except FormatError:
             raise
-        except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        except Exception as error:  # whatever numpy's reading of Python literals, or its tokenizer, makes of garbage
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{path}: damaged .npy header: {reason}", _HINT) from error
         if any(dim < 0 for dim in shape):

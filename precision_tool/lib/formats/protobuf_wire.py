@@ -31,6 +31,7 @@ class WireReader:
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
+        self.path = source.path
         self._window = b""
         self._window_start = 0
 
@@ -97,14 +98,14 @@ class WireReader:
             yield number, kind, position, position + size
             position += size
 
-    def repeated_ints(self, kind: int, value: int, stop: int) -> list[int]:
-        """The unsigned numbers of one occurrence of a repeated field, packed or not."""
+    def repeated_ints(self, kind: int, value: int, stop: int, limit: int) -> list[int]:
+        """The unsigned numbers of one occurrence of a repeated field, packed or not; at most `limit` of them."""
         if kind == VARINT:
             return [value]
         if kind in (FIXED64, FIXED32):
             return [struct.unpack("<Q" if kind == FIXED64 else "<I", self.bytes_at(value, stop))[0]]
         numbers = []
-        while value < stop:
+        while value < stop and len(numbers) < limit:
             number, value = self.varint(value, stop)
             numbers.append(number)
         return numbers

@@ -1,0 +1,509 @@
+"""GE graph files, text (`ge_proto_*_Build.txt`) or JSON (`atc --mode=5`), to `GraphFile`.
+
+`load_graph_file` reads everything, `skim_graph_file` only what is needed to choose among many files.
+Both formats become one tree (field name → list of values), from which one builder makes the model;
+messages and fields are those of GE's `ge_ir.proto`, fields that are not known are passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats import proto_text
+from precision_tool.lib.formats.data_types import BY_CODE, BY_GE_NAME
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_json
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+
+#: Larger files are refused before they are read: the tree takes several times the size of the file.
+MAX_FILE_SIZE = 1 << 30
+
+#: Ops that only the computational graph has: they fetch the data of a training step.
+DATA_SOURCE_TYPES = ("IteratorV2", "Iterator", "GetNext")
+
+_Node: TypeAlias = dict[str, list[Any]]
+
+_WANTED = "Give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it."
+
+
+class _Scalars(Protocol):
+    """How the scalars of a tree are written; each method raises `FormatError` for what it cannot read."""
+
+    def text(self, value: Any) -> str: ...
+    def bytes_text(self, value: Any) -> str: ...
+    def data(self, value: Any) -> bytes: ...
+    def listed_data(self, value: Any) -> bytes: ...
+    def integer(self, value: Any) -> int: ...
+    def number(self, value: Any) -> float: ...
+    def boolean(self, value: Any) -> bool: ...
+    def word(self, value: Any) -> str: ...
+    def guess(self, value: Any) -> Any: ...
+
+
+class _TextScalars:
+    """Scalars of the text format: tokens as they stand in the file."""
+
+    text = staticmethod(proto_text.string_of)
+    bytes_text = staticmethod(proto_text.string_of)
+    data = listed_data = staticmethod(proto_text.bytes_of)
+    integer = staticmethod(proto_text.int_of)
+    number = staticmethod(proto_text.float_of)
+    boolean = staticmethod(proto_text.bool_of)
+
+    @staticmethod
+    def word(value: Any) -> str:
+        """The name of an enum value, or its number when the writer knew no name."""
+        if not isinstance(value, str):
+            raise FormatError("a block where a name was expected", _WANTED)
+        return value
+
+    @staticmethod
+    def guess(value: Any) -> Any:
+        """A scalar of a field that is not known, by its looks."""
+        if value[0] in "\"'":
+            return proto_text.string_of(value)
+        if value in ("true", "false"):
+            return value == "true"
+        for decode in (proto_text.int_of, proto_text.float_of):
+            try:
+                return decode(value)
+            except FormatError:
+                pass
+        return value
+
+
+# ---- reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSkim:
+    """What a graph file holds, without its ops; `op_count` counts the ops of all graphs of the file."""
+
+    path: str
+    size: int
+    graph_names: tuple[str, ...] = ()
+    data_source_types: tuple[str, ...] = ()
+    op_count: int = 0
+
+
+def load_graph_file(path: str | os.PathLike[str]) -> GraphFile:
+    """Read a GE graph file, text or JSON, whatever its name.
+
+    Raises `DataNotFoundError` when it cannot be read and `FormatError` when it is damaged or no GE graph.
+    """
+    name = os.fspath(path)
+    return load_graph_bytes(_read(name), name)
+
+
+def load_graph_bytes(data: bytes, path: str) -> GraphFile:
+    """Like `load_graph_file`, for the contents of the file; `path` names it."""
+    root, notes, scalars = _tree(data, path)
+    with proto_text.paused_gc():
+        graphs = tuple(_Builder(scalars, path).graph(node) for node in _graph_nodes(root, path))
+    return GraphFile(path=path, graphs=graphs, notes=notes)
+
+
+def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
+    """Find out what a graph file holds, several times as fast as loading it.
+
+    Same answers and errors as of the full load, save that the values in ops and tensors are not looked at.
+    """
+    name = os.fspath(path)
+    data = _read(name)
+    names, types, count = _skim_lines(data) or _skim_tree(data, name)
+    return GraphSkim(
+        path=name,
+        size=len(data),
+        graph_names=tuple(names),
+        data_source_types=tuple(kind for kind in DATA_SOURCE_TYPES if kind in types),
+        op_count=count,
+    )
+
+
+def _read(path: str) -> bytes:
+    with LocalFile(path) as file:
+        if file.size > MAX_FILE_SIZE:
+            raise FormatError(
+                f"{path}: {file.size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
+                "Dump the graph without weights (DUMP_GE_GRAPH=2).",
+            )
+        data = file.read_at(0, file.size)
+    if not data.strip():
+        raise FormatError(f"{path}: the file is empty", "Dump or copy the graph again.")
+    return data
+
+
+def _tree(data: bytes, path: str) -> tuple[_Node, tuple[str, ...], _Scalars]:
+    """Parse by what the content looks like: no text format starts with a brace, all JSON objects do."""
+    if data.startswith(b"IMOD"):
+        raise FormatError(f"{path}: an offline model (.om), not a graph file", _WANTED)
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        root, notes = parse_graph_json(data, path)
+        return root, notes, JsonScalars()
+    parsed = proto_text.parse_proto_text(data, path)
+    return parsed.root, parsed.notes, _TextScalars()
+
+
+def _graph_nodes(root: _Node, path: str) -> list[_Node]:
+    """The GraphDefs of a ModelDef, or the root itself when it is a GraphDef; anything else is no GE graph."""
+    nodes = [node for node in root.get("graph", ()) if isinstance(node, dict)]
+    if not nodes and "op" in root:
+        nodes = [root]
+    if "ir_version" in root or any("node" in node and "op" not in node for node in nodes):
+        raise FormatError(
+            f"{path}: an ONNX text graph, not a GE graph",
+            "Look for ge_proto_*_Build.txt beside it (ge_onnx_*.pbtxt holds less and is not read).",
+        )
+    if not nodes:
+        kind = "a TensorFlow graph" if "node" in root else f"fields {', '.join(list(root)[:5]) or 'none'}"
+        raise FormatError(f"{path}: no GE graph in this file ({kind})", _WANTED)
+    return nodes
+
+
+# ---- building
+
+
+def _block(value: Any) -> _Node:
+    if not isinstance(value, dict):
+        raise FormatError("a value where a block was expected", _WANTED)
+    return value
+
+
+def _messages(node: _Node, field: str) -> Iterator[_Node]:
+    return map(_block, node.get(field, ()))
+
+
+def _attr_nodes(node: _Node, scalars: _Scalars) -> dict[str, _Node]:
+    """The AttrDefs of a message's attribute map, by key; of two with one key the last, as protobuf has it."""
+    nodes: dict[str, _Node] = {}
+    for entry in _messages(node, "attr"):
+        # The vendor's JSON loses the key, or the value, of an attribute whose value is empty.
+        if "key" in entry:
+            values = entry.get("value")
+            nodes[scalars.text(entry["key"][-1])] = _block(values[-1]) if values else {}
+    return nodes
+
+
+class Attrs(Mapping[str, Any]):
+    """Attributes of a GE message as plain Python; each is decoded when it is asked for.
+
+    s → str, i and dt → int, f → float, b → bool, bt → bytes, list → list, list_list_int and list_list_float →
+    lists of lists, messages → dict, an attribute without a value → None.
+    """
+
+    __slots__ = ("_nodes", "_scalars")
+
+    def __init__(self, nodes: dict[str, _Node], scalars: _Scalars) -> None:
+        self._nodes = nodes
+        self._scalars = scalars
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return _attr_value(self._nodes[key], self._scalars)
+        except RecursionError:
+            raise FormatError(f"attribute {key!r} is nested too deep", _WANTED) from None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._nodes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"Attrs({list(self._nodes)})"
+
+
+#: How the scalar kinds of AttrDef are decoded; in a list they are written a little differently in JSON.
+_KINDS: dict[str, Callable[[_Scalars, Any], Any]] = {
+    "s": lambda scalars, value: scalars.bytes_text(value),
+    "i": lambda scalars, value: scalars.integer(value),
+    "f": lambda scalars, value: scalars.number(value),
+    "b": lambda scalars, value: scalars.boolean(value),
+    "bt": lambda scalars, value: scalars.data(value),
+    "dt": lambda scalars, value: scalars.integer(value),
+}
+_LIST_KINDS = _KINDS | {
+    "s": lambda scalars, value: scalars.text(value),
+    "bt": lambda scalars, value: scalars.listed_data(value),
+}
+#: Lists of lists: the field, the outer and the inner list, the kind of the elements.
+_NESTED_LISTS = {
+    "list_list_int": ("list_list_i", "list_i", "i"),
+    "list_list_float": ("list_list_f", "list_f", "f"),
+}
+
+#: Fields that are repeated in GE's messages, so a list also when there is one value.
+_REPEATED = frozenset(
+    {"graph", "op", "input", "output", "dim", "input_desc", "output_desc", "subgraph_name", "is_input_const"}
+    | {"input_name", "src_name", "src_index", "dst_name", "dst_index", "input_i", "output_i"}
+    | {"workspace", "workspace_bytes"}
+)
+
+
+def _attr_value(node: _Node, scalars: _Scalars) -> Any:
+    for kind, values in node.items():
+        if kind in _KINDS:
+            return _KINDS[kind](scalars, values[-1])
+        if kind == "list":
+            return _list_value(_block(values[-1]), scalars)
+        if kind in _NESTED_LISTS:
+            outer, inner, element = _NESTED_LISTS[kind]
+            rows = _messages(_block(values[-1]), outer)
+            return [[_KINDS[element](scalars, value) for value in row.get(inner, ())] for row in rows]
+    for values in node.values():  # func, td, t, g and kinds that a newer CANN may add
+        return _plain(values[-1], scalars)
+    return None
+
+
+def _list_value(node: _Node, scalars: _Scalars) -> list[Any]:
+    for kind, values in node.items():
+        if kind in _LIST_KINDS:
+            return [_LIST_KINDS[kind](scalars, value) for value in values]
+    for kind, values in node.items():
+        if kind != "val_type":
+            return [_plain(value, scalars) for value in values]
+    return []
+
+
+def _plain(value: Any, scalars: _Scalars) -> Any:
+    """Any message as a dict, with attribute maps resolved."""
+    if not isinstance(value, dict):
+        return scalars.guess(value)
+    plain: dict[str, Any] = {}
+    for field, values in value.items():
+        if field == "attr":
+            attrs = _attr_nodes(value, scalars)
+            plain[field] = {key: _attr_value(attr, scalars) for key, attr in attrs.items()}
+        elif field == "data":
+            plain[field] = scalars.data(values[-1])
+        elif field in _REPEATED:
+            plain[field] = [_plain(item, scalars) for item in values]
+        else:
+            plain[field] = _plain(values[-1], scalars)
+    return plain
+
+
+# ---- attributes the model knows, straight from their nodes; None is an attribute that is absent
+
+
+def _texts(node: _Node | None, scalars: _Scalars) -> tuple[str, ...]:
+    """The texts of an attribute that is s, list.s or (as a number) i."""
+    if not node:
+        return ()
+    if "s" in node:
+        return (scalars.bytes_text(node["s"][-1]),)
+    if "list" in node:
+        return tuple([scalars.text(value) for value in _block(node["list"][-1]).get("s", ())])
+    return (str(scalars.integer(node["i"][-1])),) if "i" in node else ()
+
+
+def _first_text(node: _Node | None, scalars: _Scalars) -> str | None:
+    texts = _texts(node, scalars)
+    return texts[0] if texts else None
+
+
+def _whole(node: _Node | None, scalars: _Scalars) -> int | None:
+    return scalars.integer(node["i"][-1]) if node and "i" in node else None
+
+
+def _whole_numbers(node: _Node | None, scalars: _Scalars) -> tuple[int, ...] | None:
+    if node is None:
+        return None
+    values = _block(node["list"][-1]).get("i", ()) if "list" in node else node.get("i", ())
+    return tuple([scalars.integer(value) for value in values])
+
+
+def _truth(node: _Node | None, scalars: _Scalars) -> bool:
+    """A flag, which is b by its kind but may be a number or a word."""
+    value = _attr_value(node, scalars) if node else False
+    return value.lower() in ("true", "1") if isinstance(value, str) else bool(value)
+
+
+class _Builder:
+    """Makes the model from a tree; `path` is for errors."""
+
+    def __init__(self, scalars: _Scalars, path: str) -> None:
+        self._scalars = scalars
+        self._path = path
+
+    def graph(self, node: _Node) -> Graph:
+        where = "graph"
+        ops: list[Op] = []
+        try:
+            name = self._text(node, "name")
+            where = f"graph {name!r}"
+            attrs = Attrs(_attr_nodes(node, self._scalars), self._scalars)
+            for op_node in _messages(node, "op"):
+                where = f"graph {name!r}, op number {len(ops)}"
+                op_name = self._text(op_node, "name")
+                where = f"graph {name!r}, op {op_name!r}"
+                ops.append(self._op(op_node, op_name))
+        except FormatError as error:
+            raise FormatError(f"{self._path}: {where}: {error.message}", error.hint) from None
+        return Graph(name=name, ops=tuple(ops), attrs=attrs)
+
+    def skim(self, node: _Node) -> tuple[str, list[str]]:
+        """Name of a graph and the types of its ops."""
+        try:
+            return self._text(node, "name"), [self._text(op, "type") for op in _messages(node, "op")]
+        except FormatError as error:
+            raise FormatError(f"{self._path}: {error.message}", error.hint) from None
+
+    def _op(self, node: _Node, name: str) -> Op:
+        scalars = self._scalars
+        attrs = _attr_nodes(node, scalars)
+        inputs, control_inputs = self._inputs(node)
+        original = attrs.get("_datadump_original_op_names")
+        kernel = attrs.get(f"{name}_kernelname") or attrs.get("_kernelname")
+        return Op(
+            name=name,
+            type=self._text(node, "type"),
+            id=self._integer(node, "id"),
+            inputs=inputs,
+            control_inputs=control_inputs,
+            input_descs=tuple([self._desc(desc) for desc in _messages(node, "input_desc")]),
+            output_descs=tuple([self._desc(desc) for desc in _messages(node, "output_desc")]),
+            pass_names=tuple(filter(None, _texts(attrs.get("pass_name"), scalars))),
+            original_names=None if original is None else _texts(original, scalars),
+            stream_id=self._integer(node, "stream_id"),
+            kernel_name=_first_text(kernel, scalars) or "",
+            kernel_lib=_first_text(attrs.get("_ge_attr_op_kernel_lib_name"), scalars) or "",
+            l1_fusion_group=_first_text(attrs.get("_L1_fusion_sub_graph_no"), scalars),
+            is_multiop=_truth(attrs.get("_datadump_is_multiop"), scalars),
+            parent_index=_whole(attrs.get("_parent_node_index"), scalars),
+            subgraph_names=tuple([scalars.text(value) for value in node.get("subgraph_name", ())]),
+            attrs=Attrs(attrs, scalars),
+        )
+
+    def _inputs(self, node: _Node) -> tuple[tuple[Edge | None, ...], tuple[str, ...]]:
+        data: list[Edge | None] = []
+        control: list[str] = []
+        for value in node.get("input", ()):
+            text = self._scalars.text(value)
+            producer, colon, index = text.rpartition(":")
+            if not text:
+                data.append(None)
+            elif not colon or not index.removeprefix("-").isdecimal():
+                data.append(Edge(producer=text, index=0))
+            elif index == "-1":
+                control.append(producer)
+            else:
+                data.append(Edge(producer=producer, index=int(index)))
+        return tuple(data), tuple(control)
+
+    def _desc(self, node: _Node) -> TensorDesc:
+        scalars = self._scalars
+        attrs = _attr_nodes(node, scalars)
+        shape = node.get("shape")
+        return TensorDesc(
+            dtype=self._dtype(node),
+            layout=self._text(node, "layout"),
+            shape=tuple([scalars.integer(dim) for dim in _block(shape[-1]).get("dim", ())]) if shape else (),
+            origin_layout=_first_text(attrs.get("origin_format"), scalars),
+            origin_shape=_whole_numbers(attrs.get("origin_shape"), scalars),
+            dump_origin_name=_first_text(attrs.get("_datadump_origin_name"), scalars),
+            dump_origin_index=_whole(attrs.get("_datadump_origin_output_index"), scalars),
+            dump_origin_layout=_first_text(attrs.get("_datadump_origin_format"), scalars),
+        )
+
+    def _dtype(self, node: _Node) -> str:
+        """Our name of the data type; one that has no name in our table stays as it is written."""
+        if "dtype" not in node:
+            return ""
+        word = self._scalars.word(node["dtype"][-1])
+        if word.isdecimal():  # how a writer shows a value that is newer than its own list of names
+            return BY_CODE[int(word)].name if int(word) in BY_CODE else word
+        return BY_GE_NAME[word].name if word in BY_GE_NAME else word
+
+    def _text(self, node: _Node, field: str) -> str:
+        return self._scalars.text(node[field][-1]) if field in node else ""
+
+    def _integer(self, node: _Node, field: str) -> int:
+        """A number field of a message; protobuf does not write a 0, so an absent one is 0."""
+        return self._scalars.integer(node[field][-1]) if field in node else 0
+
+
+# ---- skimming
+
+#: Names of the graphs, types of their ops that are in DATA_SOURCE_TYPES, number of ops.
+_Found: TypeAlias = tuple[list[str], set[str], int]
+
+
+def _skim_tree(data: bytes, path: str) -> _Found:
+    """Skim by a full parse, for JSON and for text in any style."""
+    root, _, scalars = _tree(data, path)
+    builder = _Builder(scalars, path)
+    names: list[str] = []
+    types: set[str] = set()
+    count = 0
+    for node in _graph_nodes(root, path):
+        name, op_types = builder.skim(node)
+        names.append(name)
+        types.update(op_types)
+        count += len(op_types)
+    return names, types, count
+
+
+# GE writes one field a line, two spaces deeper in each block. `_ODD_LINE` finds a line that is not like that or
+# whose successor is at a wrong depth; where it finds none, the text is valid and indentation tells its structure.
+# In a line at a depth of one or more, group 1 is the indentation of the block around it.
+#
+# Kernels make strings of megabytes, which the exact pattern checks character by character. The quick one jumps
+# from quote to quote and looks back at most three backslashes; more are left to the exact one. It could run over
+# the end of the line, but then the line where it stops ends with an opening quote, so that line is odd unless its
+# own string runs over its end as well, and so on: the last of them has nowhere to stop.
+_ESCAPED, _NOT_ESCAPED = r"(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))", r"(?:(?<!\\)|(?<=[^\\]\\\\))"
+_QUICK_STRING = rf'"[^"]*+(?:{_ESCAPED}"[^"]*+)*+{_NOT_ESCAPED}"'
+_NUMBER_OR_WORD = rf"-?+(?:{proto_text.WORD}|{proto_text.NUMBER})"
+_LINE = rf"(?:{proto_text.WORD}: (?:{_QUICK_STRING}\n|{_NUMBER_OR_WORD}\n|{proto_text.STRING}\n)|\}}\n)"
+_OPEN = rf"{proto_text.WORD} \{{\n"
+_ODD_LINE = re.compile(
+    rf"\n(?!  ( *+)(?:{_LINE}\1(?:  [A-Za-z_]|\}})|{_OPEN}\1(?:    [A-Za-z_]|  \}}))"
+    rf"|{_LINE}(?:[A-Za-z_]|\Z)|{_OPEN}(?:  [A-Za-z_]|\}})|\Z)"
+)
+#: What a skim looks at: 1 what it leaves to a full parse, 2 a block of the root, 3 a block in that, 4 a name in
+#: a block of the root, 5 a type in a block in that.
+_LANDMARK = re.compile(
+    rf"\n(?:(ir_version|  node|  op:)|({proto_text.WORD}) \{{"
+    rf"|  (?:({proto_text.WORD}) \{{|name: ([^\n]*+)|  type: ([^\n]*+)))"
+)
+
+
+def _skim_lines(data: bytes) -> _Found | None:
+    """Skim text by its lines; None when it is not written line by line as GE does, or is no ModelDef."""
+    text = "\n" + data.decode("latin-1")
+    too_deep = " " * (2 * proto_text.MAX_DEPTH)
+    if "\ngraph {\n" not in text or text[1] == " " or "\0" in text or too_deep in text or _ODD_LINE.search(text):
+        return None
+    names: list[str] = []
+    types: list[str] = []
+    in_graph = in_op = False
+    for match in _LANDMARK.finditer(text):
+        unusual, root_block, block, name, op_type = match.groups()
+        if unusual:
+            return None
+        if root_block:
+            in_graph, in_op = root_block == "graph", False
+            if in_graph:
+                names.append('""')
+        elif block:
+            in_op = in_graph and block == "op"
+            if in_op:
+                types.append('""')
+        elif name:
+            if in_graph:
+                names[-1] = name
+        elif in_op:
+            types[-1] = op_type
+    if not all(value[0] in "\"'" for value in (*names, *types)):
+        return None  # the full parse says what is wrong
+    found = {proto_text.string_of(value) for value in set(types)}
+    return [proto_text.string_of(value) for value in names], found, len(types)

@@ -1,0 +1,362 @@
+"""Protobuf text format without a schema: text in, a tree of `dict[str, list[value]]` out.
+
+A value is a nested dict or the raw token of a scalar, exactly as written; `string_of`, `bytes_of`, `int_of`,
+`float_of` and `bool_of` decode a token when somebody asks. Tokens hold one character per byte of the file
+(latin-1), so that positions are byte offsets and any bytes at all survive until they are decoded.
+Format: https://protobuf.dev/reference/protobuf/textformat-spec/
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias
+
+from precision_tool.lib.errors import FormatError
+
+Value: TypeAlias = "str | Message"
+Message: TypeAlias = dict[str, list[Value]]
+
+#: Blocks in blocks; GE graphs need about 10, and what decodes a value may recurse this deep without harm.
+MAX_DEPTH = 200
+
+_CUT_OFF_HINT = "Copy or dump the file again: it was probably not written to its end."
+_SYNTAX_HINT = "Check that this is an unedited protobuf text file such as ge_proto_*_Build.txt."
+
+# Everything is possessive (*+): nothing is ever tried twice, so time is linear whatever the text.
+_WS = r"[ \t\r\n\f\v]*+(?:#[^\n]*+[ \t\r\n\f\v]*+)*+"
+# STRING, WORD and NUMBER also serve those who skim a text without parsing it.
+STRING = r"""(?:"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"|'[^'\\\n]*+(?:\\[^\n][^'\\\n]*+)*+')"""
+WORD = r"[A-Za-z_][A-Za-z0-9_]*+"
+_NAME = rf"(?:{WORD}|\[[A-Za-z0-9_][A-Za-z0-9_.%/-]*+\])"
+NUMBER = r"(?:0[xX][0-9a-fA-F]++|(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fF]?+)"
+_SCALAR = rf"(?:{STRING}(?:{_WS}{STRING})*+|(?:-{_WS})?+(?:{WORD}|{NUMBER})(?![A-Za-z0-9_.]))"
+_SCALAR_LIST = rf"\[{_WS}(?:{_SCALAR}(?:{_WS},{_WS}{_SCALAR})*+{_WS})?+\]"
+
+# One token is a whole field with a scalar, or the edge of a block. Few groups, as each costs time a token:
+#   1 name
+#   2 a scalar or a list of scalars; or what opens a block: "{" "<", or a list of blocks: "[{" "[<"
+#   3 what closes a block: "}" ">", in a list of blocks also "},{" "}]"; or all the rest of a text that
+#     goes on wrongly, so that nothing can be passed over and nothing is matched after an error
+# All are empty at the end of the text.
+_OPENER = rf"(?:\[{_WS})?+[{{<]"
+_TOKEN = re.compile(
+    rf"{_WS}(?:({_NAME}){_WS}(?::{_WS}|(?={_OPENER}))({_OPENER}|{_SCALAR}|{_SCALAR_LIST})"
+    rf"|([}}>](?:{_WS},{_WS}[{{<]|{_WS}\])?+|.++)|\Z)(?:{_WS}[,;])?+",
+    re.DOTALL,
+)
+_CLOSERS = {"{": "}", "<": ">"}
+# What no token can be equal to, as the text has no NUL: lists of blocks go the slow way, and nothing closes
+# the root.
+_LIST_CLOSERS = {"{": "\0}", "<": "\0>"}
+_NEVER = "\0\0"
+
+#: An open block: what it lies in, what closes that, its field name, the number of the token that opened it.
+_Frame: TypeAlias = tuple[Message, str, str, int]
+
+_WS_RE, _NAME_RE = re.compile(_WS), re.compile(_NAME)
+_LIST_ITEM_RE = re.compile(rf"{_WS},?+{_WS}({_SCALAR})", re.DOTALL)
+_SCALAR_RE = re.compile(_SCALAR, re.DOTALL)
+_NEXT_STRING_RE = re.compile(rf"{_WS}({STRING})", re.DOTALL)
+_OPEN_STRING_RE = re.compile(r"""(?:"(?:[^"\\\n]|\\[^\n])*+|'(?:[^'\\\n]|\\[^\n])*+)\\?+""")
+_GLIMPSE_RE = re.compile(r"[A-Za-z0-9_.+-]{1,20}|[^\x00-\x7f]{1,8}|.", re.DOTALL)
+_NOT_UTF8_RE = re.compile("[\udc80-\udcff]")
+_ESCAPE_RE = re.compile(
+    r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\'\"?]))"
+)
+_PLAIN_ESCAPES = dict(zip("abfnrtv\\'\"?", "\a\b\f\n\r\t\v\\'\"?", strict=True))
+_BOOLS = dict.fromkeys(("true", "True", "t", "1"), True) | dict.fromkeys(("false", "False", "f", "0"), False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtoText:
+    """A parsed text: its fields, and notes on what the user should know of it."""
+
+    root: Message
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """Keep the cycle collector off while many objects without cycles are made; it would double the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def parse_proto_text(data: bytes | str, source: str = "<text>") -> ProtoText:
+    """Parse a whole text; `source` names it in errors.
+
+    Raises `FormatError` with line and byte offset when the text is cut off, malformed, binary or nested
+    deeper than `MAX_DEPTH`.
+    """
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    refuse_nul_bytes(raw, source)
+    start = 3 if raw.startswith(b"\xef\xbb\xbf") else 0
+    with paused_gc():
+        root = _Parser(raw.decode("latin-1"), start, source).parse()
+    return ProtoText(root=root, notes=not_utf8_notes(raw))
+
+
+def refuse_nul_bytes(raw: bytes, source: str) -> None:
+    """Raise `FormatError` when there is a NUL byte, which no text file has."""
+    nul = raw.find(b"\0")
+    if nul >= 0:
+        raise FormatError(
+            f"{source}: line {raw.count(10, 0, nul) + 1}, byte {nul}: NUL byte; "
+            "this is a binary file, or a text file with a damaged or never written part",
+            "Give a text file such as ge_proto_*_Build.txt, or copy the file again if it should be one.",
+        )
+
+
+def not_utf8_notes(raw: bytes) -> tuple[str, ...]:
+    """A note when the bytes are not UTF-8: how many, and where the first is."""
+    if raw.isascii():
+        return ()
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        count = len(_NOT_UTF8_RE.findall(raw.decode("utf-8", "surrogateescape")))
+        return (f"{count} byte(s) are not UTF-8, the first at byte {error.start}; they are shown as \\xNN",)
+    return ()
+
+
+@dataclass(slots=True)
+class _Parser:
+    """One parse: `parse` is the fast path, the rest finds out what is wrong and where."""
+
+    text: str
+    start: int
+    source: str
+
+    def parse(self) -> Message:
+        root: Message = {}
+        node, closer = root, _NEVER
+        frames: list[_Frame] = []
+        # findall makes all tuples in C; where a token lies is found again when an error asks for it.
+        for index, (name, value, mark) in enumerate(_TOKEN.findall(self.text, self.start)):
+            if name:
+                opened = value[-1]
+                if opened == "{" or opened == "<":
+                    if len(frames) == MAX_DEPTH:
+                        raise self._error(self._token_at(index), f"blocks are nested deeper than {MAX_DEPTH}")
+                    frames.append((node, closer, name, index))
+                    child: Message = {}
+                    if name in node:
+                        node[name].append(child)
+                    else:
+                        node[name] = [child]
+                    node = child
+                    closer = _CLOSERS[value] if len(value) == 1 else _LIST_CLOSERS[opened]
+                elif opened == "]":
+                    items: list[Value] = list(_pieces(_LIST_ITEM_RE, value, 1))
+                    if items:
+                        node.setdefault(name, []).extend(items)
+                elif name in node:
+                    node[name].append(value)
+                else:
+                    node[name] = [value]
+            elif mark == closer:
+                node, closer, _, _ = frames.pop()
+            elif mark:
+                # A list of blocks goes on ("}, {") or ends ("}]"); anything else does not close what is open.
+                if mark[0] not in "}>":
+                    raise self._unexpected(self._token_at(index), frames)
+                if closer[0] != "\0" or mark[0] != closer[1] or len(mark) == 1:
+                    raise self._wrong_closer(self._token_at(index), mark, closer, frames)
+                parent, parent_closer, list_name, _ = frames[-1]
+                if mark[-1] == "]":
+                    frames.pop()
+                    node, closer = parent, parent_closer
+                else:
+                    node = {}
+                    parent[list_name].append(node)
+                    closer = _LIST_CLOSERS[mark[-1]]
+        if frames:
+            raise self._cut_off(frames)
+        return root
+
+    def _token_at(self, index: int) -> int:
+        """Byte offset of a token, without the comments and spaces before it."""
+        match = next(islice(_TOKEN.finditer(self.text, self.start), index, None))
+        return match.start(1 if match[1] else 3)
+
+    def _line(self, position: int) -> int:
+        return self.text.count("\n", 0, position) + 1
+
+    def _error(self, position: int, reason: str, hint: str = _SYNTAX_HINT) -> FormatError:
+        return FormatError(f"{self.source}: line {self._line(position)}, byte {position}: {reason}", hint)
+
+    def _still_open(self, frames: list[_Frame]) -> str:
+        """Words for the open blocks, inner to outer; of many only the innermost two and the outermost."""
+        shown = [*frames[:1], *frames[1:][-2:]]
+        blocks = [f"'{name}' (line {self._line(self._token_at(token))})" for _, _, name, token in reversed(shown)]
+        return f"; still open, inner to outer: {', '.join(blocks)}" if blocks else ""
+
+    def _cut_off(self, frames: list[_Frame], where: str = "") -> FormatError:
+        return self._error(len(self.text), f"the text is cut off{where}" + self._still_open(frames), _CUT_OFF_HINT)
+
+    def _wrong_closer(self, position: int, mark: str, closer: str, frames: list[_Frame]) -> FormatError:
+        """Why `mark` cannot stand at `position`, where `closer` would close the innermost block."""
+        if not frames:
+            return self._error(position, f"{mark[0]!r} closes nothing, no block is open here")
+        if mark[0] != closer[-1]:
+            reason = f"{mark[0]!r} where {closer[-1]!r} was expected"
+        elif closer[0] != "\0":
+            reason = f"unexpected {mark[-1]!r} after {mark[0]!r}"
+        elif self._skip_space(position + 1) >= len(self.text.rstrip(" \t\r\n\f\v,")):
+            return self._cut_off(frames, " in a list of blocks")
+        else:
+            reason = "no ',' or ']' after a block of a list"
+        return self._error(position, reason + self._still_open(frames))
+
+    def _unexpected(self, position: int, frames: list[_Frame]) -> FormatError:
+        """Why no field can be read at `position`: walk through the field as far as it is right."""
+        text = self.text
+        here, expected, after = position, "a field name or the end of a block", ""
+        name = _NAME_RE.match(text, position)
+        if name:
+            here = self._skip_space(name.end())
+            expected, after = "':' or '{'", f" after {name[0]!r}"
+            if text.startswith(":", here):
+                here = self._skip_space(here + 1)
+                expected, after = "a value", f" after '{name[0]}:'"
+                if text.startswith("[", here):
+                    here, expected = self._skip_list(here + 1)
+                    after = f" in the list of {name[0]!r}"
+        if here >= len(text):
+            return self._cut_off(frames, after)
+        string = _OPEN_STRING_RE.match(text, here)
+        if string and string.end() == len(text):
+            return self._cut_off(frames, f" in a string (byte {here}){after}")
+        if string:
+            reason = f"the string does not end on its line{after}"
+        else:
+            glimpse = _GLIMPSE_RE.match(text, here)
+            found = _shown(glimpse[0] if glimpse else text[here])
+            reason = f"unexpected {found}, expected {expected}{after}"
+        return self._error(here, reason + self._still_open(frames))
+
+    def _skip_space(self, position: int) -> int:
+        match = _WS_RE.match(self.text, position)
+        return match.end() if match else position
+
+    def _skip_list(self, position: int) -> tuple[int, str]:
+        """The first place in a list where it stops being a list of scalars, and what should stand there."""
+        while True:
+            position = self._skip_space(position)
+            scalar = _SCALAR_RE.match(self.text, position)
+            if scalar is None:
+                return position, "a value"
+            position = self._skip_space(scalar.end())
+            if not self.text.startswith(",", position):
+                return position, "',' or ']'"
+            position += 1
+
+
+def _pieces(pattern: re.Pattern[str], token: str, position: int = 0) -> Iterator[str]:
+    """Group 1 of match after match without a gap, so that comments in between are not taken for content."""
+    while match := pattern.match(token, position):
+        yield match[1]
+        position = match.end()
+
+
+def _shown(raw: str) -> str:
+    """A piece of the text, which has one character per byte, as one prints it."""
+    return repr(raw.encode("latin-1").decode("utf-8", "backslashreplace"))
+
+
+# ---- tokens to values
+
+
+def string_of(token: Value) -> str:
+    """Decode a string token; bytes that are not UTF-8 become `\\xNN`, so that it can always be printed."""
+    if isinstance(token, str):
+        inner, quote = token[1:-1], token[:1]
+        if quote in "\"'" and "\\" not in inner and quote not in inner and inner.isascii():
+            return inner
+    return bytes_of(token).decode("utf-8", "backslashreplace")
+
+
+def bytes_of(token: Value) -> bytes:
+    """Decode a string token to its bytes; adjacent literals are joined."""
+    if not isinstance(token, str) or token[:1] not in ('"', "'"):
+        raise _bad_value(token, "a quoted string")
+    return b"".join(unescape(part[1:-1]) for part in _pieces(_NEXT_STRING_RE, token))
+
+
+def unescape(escaped: str) -> bytes:
+    """Bytes of a text with C escapes, one character per byte; an unknown escape stays as it is written."""
+    if "\\" in escaped:
+        escaped = _ESCAPE_RE.sub(_unescape_one, escaped)
+    return escaped.encode("latin-1")
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    octal, hexadecimal, short, long, plain = match.groups()
+    if octal:
+        return chr(int(octal, 8) & 0xFF)
+    if hexadecimal:
+        return chr(int(hexadecimal, 16))
+    if plain:
+        return _PLAIN_ESCAPES[plain]
+    code = int(short or long, 16)
+    # Code points become UTF-8 bytes like the rest of the text; beyond Unicode there is nothing to become.
+    return chr(code).encode("utf-8", "surrogatepass").decode("latin-1") if code <= 0x10FFFF else match[0]
+
+
+def _unsigned(token: str) -> str:
+    """The number without its minus sign; spaces and comments may follow the sign."""
+    space = _WS_RE.match(token, 1) if token.startswith("-") else None
+    return token[space.end() :] if space else token
+
+
+def int_of(token: Value) -> int:
+    """Decode a whole number: decimal, 0x hexadecimal or 0 octal."""
+    try:
+        if isinstance(token, str):
+            digits = _unsigned(token)
+            base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" else 10
+            value = int(digits, base)
+            return -value if token[0] == "-" else value
+    except ValueError:
+        pass
+    raise _bad_value(token, "a whole number")
+
+
+def float_of(token: Value) -> float:
+    """Decode a number; inf and nan in any case, a trailing f is allowed."""
+    try:
+        if isinstance(token, str):
+            digits = _unsigned(token)
+            if digits[:2] in ("0x", "0X"):
+                return float(int_of(token))
+            if digits[-1:] in ("f", "F") and digits.lower() != "inf":
+                digits = digits[:-1]
+            return -float(digits) if token[0] == "-" else float(digits)
+    except (ValueError, OverflowError):
+        pass
+    raise _bad_value(token, "a number")
+
+
+def bool_of(token: Value) -> bool:
+    """Decode true/True/t/1 and false/False/f/0."""
+    value = _BOOLS.get(token) if isinstance(token, str) else None
+    if value is None:
+        raise _bad_value(token, "true or false")
+    return value
+
+
+def _bad_value(token: Value, expected: str) -> FormatError:
+    shown = "a block"
+    if isinstance(token, str):
+        shown = _shown(token if len(token) <= 60 else token[:57] + "...")
+    return FormatError(f"{shown} where {expected} was expected", _SYNTAX_HINT)
