@@ -6,6 +6,7 @@ does not need. This module runs on Python 3.7, so that training environments get
 """
 
 import difflib
+import errno
 import os
 import select
 import sys
@@ -15,6 +16,8 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, TextIO
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: What shells report for a program that its reader stopped listening to.
 READER_GONE = 128 + 13
+#: What writing fails with for want of space.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 USAGE = "usage: precision-tool [--data DIR] [--work DIR] COMMAND ..."
 
@@ -28,6 +31,9 @@ DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us: there is nobody to tell
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as we run
     from precision_tool.lib.errors import PrecisionToolError
 
     try:
@@ -41,16 +47,20 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except BrokenPipeError:
         if not (_is_gone(sys.stdout) or _is_gone(sys.stderr)):  # a pipe of ours, to a worker say
             return _internal_error(arguments)
-        # Python flushes once more at exit and would complain.
-        null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             if _is_gone(stream):
-                os.dup2(null, stream.fileno())
+                _give_up(stream)
         return READER_GONE
     except ModuleNotFoundError as error:
         if error.name not in DEPENDENCIES:
             return _internal_error(arguments)
         return _fail(f"the Python package {error.name} is not installed", f"pip install {' '.join(DEPENDENCIES)}")
+    except OSError as error:
+        # What names no file is no file of ours: it is the place that standard output goes to.
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            return _internal_error(arguments)
+        _give_up(sys.stdout)
+        return _fail(f"the output cannot be written ({error.strerror})", "free some space, or send it elsewhere")
     except Exception:
         return _internal_error(arguments)
 
@@ -148,9 +158,10 @@ def _help() -> str:
 
 
 def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "error: ") -> int:
-    print(label + message, file=sys.stderr)
-    if hint:
-        print("hint: " + hint, file=sys.stderr)
+    for text in filter(None, (label + message, hint and "hint: " + hint)):
+        # Names of files may hold what terminals take for commands.
+        shown = (char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+        print("".join(shown), file=sys.stderr)
     return code
 
 
@@ -162,6 +173,13 @@ def _is_gone(stream: TextIO) -> bool:
     except (OSError, ValueError):  # replaced by something that is no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _give_up(stream: TextIO) -> None:
+    """What is still to be written to `stream` goes nowhere. Python flushes at exit, and would complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def _internal_error(arguments: List[str]) -> int:

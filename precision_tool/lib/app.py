@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import sys
 from collections.abc import Sequence
 
 from precision_tool.lib.settings import Settings
@@ -23,6 +25,9 @@ def run(word: str, argv: Sequence[str], settings: Settings) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rich.console import Console
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that has no 卷积 shows \\u5377\\u79ef
+            stream.reconfigure(errors="backslashreplace")
     from precision_tool.lib.session import Session
     from precision_tool.lib.shell.commands.base import Output
 

@@ -15,6 +15,11 @@ class PrecisionToolError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def advice(self) -> str:
+        """Message and hint as one text: for cells and lists, where both must fit in one place."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
     def __reduce__(self) -> "tuple[type, tuple[str, str]]":
         # Errors travel back from worker processes, so both parts must survive pickling.
         return (type(self), (self.message, self.hint))

@@ -72,9 +72,9 @@ class Session:
         except ComparisonStoppedError as stop:
             paths = self._write(folder, stop.results, prefix="partial_")
             kept = f"; the finished rows are in {', '.join(paths)}" if paths else ""
-            raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results) from stop
+            raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
         except BaseException:
-            _remove_if_empty(folder)
+            self.workspace.remove_empty(folder)
             raise
         paths = self._write(folder, results)
         return [
@@ -97,7 +97,7 @@ class Session:
                 write_result(str(path), result.rows, golden_address=result.golden_is_dump)
                 paths.append(str(path))
         except OutputError:
-            _remove_if_empty(folder)
+            self.workspace.remove_empty(folder)
             raise
         return paths
 
@@ -123,10 +123,3 @@ def _results_in(folder: Path) -> list[str]:
         return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith("partial_")]
     except DataNotFoundError:
         return []
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return

@@ -41,6 +41,8 @@ class Workspace:
         self.notes: List[str] = []
         # Folders still worth trying for results, best first.
         self._bases = [self.root / "temp", Path(FALLBACK_WORK_FOLDER)] if self.work is None else [self.work]
+        # Folders that were not there before, deepest first.
+        self._made: List[Path] = []
 
     # What is read
 
@@ -135,8 +137,10 @@ class Workspace:
         reasons: List[str] = []
         for base in list(self._bases):
             folder = base.joinpath(*parts)
+            missing = _missing(folder)
             reason = _try_to_write(folder)
             if reason is None:
+                self._made = missing + self._made
                 if reasons:
                     self.notes.append(f"{reasons[0]}; results go to {base} instead")
                     self._bases = self._bases[self._bases.index(base) :]
@@ -144,6 +148,12 @@ class Workspace:
             reasons.append(f"{folder} cannot be written ({reason})")
         hint = "check the folder's permissions and free space, or name another"
         raise OutputError("; ".join(reasons), f"{hint} with --work DIR")
+
+    def remove_empty(self, folder: Path) -> None:
+        """Remove a folder for results that got none, and those above it that were made for it."""
+        for path in (folder, *self._made):
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
 
     def new_compare_dir(self, now: Optional[datetime] = None) -> Path:
         """Make `vector_compare/{14-digit time}` for a new comparison; its name is never that of an older one."""
@@ -180,19 +190,24 @@ def _looks_writable(folder: Path) -> bool:
     return os.access(str(folder), os.W_OK | os.X_OK)
 
 
+def _missing(folder: Path) -> List[Path]:
+    """`folder` and the folders above it as far as they are not there, deepest first."""
+    return [path for path in (folder, *folder.parents) if not os.path.lexists(str(path))]
+
+
 def _try_to_write(folder: Path) -> Optional[str]:
     """Make `folder` and write a nameless file in it. None when that works, else why not.
 
     Permission bits tell too little: root, read-only mounts, quotas and full disks answer otherwise.
     """
-    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(str(path))]
+    missing = _missing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=str(folder)) as trial:
             trial.write(b"trial")
             trial.flush()
     except OSError as error:
-        for path in missing:  # deepest first: leave no empty folders behind
+        for path in missing:  # leave no empty folders behind
             with contextlib.suppress(OSError):
                 path.rmdir()
         return error.strerror or str(error)

@@ -11,6 +11,8 @@ from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 
 _SCALAR = "scalar"
+#: The smallest error that six digits, all that a result file has, show.
+_PRINTED = 5e-7
 #: An op made its error itself if its output is this many times as far off as its farthest input.
 _OWN_ERROR = 3.0
 #: A benchmark output this much smaller than the op's inputs is zero on paper: what is left of it is rounding.
@@ -28,6 +30,8 @@ def agrees(row: ResultRow, threshold: float) -> bool | None:
     if row.mismatches or isnan(row.cosine):
         return False
     if _SCALAR in row.reason and row.relative_euclidean_distance is not None:
+        if not row.relative_euclidean_distance and (row.max_absolute_error or 0.0) >= _PRINTED:
+            return False  # the benchmark is 0, which has no relative error, and the NPU value is not
         return row.relative_euclidean_distance <= sqrt(2 * (1 - threshold))
     return row.cosine >= threshold
 

@@ -71,7 +71,7 @@ class DumpIndex:
             try:
                 dump = open_op_dump(file.path)
             except PrecisionToolError as error:
-                op.errors.append(error.message)
+                op.errors.append(error.advice)
                 continue
             bad = dict(dump.bad_slots)
             for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
@@ -115,7 +115,7 @@ class GoldenFiles:
         try:
             return read_npy(file.path)
         except PrecisionToolError as error:
-            return Missing(error.message, damaged=True)
+            return Missing(error.advice, damaged=True)
 
 
 class GoldenDumps:

@@ -53,11 +53,10 @@ Progress = Callable[[int, int], None]
 class WorkStoppedError(PrecisionToolError):
     """The comparison ended early; `rows` are the rows that are done, the others say so."""
 
-    exit_code = 130
-
-    def __init__(self, message: str, hint: str, rows: Sequence[Comparison]) -> None:
+    def __init__(self, message: str, hint: str, rows: Sequence[Comparison], exit_code: int = 130) -> None:
         super().__init__(message, hint)
         self.rows = list(rows)
+        self.exit_code = exit_code
 
 
 # --- one pair, in a worker ------------------------------------------------------------------------------------------
@@ -317,7 +316,7 @@ def _take_over(row: Comparison, pair: Pair) -> Comparison:
 def failed_row(pair: Pair, error: BaseException) -> Comparison:
     """The row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
-        reason = error.message
+        reason = error.advice
     elif isinstance(error, MemoryError):
         reason = "not enough memory to compare this tensor"
     else:
@@ -425,6 +424,7 @@ def compare_pairs(
             f"a worker process died: {run.state()}",
             "was it killed for its memory? try fewer workers (--workers 1)",
             run.rows_so_far(pairs),
+            exit_code=2,
         ) from error
     return [row for row in rows if row is not None]
 
@@ -458,6 +458,15 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _start_worker() -> None:
     # Ctrl+C reaches the whole process group; the parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A parent that is killed cannot tell its workers, which would wait for work for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _statistics_summary(pair: Pair) -> Summary | None:

@@ -32,11 +32,10 @@ class LeafResult:
 class ComparisonStoppedError(PrecisionToolError):
     """The comparison ended early; `results` hold what is done, rows that were not reached say so."""
 
-    exit_code = 130
-
-    def __init__(self, message: str, hint: str, results: Sequence[LeafResult]) -> None:
+    def __init__(self, message: str, hint: str, results: Sequence[LeafResult], exit_code: int = 130) -> None:
         super().__init__(message, hint)
         self.results = list(results)
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +86,9 @@ def find_graph(leaf: DumpLeaf, graph: str | None, extra_folders: Sequence[str] =
     # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
     paths = graphs.find_graph_files(folders, () if graph is not None or folders else extra_folders)
     if not paths:
-        where = ", ".join(folders) or f"beside {leaf.path}"
+        where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
         raise DataNotFoundError(
-            f"no graph: no ge_proto_*_Build.txt in {where}",
+            f"no graph: no ge_proto_*_Build.txt {where}",
             "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
         )
     return graphs.choose_graph(paths, leaf)
@@ -119,6 +118,7 @@ def match_leaf(
             notes.append(f"{error.message}; ops are matched by name, fused ops stay unmatched")
     if choice is not None:
         pairs = list(match_by_graph(dumps, choice.file, side))
+        notes += [f"{os.path.basename(choice.file.path)}: {note}" for note in choice.file.notes]
         if choice.matched < choice.total:
             notes.append(f"the graph names {choice.matched} of {choice.total} dumped ops")
     else:
@@ -175,7 +175,7 @@ def compare_folders(
             rows = compare_pairs(pairs, workers=workers, executor=executor, progress=progress)
         except WorkStoppedError as stop:
             results.append(replace(result, rows=stop.rows))
-            raise ComparisonStoppedError(stop.message, stop.hint, results) from stop
+            raise ComparisonStoppedError(stop.message, stop.hint, results, stop.exit_code) from stop
         results.append(replace(result, rows=rows))
     if results:
         results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes))

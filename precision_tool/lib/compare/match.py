@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from precision_tool.lib.compare.align import Alignment, SizeMismatchError, align
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.discover.names import flatten
-from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -335,7 +335,7 @@ def _finish(
 def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
     if isinstance(tensor, Missing):
         return row
-    return replace(row, npu=tensor, shape=tensor.shape)
+    return replace(row, npu=tensor, shape=tensor.shape or (1,))
 
 
 def _pair_up(
@@ -369,6 +369,10 @@ def _pair_up(
         npu_plan=alignment.npu_plan,
         golden_plan=alignment.golden_plan,
         shape=alignment.shape,
-        error_shape=golden.shape if golden.layout == "ND" else alignment.npu_plan.logical_shape,
+        error_shape=(
+            golden.shape
+            if layouts.is_plain(golden.layout) or alignment.npu_plan.is_flat
+            else alignment.npu_plan.logical_shape
+        ),
         reason=alignment.note,
     )

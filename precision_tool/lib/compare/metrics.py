@@ -25,6 +25,10 @@ KL_FLOOR = float(np.finfo(np.float32).eps)
 _ROW = 1024
 #: A variance below this share of the squared mean is computed anew around the mean.
 _CANCELLED = 1e-3
+#: Largest magnitudes of a block between which a row's sum of squares, errors' too, is right in float32.
+_SMALLEST, _LARGEST = 1e-12, 1e17
+#: Spans of both sides between which their quotients, down to the floor, are in float32's range.
+_SMALLEST_SPAN, _LARGEST_SPAN = 1e-15, 1e15
 
 
 @dataclass(slots=True)
@@ -218,7 +222,7 @@ class Kernel:
         sums.size += x.size
         if not all(map(isfinite, ranges)):
             self._add_non_finite(sums, x, y, offset)
-        elif x.dtype == np.float32 and max(map(abs, ranges)) > 1e18:  # squares would leave float32's range
+        elif x.dtype == np.float32 and not _squares_fit(ranges):
             self._add_finite(sums, x.astype(np.float64), y.astype(np.float64), offset, ranges, both=True)
         else:
             self._add_finite(sums, x, y, offset, ranges, both=True)
@@ -250,7 +254,6 @@ class Kernel:
         sums.dot += dot
         sums.npu_squares += xx
         sums.golden_squares += yy
-        sums.error_squares += squares
         sums.pair_npu_range = (min(sums.pair_npu_range[0], x_low), max(sums.pair_npu_range[1], x_high))
         sums.pair_golden_range = (min(sums.pair_golden_range[0], y_low), max(sums.pair_golden_range[1], y_high))
 
@@ -261,6 +264,8 @@ class Kernel:
             sums.max_error = biggest
             sums.max_error_at = offset + (at if positions is None else int(positions[at]))
             sums.npu_at_max, sums.golden_at_max = float(x[at]), float(y[at])
+        if 0 < biggest < _SMALLEST:  # sides so much alike that the squares of the errors vanish in float32
+            squares = float(np.square(error, dtype=np.float64).sum())
         total = self._sums(buffers, (error, None))[0]
         np.abs(y, out=size)
         np.greater(size, ZERO_BELOW, out=flags)
@@ -272,6 +277,7 @@ class Kernel:
             np.multiply(error, size, out=error)
         else:
             np.divide(error, size, out=error)
+        sums.error_squares += squares
         sums.error_total += total
         sums.relative_total += self._sums(buffers, (error, None))[0]
         sums.max_relative = max(sums.max_relative, float(np.maximum.reduce(error)))
@@ -306,8 +312,6 @@ class Kernel:
 
     def add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
         """Adds a block to the second pass, given the complete sums of the first."""
-        if not first.count:
-            return
         with np.errstate(all="ignore"):
             if first.count < first.size:
                 finite = np.isfinite(x) & np.isfinite(y)
@@ -317,22 +321,23 @@ class Kernel:
             else:
                 self._add_deviations(sums, first.npu, x, "npu")
                 self._add_deviations(sums, first.golden, y, "golden")
-            spans = (_span(first.pair_npu_range), _span(first.pair_golden_range))
-            if not (min(spans) > 1e-30 and max(spans) < 1e30):  # their quotient would leave float32's range
+            floors = _floors(first)
+            spans = [high - low for low, high in (first.pair_npu_range, first.pair_golden_range) if high > low]
+            if spans and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN:
                 x, y = x.astype(np.float64), y.astype(np.float64)
             whole = x.size // _ROW * _ROW
             if whole:
-                self._add_scaled(sums, first, x[:whole], y[:whole])
+                self._add_scaled(sums, first, floors, x[:whole], y[:whole])
             if whole < x.size:
-                self._add_scaled(sums, first, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
+                self._add_scaled(sums, first, floors, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
 
-    def _add_scaled(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
+    def _add_scaled(self, sums: KlSums, first: Sums, floors: tuple[float, float], x: Floats, y: Floats) -> None:
         """Adds p, q and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again."""
         buffers = self._temporaries(x)
         p, q = buffers.one[: x.size], buffers.two[: x.size]
         for side, (a, limits, out) in enumerate(((x, first.pair_npu_range, p), (y, first.pair_golden_range, q))):
             np.subtract(a, a.dtype.type(limits[0]), out=out)
-            np.maximum(out, buffers.floor(side, KL_FLOOR * _span(limits))[: x.size], out=out)
+            np.maximum(out, buffers.floor(side, floors[side])[: x.size], out=out)
         p_total, q_total = self._sums(buffers, (p, None), (q, None))
         sums.p += p_total
         sums.q += q_total
@@ -354,6 +359,13 @@ def _ranges(x: Floats, y: Floats) -> tuple[float, float, float, float]:
     return float(low(x)), float(high(x)), float(low(y)), float(high(y))
 
 
+def _squares_fit(ranges: tuple[float, float, float, float]) -> bool:
+    """True if both sides are all zero or of a size whose squares float32 can add up."""
+    x_low, x_high, y_low, y_high = ranges
+    sizes = (max(-x_low, x_high), max(-y_low, y_high))
+    return all(size == 0 or _SMALLEST <= size <= _LARGEST for size in sizes)
+
+
 def _zeros(a: Floats, low: float, high: float, flags: npt.NDArray[np.bool_]) -> int:
     """How many elements are 0, given the range; `flags` is scratch."""
     if low > 0 or high < 0:
@@ -362,10 +374,20 @@ def _zeros(a: Floats, low: float, high: float, flags: npt.NDArray[np.bool_]) -> 
     return int(np.count_nonzero(flags))
 
 
-def _span(limits: tuple[float, float]) -> float:
-    """What the values of one side are scaled by; a constant tensor is all floor, whatever its value."""
-    low, high = limits
-    return high - low if high > low else 1.0
+def _floors(first: Sums) -> tuple[float, float]:
+    """Lower clamps of both sides' values, less their minimum, in the KL divergence.
+
+    A constant tensor is all floor. Any floor will do for it; the mean of the other side keeps the logarithms of the
+    quotients small, which then lose nothing.
+    """
+    sides = ((first.npu, first.pair_npu_range), (first.golden, first.pair_golden_range))
+    spans = [high - low for _, (low, high) in sides]
+    floors = [KL_FLOOR * span for span in spans]
+    for side, other in ((0, 1), (1, 0)):
+        if not spans[side] > 0:
+            mean = sides[other][0].mean - sides[other][1][0]
+            floors[side] = min(max(mean, floors[other]), spans[other]) if spans[other] > 0 else 1.0
+    return floors[0], floors[1]
 
 
 # --- from sums to metrics -------------------------------------------------------------------------------------------

@@ -243,8 +243,10 @@ def read_result(path: str) -> list[ResultRow]:
             csv.field_size_limit(_MAX_CELL)
             reader = csv.reader(file)
             header = next(reader, [])
-            if "CosineSimilarity" not in header or not {"NPUDump", "LeftOp"} & set(header):
-                raise FormatError(f"{path}: no comparison result: the first line has no CosineSimilarity column", hint)
+            absent = next((name for name in ("CosineSimilarity", "Index") if name not in header), "")
+            if absent or not {"NPUDump", "LeftOp"} & set(header):
+                column = absent or "NPUDump"
+                raise FormatError(f"{path}: no comparison result: the first line has no {column} column", hint)
             for values in reader:
                 if not values:
                     continue
@@ -265,6 +267,8 @@ def _result_row(cell: dict[str, str], line: int) -> ResultRow:
     def text(*names: str) -> str:
         return next((_untext(cell[name]) for name in names if name in cell), "")
 
+    if "CosineSimilarity" not in cell:
+        raise ValueError("it ends before the CosineSimilarity column")
     tensor_index = text("TensorIndex")
     return ResultRow(
         index=int(cell["Index"]),

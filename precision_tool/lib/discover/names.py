@@ -13,8 +13,10 @@ _DUMP_FILE = re.compile(
     r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d+)\.(?P<thread_id>\d+)\.(?P<device_id>\d+))?",
     re.ASCII,
 )
-_GOLDEN_FILE = re.compile(r"(?P<name>.+)\.(?P<index>\d{1,6})\.(?P<timestamp>\d{10,20})\.npy", re.ASCII)
-_GOLDEN_FILE_TF2 = re.compile(r"(?P<name>.+?)(?:[:_](?P<index>\d{1,6}))?\.(?P<timestamp>\d{10,20})\.npy", re.ASCII)
+_GOLDEN_FILE = re.compile(r"(?P<name>.+)\.(?P<index>\d{1,6})\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL)
+_GOLDEN_FILE_TF2 = re.compile(
+    r"(?P<name>.+?)(?:[:_](?P<index>\d{1,6}))?\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL
+)
 _GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 _FLATTEN = str.maketrans("./\\ ", "____")
@@ -56,6 +58,11 @@ def is_build_graph(name: str) -> bool:
 def is_graph_file(name: str) -> bool:
     """True for names of GE text graphs of any stage."""
     return _GRAPH_FILE.fullmatch(name) is not None
+
+
+def is_data_file(name: str) -> bool:
+    """True for names that dump files, benchmark tensors and graphs have."""
+    return parse_dump_name(name) is not None or parse_golden_name(name) is not None or is_graph_file(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,9 +33,11 @@ def list_folders(root: str) -> Iterator[tuple[str, list[str]]]:
             with os.scandir(folder) as entries:
                 below, files = [], []
                 for entry in entries:
-                    if entry.is_dir():
+                    is_folder = _is_folder(entry)
+                    if is_folder:
                         below.append(entry.path)
-                    else:
+                    # A folder in the place of a file is named, so that opening it tells what is wrong.
+                    if not is_folder or names.is_data_file(entry.name):
                         files.append(entry.name)
         except OSError as error:
             if folder == root:
@@ -45,6 +47,13 @@ def list_folders(root: str) -> Iterator[tuple[str, list[str]]]:
             stack += [(path, depth + 1) for path in sorted(below, reverse=True)]
         files.sort()
         yield folder, files
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; what opens it says so
+        return False
 
 
 def _check_folder(path: str, what: str) -> str:
@@ -84,10 +93,10 @@ def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
         real_name, suffix = file_name, ""
         stem = file_name[:-4] if file_name.endswith(".csv") else file_name
         if stem.isdigit():
-            if stem not in mapping and file_name not in mapping:
+            real_name = mapping.get(file_name) or mapping.get(stem, "")
+            if not real_name:
                 ignored.append((file_name, "a bare number that mapping.csv does not name"))
                 continue
-            real_name = mapping.get(file_name) or mapping[stem]
             suffix = ".csv" if file_name.endswith(".csv") and not real_name.endswith(".csv") else ""
         parsed = names.parse_dump_name(real_name + suffix)
         if parsed is None:
@@ -116,7 +125,7 @@ def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
 def find_run(path: str) -> Run:
     """Every folder with dump files below `path`, which may be of any level of the tree.
 
-    Of several dump times of one device, model id and step the newest is kept; `notes` names the others.
+    Of several dump times of one device the newest is kept, with all its models and steps; `notes` names the others.
     Raises DataNotFoundError when there is no dump file at all.
     """
     root = _check_folder(path, "NPU dump")

@@ -273,9 +273,10 @@ def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> Non
             source[position[axis, INNER]] = inner
             order += [position[axis, OUTER], position[axis, INNER]]
             shape += [outer.stop - outer.start, inner.stop]
-        target = out[(*(logical for _, _, logical in choice), ...)]  # with the dots a scalar is a view as well
-        # Splitting axes of a view never copies, so this writes into `out`.
-        _copy_runs(stored[(*source, ...)].transpose(order), target.reshape(shape))
+        # With the dots a scalar is a view as well; splitting axes of a view never copies: this writes into `out`.
+        taken: tuple[Any, ...] = (*source, ...)
+        target: tuple[Any, ...] = (*(logical for _, _, logical in choice), ...)
+        _copy_runs(stored[taken].transpose(order), out[target].reshape(shape))
 
 
 def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:

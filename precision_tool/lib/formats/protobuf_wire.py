@@ -104,7 +104,7 @@ class WireReader:
             return [value]
         if kind in (FIXED64, FIXED32):
             return [struct.unpack("<Q" if kind == FIXED64 else "<I", self.bytes_at(value, stop))[0]]
-        numbers = []
+        numbers: list[int] = []
         while value < stop and len(numbers) < limit:
             number, value = self.varint(value, stop)
             numbers.append(number)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, count
 from typing import TypeVar
 
 from precision_tool.lib.errors import FormatError
@@ -14,6 +15,8 @@ from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 
 _MAX_BYTES = 64 << 20
 _REQUIRED = ("input/output", "index", "data type", "shape")
+#: Columns without which a row says nothing for sure: a row that ends before them was cut off.
+_DESCRIPTION = (*_REQUIRED, "data size", "format")
 T = TypeVar("T")
 
 
@@ -49,7 +52,11 @@ def read_statistics(path: str) -> OpDump:
         if file.size > _MAX_BYTES:
             raise FormatError(f"{path}: {file.size} bytes are too many for a statistics file", "check what wrote it")
         text = file.read_at(0, file.size).decode("utf-8-sig", "backslashreplace")
-    rows = csv.reader(io.StringIO(text, newline=""))
+    # Every writer ends its lines. What follows the last end is a line that was cut off, in its last cell at best.
+    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    rows = chain(
+        csv.reader(io.StringIO(text[:end], newline="")), (row[:-1] for row in csv.reader(io.StringIO(text[end:])))
+    )
     try:
         header = [name.strip().lower() for name in next(rows)]
     except (StopIteration, csv.Error):
@@ -58,9 +65,10 @@ def read_statistics(path: str) -> OpDump:
     if missing:
         raise FormatError(f"{path}: no statistics file: column {missing[0]!r} is missing", "dump this op again")
     column = {name: position for position, name in enumerate(header)}
+    width = 1 + max(column.get(name, 0) for name in _DESCRIPTION)
     sides: dict[str, dict[int, TensorStatistics]] = {"input": {}, "output": {}}
     bad: list[tuple[str, str]] = []
-    for number, row in enumerate(rows, start=2):
+    for number, row in _numbered(rows, bad):
         if not any(cell.strip() for cell in row):
             continue
 
@@ -73,6 +81,8 @@ def read_statistics(path: str) -> OpDump:
             index = int(cell("index"))
             if side not in sides or not 0 <= index < 1 << 16:
                 raise ValueError(f"slot {cell('input/output')}:{cell('index')}")
+            if len(row) < width:
+                raise ValueError("it is cut off")
             sides[side][index] = TensorStatistics(
                 path=path,
                 dtype=_type_name(cell("data type")),
@@ -96,6 +106,17 @@ def read_statistics(path: str) -> OpDump:
         outputs=_slots(sides["output"]),
         bad_slots=tuple(bad),
     )
+
+
+def _numbered(rows: Iterator[list[str]], bad: list[tuple[str, str]]) -> Iterator[tuple[int, list[str]]]:
+    """The rows behind the header with their line numbers; those that are no CSV are added to `bad`."""
+    for number in count(2):
+        try:
+            yield number, next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            bad.append(("row", f"line {number} cannot be read: {error}"))
 
 
 def _slots(by_index: dict[int, TensorStatistics]) -> tuple[TensorStatistics | None, ...]:

@@ -20,10 +20,11 @@ from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.comparison import Comparison, Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
-from precision_tool.lib.report.text import cosine_text, plain, safe, shown_path
+from precision_tool.lib.report.text import cosine_text, plain, safe, shown_path, shown_reason
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
+    Status.COMPARED: "tensors without elements",
     Status.NO_NPU_DUMP: "ops the NPU dumped no file of (variables, constants, reshapes, …)",
     Status.NO_BENCHMARK: "tensors the benchmark does not have",
     Status.NO_ORIGINAL_OP: "tensors of ops that the compiler put in, without an original",
@@ -62,7 +63,7 @@ def source_lines(result: LeafResult) -> RenderableType:
         rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
         if len(rejected) > 3:
             rows.append(("", plain(f"nor {len(rejected) - 3} more graphs", "dim")))
-    rows += [("note", plain(note, "yellow")) for note in result.notes]
+    rows += [("note", plain(shown_reason(note), "yellow")) for note in result.notes]
     return _pairs(rows)
 
 
@@ -83,7 +84,7 @@ def overview_lines(analysis: Analysis) -> RenderableType:
         rows.append((label, plain(f"{words}: {count}", "yellow" if problem else "dim")))
         if problem:
             first = next(row for row in analysis.rows if row.cosine is None and row.status == status)
-            rows.append(("", plain(f"first: {first.op_name} {first.slot}: {first.reason}", "yellow")))
+            rows.append(("", plain(f"first: {first.op_name} {first.slot}: {shown_reason(first.reason)}", "yellow")))
     return _pairs(rows)
 
 
@@ -109,7 +110,7 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
         rows.insert(0, ("Pass:", plain(op.pass_name)))
     notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
     rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
-    title = Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"), f" ({safe(op.op_type)})")
+    title = Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"), f" ({safe(op.op_type)})" if op.op_type else "")
     return Panel(_pairs(rows), title=title, title_align="left", border_style="red" if op.is_suspect else "yellow")
 
 

@@ -24,6 +24,12 @@ def shown_path(path: str) -> str:
     return os.path.relpath(path, folder) if os.path.commonpath([folder, os.path.abspath(path)]) == folder else path
 
 
+def shown_reason(text: str) -> str:
+    """A sentence with paths in it, which lose the working folder."""
+    folder = os.path.join(os.getcwd(), "")
+    return text if folder == os.sep else text.replace(folder, "")
+
+
 def cosine_style(cosine: float | None, agrees: bool | None) -> str:
     """The colour of a cosine: dim where nothing was compared, green, or red."""
     if cosine is None or agrees is None:
