@@ -23,8 +23,9 @@ _MESSAGES = {
     "is_input_const 32 *bool/input_desc 33 *TensorDescriptor/output_desc 34 *TensorDescriptor/subgraph_name 35 *string",
     "ShapeDef": "dim 1 *int64",
     "TensorDescriptor": "name 1 string/dtype 2 string/shape 3 ShapeDef/layout 4 string/has_out_attr 9 bool/"
-    "size 10 int64/weight_size 11 int64/reuse_input 12 bool/output_tensor 13 bool/device_type 14 string/input_tensor 15 bool/"
-    "real_dim_cnt 16 int64/reuse_input_index 17 int64/data_offset 18 int64/cmps_size 19 int64/cmps_tab 20 string/"
+    "size 10 int64/weight_size 11 int64/reuse_input 12 bool/output_tensor 13 bool/device_type 14 string/"
+    "input_tensor 15 bool/real_dim_cnt 16 int64/reuse_input_index 17 int64/data_offset 18 int64/"
+    "cmps_size 19 int64/cmps_tab 20 string/"
     "cmps_tab_offset 21 int64/attr 5 *Entry",
     "ListValue": "s 2 *string/i 3 *int64/f 4 *float/b 5 *bool/bt 7 *bytes/td 8 *TensorDescriptor/val_type 20 string",
     "ListInt": "list_i 1 *int64",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from precision_tool.lib.discover import names
 from precision_tool.lib.discover.walk import list_folders
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.formats.ge_graph import GraphSkim, load_graph_file, skim_graph_file
+from precision_tool.lib.formats.ge_graph import GraphSkim, load_graph_file, peek_graph_name, skim_graph_file
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 
@@ -76,6 +76,23 @@ def load_choice(path: str, leaf: DumpLeaf, reason: str) -> GraphChoice:
     return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
 
 
+def _of_this_name(paths: Iterable[str], model_name: str, rejected: list[tuple[str, str]]) -> list[str]:
+    """The files whose first bytes show the name of the dump's model, if there are any: then the others, which are
+    added to `rejected`, need not be read. Files that do not tell are kept.
+    """
+    heads: dict[str, str | None] = {}
+    for path in paths:
+        try:
+            heads[path] = peek_graph_name(path)
+        except PrecisionToolError:
+            heads[path] = None  # reading it whole will say why
+    if not any(name is not None and is_named_by([name], model_name) for name in heads.values()):
+        return list(heads)
+    kept = [path for path, name in heads.items() if name is None or is_named_by([name], model_name)]
+    rejected += [(path, "has another graph name") for path in heads if path not in kept]
+    return kept
+
+
 def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
     """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
 
@@ -83,7 +100,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
     """
     skims: list[GraphSkim] = []
     rejected: list[tuple[str, str]] = []
-    for path in paths:
+    for path in _of_this_name(paths, leaf.model_name, rejected):
         try:
             skims.append(skim_graph_file(path))
         except PrecisionToolError as error:

@@ -108,6 +108,18 @@ def load_graph_bytes(data: bytes, path: str) -> GraphFile:
     return GraphFile(path=path, graphs=graphs, notes=notes)
 
 
+#: The beginning of a text graph as GE writes it: the name of the root graph comes first.
+_HEAD = re.compile(rb'\s*graph\s*\{\s*name:\s*("(?:[^"\\\n]|\\.)*")')
+_HEAD_BYTES = 4096
+
+
+def peek_graph_name(path: str | os.PathLike[str]) -> str | None:
+    """The name of the first graph of a text file, from its first bytes; None where they do not tell."""
+    with LocalFile(os.fspath(path)) as file:
+        match = _HEAD.match(file.read_at(0, min(_HEAD_BYTES, file.size)))
+    return None if match is None else proto_text.string_of(match[1].decode("utf-8", "backslashreplace"))
+
+
 def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
     """Find out what a graph file holds, several times as fast as loading it.
 
