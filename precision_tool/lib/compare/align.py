@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from precision_tool.lib.formats import data_types, layouts
@@ -45,7 +46,9 @@ def align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: 
     if layouts.is_plain(golden.layout):
         if layouts.is_plain(npu.layout) or not layouts.is_known(npu.layout):
             return _align_plain(npu, golden, origin_layout)
-        return _align_blocked(npu, golden, origin_layout, origin_shape)
+        # A dump as benchmark knows its own layout.
+        layout = golden.layout if layouts.is_named(golden.layout) else origin_layout
+        return _align_blocked(npu, golden, layout, origin_shape)
     if (npu.layout, npu.shape) == (golden.layout, golden.shape):
         return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), npu.shape)
     return _align_two_blocked(npu, golden, origin_layout, origin_shape)
@@ -161,14 +164,20 @@ def _align_blocked(
 def _align_two_blocked(
     npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
 ) -> Alignment:
-    """Two NPU dumps stored differently: both are read in a plain layout."""
-    shape = npu.origin_shape or golden.origin_shape or origin_shape
-    if not shape:
+    """Two NPU dumps stored differently: both are read in the first plain layout and shape that fit both."""
+    shapes = [shape for shape in (npu.origin_shape, golden.origin_shape, origin_shape) if shape]
+    if not shapes:
         raise LayoutError(f"stored as {npu.layout} and {golden.layout}, and no header gives the original shape")
-    target = (
-        origin_layout if layouts.is_named(origin_layout) else (layouts.candidate_targets(golden.layout) or ("ND",))[0]
-    )
-    plans = [layouts.plan(tensor.layout, tensor.shape, str(target), shape) for tensor in (npu, golden)]
-    if plans[0].logical_shape != plans[1].logical_shape:
-        raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape")
-    return Alignment(plans[0], plans[1], shape)
+    targets = [layout for layout in (origin_layout, npu.layout) if layout is not None and layouts.is_named(layout)]
+    targets += [*layouts.candidate_targets(golden.layout), *layouts.candidate_targets(npu.layout), "ND"]
+    reasons: list[str] = []
+    for target, shape in product(dict.fromkeys(targets), dict.fromkeys(shapes)):
+        try:
+            one, two = (layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden))
+        except LayoutError as error:
+            reasons.append(str(error))
+            continue
+        if one.logical_shape == two.logical_shape:
+            return Alignment(one, two, shape)
+    why = reasons[0] if reasons else "no layout fits both"
+    raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")

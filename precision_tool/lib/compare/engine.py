@@ -596,4 +596,5 @@ class _Run:
             self._tell(share)
 
         self._collect([pool.submit(_second_pass, part, first) for part in parts], take)
+        self._tell(_cost(pair) - 2 * share * len(parts))
         return comparer.finish(pair, first, second)

@@ -251,23 +251,31 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
         reason = dump.errors[0] if dump.errors else f"{dump.paths[0]}: the dump holds no input and no output"
         yield _without(base, Status.UNREADABLE, reason)
         return
-    # Unconnected optional inputs are dumped as slots by some releases and left out by others.
-    edges: tuple[Edge | None, ...] = op.inputs
-    if len(dump.inputs) != len(edges):
-        edges = _data_inputs(op)
+    places = _input_places(op, max(dump.inputs, default=-1) + 1)
     for slot, tensor in sorted(dump.inputs.items()):
         row = replace(base, slot=f"input:{slot}")
-        edge = edges[slot] if slot < len(edges) else None
+        edge, desc = places[slot] if slot < len(places) else (None, None)
         producer = origins.op(edge.producer) if edge is not None else None
         if edge is None or producer is None:
             missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
             continue
-        desc = op.input_descs[slot] if slot < len(op.input_descs) else None
         yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark)
     for slot, tensor in sorted(dump.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
         yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark)
+
+
+def _input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
+    """Edge and description of each input of a dump with `count` input slots.
+
+    Unconnected optional inputs are slots in the dumps of some releases and left out of those of others.
+    """
+    connected = [slot for slot, edge in enumerate(op.inputs) if edge is not None]
+    described = connected if len(op.input_descs) == len(connected) else range(len(op.input_descs))
+    descs = dict(zip(described, op.input_descs, strict=True))
+    slots = connected if count <= len(connected) else range(len(op.inputs))
+    return [(op.inputs[slot], descs.get(slot)) for slot in slots]
 
 
 # --- without a graph --------------------------------------------------------------------------------------------------

@@ -76,21 +76,28 @@ def load_choice(path: str, leaf: DumpLeaf, reason: str) -> GraphChoice:
     return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
 
 
-def _of_this_name(paths: Iterable[str], model_name: str, rejected: list[tuple[str, str]]) -> list[str]:
-    """The files whose first bytes show the name of the dump's model, if there are any: then the others, which are
-    added to `rejected`, need not be read. Files that do not tell are kept.
-    """
-    heads: dict[str, str | None] = {}
+def _by_head(paths: Iterable[str], model_name: str) -> tuple[list[str], list[str]]:
+    """The files whose first bytes show the name of the dump's model, or do not tell, and those of another name."""
+    named: list[str] = []
+    others: list[str] = []
     for path in paths:
         try:
-            heads[path] = peek_graph_name(path)
+            name = peek_graph_name(path)
         except PrecisionToolError:
-            heads[path] = None  # reading it whole will say why
-    if not any(name is not None and is_named_by([name], model_name) for name in heads.values()):
-        return list(heads)
-    kept = [path for path, name in heads.items() if name is None or is_named_by([name], model_name)]
-    rejected += [(path, "has another graph name") for path in heads if path not in kept]
-    return kept
+            name = None  # reading it whole will say why
+        (named if name is None or is_named_by([name], model_name) else others).append(path)
+    return named, others
+
+
+def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]]) -> list[GraphSkim]:
+    """What the files hold; those that cannot be read are added to `rejected`."""
+    skims = []
+    for path in paths:
+        try:
+            skims.append(skim_graph_file(path))
+        except PrecisionToolError as error:
+            rejected.append((path, error.message))
+    return skims
 
 
 def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
@@ -98,13 +105,13 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
 
     DataNotFoundError says what was found when no candidate can be read or none fits.
     """
-    skims: list[GraphSkim] = []
     rejected: list[tuple[str, str]] = []
-    for path in _of_this_name(paths, leaf.model_name, rejected):
-        try:
-            skims.append(skim_graph_file(path))
-        except PrecisionToolError as error:
-            rejected.append((path, error.message))
+    named, others = _by_head(paths, leaf.model_name)
+    skims = _skim_all(named, rejected)
+    if any(is_named_by(skim.graph_names, leaf.model_name) for skim in skims):
+        rejected += [(path, "has another graph name") for path in others]  # and need not be read
+    else:
+        skims += _skim_all(others, rejected)
     if not skims:
         why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
         raise DataNotFoundError(
