@@ -14,6 +14,9 @@ from precision_tool.lib.errors import DataNotFoundError, OutputError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.workspace import Workspace
 
+#: Of many dump folders that cannot be compared, as many reasons are told.
+_SHOWN_REASONS = 3
+
 
 class Session:
     """The state behind the commands. Nothing is read before a command asks for it."""
@@ -33,7 +36,8 @@ class Session:
         folder = space.dump_dir(0)
         if not folder.is_dir():
             raise DataNotFoundError(
-                f"{folder}: no NPU dump", "run the training script with action='dump', or name the folder with -lt"
+                f"{folder}: no NPU dump",
+                "put the NPU run's dump_path there, as the README says under Collect, or name its folder with -lt",
             )
         return str(folder)
 
@@ -45,7 +49,8 @@ class Session:
                 return str(folder)
         raise DataNotFoundError(
             f"nothing to compare {npu} with: neither {candidates[0]} nor {candidates[1]} holds data",
-            "collect benchmark tensors with tfdbg and `tf_dump`, or a second NPU run, or name a folder with -rt",
+            "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into the "
+            "second, or name a folder with -rt",
         )
 
     def compare(
@@ -59,6 +64,7 @@ class Session:
     ) -> list[Analysis]:
         """Compares two folders, writes the result files, judges the rows.
 
+        Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
         When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
         error says where.
         """
@@ -69,9 +75,10 @@ class Session:
             results = compare_folders(
                 npu, golden, graph=graph, graph_folders=(os.curdir,), workers=workers, progress=progress
             )
+            _check_any_rows(results)
         except ComparisonStoppedError as stop:
             paths = self._write(folder, stop.results, prefix="partial_")
-            kept = f"; the finished rows are in {', '.join(paths)}" if paths else ""
+            kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
             raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
         except BaseException:
             self.workspace.remove_empty(folder)
@@ -83,9 +90,13 @@ class Session:
         ]
 
     def _write(self, folder: Path, results: Sequence[LeafResult], prefix: str = "") -> list[str]:
-        paths = []
+        """The paths of the files written, one a result; empty for a result without rows, which gets no file."""
+        paths: list[str] = []
         try:
             for result in results:
+                if not result.rows:
+                    paths.append("")
+                    continue
                 leaf = result.leaf
                 parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
                 name = f"{parts or 'dump'}_" if len(results) > 1 else ""
@@ -116,6 +127,19 @@ class Session:
         else:
             paths = find_results(path)
         return [analyse(one, read_result(one), threshold) for one in paths]
+
+
+def _check_any_rows(results: Sequence[LeafResult]) -> None:
+    if any(result.rows for result in results):
+        return
+    reasons = list(dict.fromkeys(note.removeprefix("not compared: ") for result in results for note in result.notes))
+    shown = "; ".join(reasons[:_SHOWN_REASONS])
+    more = len(reasons) - _SHOWN_REASONS
+    raise DataNotFoundError(
+        f"none of {len(results)} dump folders could be compared: {shown or 'they hold no tensors'}"
+        + (f"; and {more} more reasons" if more > 0 else ""),
+        "name two folders that belong together with -lt and -rt, and their graph with -g",
+    )
 
 
 def _results_in(folder: Path) -> list[str]:

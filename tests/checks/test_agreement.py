@@ -22,6 +22,8 @@ def row(
     golden_size: float | None = None,
     reason: str = "",
     distance: float | None = None,
+    error: float | None = None,
+    is_scalar: bool = False,
     status: str = "compared",
 ) -> ResultRow:
     """A result row of one tensor."""
@@ -36,6 +38,8 @@ def row(
         golden_size=golden_size,
         reason=reason,
         relative_euclidean_distance=distance,
+        max_absolute_error=error,
+        is_scalar=is_scalar,
         status=status,
     )
 
@@ -63,8 +67,11 @@ def faults(rows: list[ResultRow], threshold: float = 0.98) -> list[tuple[Finding
         (row("a", "output:0", nan), False),
         (row("a", "output:0", 1.0, mismatches=1), False),
         # One number: 0.98 stands for a relative distance of sqrt(0.04) = 0.2.
-        (row("a", "output:0", 1.0, reason="This tensor is scalar.", distance=0.19), True),
-        (row("a", "output:0", 1.0, reason="This tensor is scalar.", distance=0.21), False),
+        (row("a", "output:0", 1.0, is_scalar=True, distance=0.19), True),
+        (row("a", "output:0", 1.0, is_scalar=True, distance=0.21), False),
+        # The benchmark is 0: there is no relative error, only an absolute one.
+        (row("a", "output:0", 1.0, is_scalar=True, distance=0.0, error=0.0), True),
+        (row("a", "output:0", 1.0, is_scalar=True, distance=0.0, error=5.0), False),
     ],
 )
 def test_agreement_of_one_tensor(tensor: ResultRow, expected: bool | None) -> None:
@@ -88,6 +95,7 @@ def test_accumulated_error_that_creeps_over_the_threshold_is_not_the_culprit() -
     assert faults(rows) == [(FindingKind.FIRST_FAULTY_OP, "op4")]
     finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
     assert ("passed over", "op2: its error is accumulated") in finding.facts
+    assert "the first op whose inputs agree" not in finding.message
 
 
 def test_an_accumulated_error_is_named_with_doubt_when_there_is_no_other() -> None:
@@ -109,7 +117,7 @@ def test_own_error_is_three_times_the_distance_of_the_inputs() -> None:
 def test_an_output_that_is_zero_on_paper_is_passed_over() -> None:
     rows = [
         row("bias_grad", "input:0", 0.9999, index=0, golden_size=1.0),
-        row("bias_grad", "output:0", 0.05, index=0, golden_size=1e-7),
+        row("bias_grad", "output:0", 0.05, index=0, golden_size=1e-7, error=1e-3),
         row("conv_grad", "input:0", 0.9999, index=1, golden_size=1.0),
         row("conv_grad", "output:0", 0.5, index=1, golden_size=0.3),
     ]
@@ -117,6 +125,17 @@ def test_an_output_that_is_zero_on_paper_is_passed_over() -> None:
     assert faults(rows[:2]) == [(FindingKind.FIRST_FAULTY_OP, "bias_grad")]
     facts = dict(find_first_fault(ops_of(rows[:2], 0.98), 0.98)[0].facts)
     assert "rounding alone" in facts["doubt"]
+
+
+def test_an_error_far_above_rounding_is_no_cancellation() -> None:
+    """The benchmark of a whole tensor may be zero, and the NPU's not."""
+    rows = [
+        row("relu", "input:0", 0.9999, index=0, golden_size=1.0),
+        row("relu", "output:0", nan, index=0, golden_size=0.0, error=5.0),
+        row("later", "input:0", 0.9999, index=1, golden_size=1.0),
+        row("later", "output:0", 0.5, index=1, golden_size=0.3),
+    ]
+    assert faults(rows) == [(FindingKind.FIRST_FAULTY_OP, "relu")]
 
 
 def test_nan_in_an_output_is_an_error_of_the_op_whatever_its_size() -> None:
@@ -146,7 +165,10 @@ def test_an_input_that_was_not_compared_is_shown() -> None:
         row("a", "input:1", None, status="no_benchmark"),
         row("a", "output:0", 0.1),
     ]
-    assert dict(find_first_fault(ops_of(rows, 0.98), 0.98)[0].facts)["inputs"] == "0: 1.000000, 1: not compared"
+    finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
+    assert dict(finding.facts)["inputs"] == "0: 1.000000, 1: not compared"
+    assert "input:1 was not compared" in dict(finding.facts)["doubt"]
+    assert "whose compared inputs agree" in finding.message
     only_output = find_first_fault(ops_of(rows[2:], 0.98), 0.98)[0]
     assert "no input of it could be compared" in only_output.message
 
@@ -169,3 +191,16 @@ def test_the_overview_counts_tensors_by_status() -> None:
     view = overview(rows, ops_of(rows, 0.98), 0.98)
     assert (view.rows, view.compared, view.below, view.ops_below) == (4, 3, 1, 1)
     assert view.not_compared == (("layout", 1),)
+
+
+@pytest.mark.parametrize(("status", "grade"), [("no_benchmark", Grade.WARNING), ("no_npu_dump", Grade.FAULT)])
+def test_an_op_that_ran_unseen_may_have_made_the_difference(status: str, grade: Grade) -> None:
+    """Fused against unfused without a graph: the faulty op has no partner, its reader shows the difference."""
+    rows = [
+        row("conv", "output:0", None, index=0, status=status),
+        row("pool", "input:0", 0.8, index=1),
+        row("pool", "output:0", 0.8, index=1),
+    ]
+    finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
+    assert (finding.kind, finding.grade) == (FindingKind.DIFFERENT_INPUT, grade)
+    assert (("not compared", "conv") in finding.facts) is (grade is Grade.WARNING)

@@ -668,3 +668,51 @@ def test_a_real_onnx_file_is_refused() -> None:
     for read in (load_graph_file, skim_graph_file):
         with pytest.raises(FormatError, match="ONNX text graph"):
             read(path)
+
+
+# ---- values that no graph holds
+
+
+def test_a_peeked_name_in_raw_utf8(tmp_path: Path) -> None:
+    for name, shown in (("图é", "图é"), ("plain", "plain"), ("q\\303\\251", "qé")):
+        path = write(tmp_path, f'graph {{\n  name: "{name}"\n}}\n')
+        assert ge_graph.peek_graph_name(path) == shown
+    path = write(tmp_path, b'graph {\n  name: "a\xff"\n}\n')
+    assert ge_graph.peek_graph_name(path) == "a\\xff"
+
+
+LONG = "9" * 5000
+
+
+@BOTH
+@pytest.mark.parametrize("fields", [
+    [("input", f"X:{LONG}")],
+    [("input", f"X:-{LONG}")],
+    [("input_desc", [("dtype", Word(LONG))])],
+    [("id", LONG)],
+    [attr("_parent_node_index", ("i", 1 << 70))],
+], ids=["index", "negative index", "dtype", "id", "attribute"])  # fmt: skip
+def test_numbers_of_thousands_of_digits(load: Any, fields: Message) -> None:
+    with pytest.raises(FormatError, match=r"graph 'g', op 'n': .*where a whole number was expected"):
+        only_op(load, *fields)
+
+
+def test_a_number_of_thousands_of_digits_in_json() -> None:
+    with pytest.raises(FormatError, match=r"^g\.json: a number in this JSON has thousands of digits"):
+        load_graph_bytes(b'{"graph": [{"op": [{"name": "n", "id": ' + LONG.encode() + b"}]}]}", "g.json")
+
+
+def test_a_hexadecimal_number_of_thousands_of_digits() -> None:
+    """Python reads it, but could not print it."""
+    text = f'graph {{ op {{ name: "n" id: 0x{"f" * 5000} }} }}'
+    with pytest.raises(FormatError, match=r"op 'n': .*where a whole number was expected"):
+        load_graph_bytes(text.encode(), "g.txt")
+
+
+@BOTH
+def test_negative_indices(load: Any) -> None:
+    op = only_op(load, ("input", "a:-1"), ("input", "b:0"), attr("_parent_node_index", ("i", -3)))
+    assert (op.inputs, op.control_inputs) == ((Edge(producer="b", index=0),), ("a",))
+    assert op.parent_index is None
+    with pytest.raises(FormatError, match="op 'n': input 'X:-5' has the index -5; only -1"):
+        only_op(load, ("input", "X:-5"))

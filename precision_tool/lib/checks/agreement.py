@@ -10,13 +10,16 @@ from math import inf, isnan, sqrt
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 
-_SCALAR = "scalar"
+#: Statuses of ops that no device op stands for, or that only pass on what others made.
+_NOT_RUN = frozenset({"no_npu_dump", "no_original_op", "no result"})
 #: The smallest error that six digits, all that a result file has, show.
 _PRINTED = 5e-7
 #: An op made its error itself if its output is this many times as far off as its farthest input.
 _OWN_ERROR = 3.0
-#: A benchmark output this much smaller than the op's inputs is zero on paper: what is left of it is rounding.
+#: A benchmark output this much smaller than the op's inputs is zero on paper.
 _CANCELLED = 1e-5
+#: What rounding in half precision can leave of it, beside the size of the inputs; a larger error is an error.
+_ROUNDING = 2.0**-6
 
 
 def agrees(row: ResultRow, threshold: float) -> bool | None:
@@ -29,10 +32,8 @@ def agrees(row: ResultRow, threshold: float) -> bool | None:
         return None
     if row.mismatches or isnan(row.cosine):
         return False
-    if _SCALAR in row.reason and row.relative_euclidean_distance is not None:
-        if not row.relative_euclidean_distance and (row.max_absolute_error or 0.0) >= _PRINTED:
-            return False  # the benchmark is 0, which has no relative error, and the NPU value is not
-        return row.relative_euclidean_distance <= sqrt(2 * (1 - threshold))
+    if row.is_scalar:
+        return distance(row) <= sqrt(2 * (1 - threshold))
     return row.cosine >= threshold
 
 
@@ -42,7 +43,9 @@ def distance(row: ResultRow) -> float:
         return 0.0
     if row.mismatches or isnan(row.cosine):
         return inf
-    if _SCALAR in row.reason and row.relative_euclidean_distance is not None:
+    if row.is_scalar and row.relative_euclidean_distance is not None:
+        if not row.relative_euclidean_distance and (row.max_absolute_error or 0.0) >= _PRINTED:
+            return inf  # the benchmark is 0, which has no relative error, and the NPU value is not
         return row.relative_euclidean_distance
     return sqrt(2 * max(0.0, 1 - row.cosine))
 
@@ -58,6 +61,7 @@ class OpAgreement:
     golden_names: str
     pass_name: str
     original_ops: str
+    rows: tuple[ResultRow, ...]
     inputs: tuple[ResultRow, ...]
     outputs: tuple[ResultRow, ...]
     inputs_agree: bool | None
@@ -85,8 +89,21 @@ class OpAgreement:
         """True if the benchmark's output is zero on paper (beside the inputs), so that only rounding is compared."""
         outputs = [row.golden_size for row in self.outputs if row.golden_size is not None]
         inputs = [row.golden_size for row in self.inputs if row.golden_size is not None]
-        mismatch = any(row.mismatches for row in self.outputs)
-        return bool(outputs and inputs) and not mismatch and max(outputs) < _CANCELLED * max(inputs)
+        if not outputs or not inputs or any(row.mismatches for row in self.outputs):
+            return False
+        error = max(row.max_absolute_error or 0.0 for row in self.outputs)
+        return max(outputs) < _CANCELLED * max(inputs) and error < _ROUNDING * max(inputs)
+
+    @property
+    def is_unseen(self) -> bool:
+        """True if the op ran on the device and no output of it was compared."""
+        statuses = {row.status for row in (self.rows if not self.outputs else self.outputs)}
+        return self.outputs_agree is None and not statuses <= _NOT_RUN
+
+    @property
+    def unknown_inputs(self) -> tuple[ResultRow, ...]:
+        """Inputs that were dumped and not compared: an error may have come in through them."""
+        return tuple(row for row in self.inputs if row.cosine is None)
 
 
 def _all_agree(rows: Iterable[ResultRow], threshold: float) -> bool | None:
@@ -113,6 +130,7 @@ def ops_of(rows: Sequence[ResultRow], threshold: float) -> list[OpAgreement]:
                 golden_names=first.golden_names,
                 pass_name=first.pass_name,
                 original_ops=first.original_ops or first.golden_names,
+                rows=tuple(of_op),
                 inputs=inputs,
                 outputs=outputs,
                 inputs_agree=_all_agree(inputs, threshold),
@@ -176,7 +194,8 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
         return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)]
     findings: list[Finding] = []
     if first_below.inputs_agree is False:
-        findings.append(_different_input(first_below, threshold))
+        unseen = [op for op in ops if op.index < first_below.index and op.is_unseen]
+        findings.append(_different_input(first_below, unseen, threshold))
     candidates = [op for op in ops if op.is_suspect or op.made_error]
     culprit = next((op for op in candidates if op.made_error and not op.is_cancelled), None)
     culprit = culprit or next((op for op in candidates if not op.is_cancelled), None)
@@ -195,19 +214,25 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
 
 
-def _different_input(op: OpAgreement, threshold: float) -> Finding:
+def _different_input(op: OpAgreement, unseen: Sequence[OpAgreement], threshold: float) -> Finding:
+    """`unseen` are earlier ops that ran and could not be compared: one of them may have made the difference."""
     row = _worst(op.inputs, threshold)
-    message = (
-        f"{row.slot} of {op.op_name} differs before any op computed wrong: "
-        "the two runs were fed different data or weights"
-    )
+    facts = [("inputs", _cosines(op.inputs))]
+    if unseen:
+        why = (
+            f"the runs were fed different data or weights, or one of {len(unseen)} ops before it that were not compared"
+        )
+        facts += [("not compared", other.op_name) for other in unseen[-3:]]
+    else:
+        why = "the two runs were fed different data or weights"
     return Finding(
         kind=FindingKind.DIFFERENT_INPUT,
-        grade=Grade.FAULT,
-        message=message,
+        grade=Grade.WARNING if unseen else Grade.FAULT,
+        message=f"{row.slot} of {op.op_name} differs before any compared op computed wrong: {why}"
+        + (" computed wrong" if unseen else ""),
         op_name=op.op_name,
         op_type=op.op_type,
-        facts=(("inputs", _cosines(op.inputs)),),
+        facts=tuple(facts),
     )
 
 
@@ -220,15 +245,25 @@ def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: f
         facts.append(("doubt", "its true output is zero beside its inputs, so this may be rounding alone"))
     elif not op.made_error:
         facts.append(("doubt", "its inputs are nearly as far off: this may be accumulated rounding"))
+    facts += [
+        ("doubt", f"{row.slot} was not compared, so the error may have come in there: {row.reason}")
+        for row in op.unknown_inputs[:3]
+    ]
     for other in passed_over[:3]:
         why = "its true output is zero beside its inputs" if other.is_cancelled else "its error is accumulated"
         facts.append(("passed over", f"{other.op_name}: {why}"))
-    if op.inputs_agree:
-        what = "the first op whose inputs agree and whose output does not"
-    elif op.inputs_agree is None:
+    if len(passed_over) > 3:
+        facts.append(("passed over", f"and {len(passed_over) - 3} more ops"))
+    if op.inputs_agree is None:
         what = "the first op whose output does not agree; no input of it could be compared"
-    else:
+    elif op.inputs_agree is False:
         what = "the first op whose output is much farther off than its inputs"
+    elif passed_over:
+        what = "the first op with an error of its own: its inputs agree, its output does not"
+    elif op.unknown_inputs:
+        what = "the first op whose compared inputs agree and whose output does not"
+    else:
+        what = "the first op whose inputs agree and whose output does not"
     return Finding(
         kind=FindingKind.FIRST_FAULTY_OP,
         grade=Grade.FAULT,

@@ -50,7 +50,9 @@ def align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: 
         layout = golden.layout if layouts.is_named(golden.layout) else origin_layout
         return _align_blocked(npu, golden, layout, origin_shape)
     if (npu.layout, npu.shape) == (golden.layout, golden.shape):
-        return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), npu.shape)
+        return _align_stored_alike(npu, golden, origin_layout, origin_shape)
+    if layouts.is_plain(npu.layout):
+        return _align_plain_with_blocked(npu, golden, origin_layout, origin_shape)
     return _align_two_blocked(npu, golden, origin_layout, origin_shape)
 
 
@@ -79,18 +81,38 @@ def _permuted(shape: tuple[int, ...], layout: str, target: str) -> tuple[int, ..
 def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alignment:
     _check_sizes(npu, golden)
     target = golden.layout if layouts.is_named(golden.layout) else origin_layout
-    if target and layouts.is_named(npu.layout) and layouts.is_named(target) and npu.layout != target:
-        shape = _permuted(npu.shape, npu.layout, target)
-        if shape is not None and shape == golden.shape:
-            plan = layouts.plan(npu.layout, npu.shape, target, shape)
-            return Alignment(plan, _golden_plan(golden, shape), shape)
+    converted = _align_permuted(npu, golden, target)
+    if converted is not None:
+        return converted
+    note = ""
+    if _squeezed(npu.shape) != _squeezed(golden.shape):
+        note = f"shapes differ, compared in storage order: NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
     if golden.fortran_order:
         shape = golden.shape
-        return Alignment(layouts.plain_plan(shape), _golden_plan(golden, shape), printed_shape(npu))
-    note = ""
-    if _squeezed(npu.shape) != _squeezed(golden.shape) and npu.layout != "ND":
-        note = f"compared in storage order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
+        return Alignment(layouts.plain_plan(shape), _golden_plan(golden, shape), printed_shape(npu), note)
     return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), printed_shape(npu), note)
+
+
+def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignment | None:
+    """Named axes in another order: the declared one, else the one that the benchmark's own shape shows."""
+    if not layouts.is_named(npu.layout):
+        return None
+    orders = [str(target)] if layouts.is_named(target) else []
+    orders += [layout for layout in layouts.plain_layouts() if layout not in orders]
+    for layout in orders:
+        shape = _permuted(npu.shape, npu.layout, layout)
+        if shape != golden.shape or (layout == npu.layout and layout == target):
+            continue
+        if layout == npu.layout or (layout != target and npu.shape == golden.shape):
+            return None  # it lies as it is
+        plan = layouts.plan(npu.layout, npu.shape, layout, shape)
+        note = "" if layout == target else f"the benchmark tensor is {layout}, the graph declares {target}"
+        return Alignment(plan, _golden_plan(golden, shape), shape, note)
+    if npu.shape != golden.shape and sorted(npu.shape) == sorted(golden.shape):
+        raise LayoutError(
+            f"axes in an unknown order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
+        )
+    return None
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -150,7 +172,9 @@ def _align_blocked(
                 continue
             return Alignment(plan, _golden_plan(golden, shape), shape, note)
         golden_plan = layouts.plain_plan(plan.logical_shape)
-        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note)
+        differ = _squeezed(shape) != _squeezed(golden.shape)
+        shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note or (shapes if differ else ""))
     why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
     known = npu.origin_shape if npu.origin_shape is not None else origin_shape
     if known is not None and prod(known) != golden.size:
@@ -159,6 +183,37 @@ def _align_blocked(
             f"benchmark {list(golden.shape)} ({golden.size} elements)"
         )
     raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
+
+
+def _align_stored_alike(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    """Two NPU dumps stored the same way: as they lie, but padding is no data and is left out where it is known."""
+    shape = npu.origin_shape or golden.origin_shape or origin_shape
+    if shape and prod(shape) < npu.size:
+        named = (str(origin_layout),) if layouts.is_named(origin_layout) else ()
+        for layout in (*named, *(layouts.candidate_targets(npu.layout) or ("ND",))):
+            try:
+                plan = layouts.plan(npu.layout, npu.shape, layout, shape)
+            except LayoutError:
+                continue
+            return Alignment(plan, plan, npu.shape)
+    return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), npu.shape)
+
+
+def _align_plain_with_blocked(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    """An NPU dump in a plain layout with one in a blocked layout: as the other way round."""
+    known = golden.origin_shape
+    if known is not None and prod(known) != npu.size:
+        raise SizeMismatchError(
+            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(known)} "
+            f"({prod(known)} elements, stored as {golden.layout} {list(golden.shape)})"
+        )
+    layout = npu.layout if layouts.is_named(npu.layout) else origin_layout
+    turned = _align_blocked(golden, npu, layout, origin_shape)
+    return Alignment(turned.golden_plan, turned.npu_plan, turned.shape, turned.note)
 
 
 def _align_two_blocked(

@@ -36,6 +36,8 @@ class DumpedOp:
     #: Files of the op that cannot be read at all.
     errors: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    #: Slots that come from a file older than one that cannot be read.
+    older: set[str] = field(default_factory=set)
     #: FFTS+ threads that dumped the op; with more than one each file holds a slice.
     threads: int = 1
 
@@ -60,9 +62,32 @@ class DumpIndex:
     def op(self, op_name: str) -> DumpedOp:
         """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
         known = self._ops.get(op_name)
-        if known is not None:
-            return known
+        if known is None:
+            known = self._ops[op_name] = self._merge(op_name, self._files[op_name])
+        return known
+
+    def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
+        """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
         files = self._files[op_name]
+        mine, nameless = [], 0
+        for file in files:
+            try:
+                inside = open_op_dump(file.path).op_name
+            except PrecisionToolError:
+                continue  # nobody's: it cannot be told whose it is
+            nameless += not inside
+            if inside == real_name:
+                mine.append(file)
+        if mine:
+            return self._merge(op_name, mine)
+        if not nameless:
+            return None
+        unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
+        unclear.errors = [f"{files[0].path}: file names spell several ops like {real_name}, and the file does not tell"]
+        return unclear
+
+    def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
+        """The tensors of `files`, newest first. A damaged one is not replaced in silence by an older one."""
         newest = files[0].name
         op = DumpedOp(op_name, newest.op_type, newest.timestamp)
         op.threads = len({file.name.thread_id for file in files})
@@ -76,12 +101,15 @@ class DumpIndex:
             bad = dict(dump.bad_slots)
             for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
                 for index, tensor in enumerate(slots):
-                    if tensor is not None:
-                        if isinstance(merged.get(index, Missing("")), Missing):
-                            merged[index] = tensor
-                    elif index not in merged and f"{side}:{index}" in bad:
-                        merged[index] = Missing(f"{file.path}: {side} {index}: {bad[f'{side}:{index}']}", damaged=True)
-        self._ops[op_name] = op
+                    slot = f"{side}:{index}"
+                    if index in merged or (tensor is None and slot not in bad):
+                        continue
+                    if tensor is None:
+                        merged[index] = Missing(f"{file.path}: {side} {index}: {bad[slot]}", damaged=True)
+                        continue
+                    merged[index] = tensor
+                    if op.errors:
+                        op.older.add(slot)
         return op
 
 

@@ -25,7 +25,7 @@ from precision_tool.lib.compare.metrics import Kernel, KlSums, Sums, finish, unr
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats import data_types, decode
 from precision_tool.lib.formats.blocks import Scratch, TensorReader
-from precision_tool.lib.formats.decode import Floats
+from precision_tool.lib.formats.decode import Numbers
 from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.layouts import Box, split_boxes
 from precision_tool.lib.model.comparison import Comparison, Pair, Status, Summary
@@ -48,6 +48,8 @@ _COMPARE_BYTES = 1 << 18
 T = TypeVar("T")
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
+#: Called with the bytes done since the call before.
+Tell = Callable[[int], None]
 
 
 class WorkStoppedError(PrecisionToolError):
@@ -79,10 +81,12 @@ class _Reader:
         assert pair.npu_plan is not None
         assert pair.golden_plan is not None
         self._scratch = scratch
-        self._dtype = decode.compute_type(data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype])
+        self._dtype, self._golden_dtype = decode.compute_types(
+            data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype]
+        )
         self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu")
         try:
-            self._golden = TensorReader(golden, pair.golden_plan, self._dtype, scratch, "golden")
+            self._golden = TensorReader(golden, pair.golden_plan, self._golden_dtype, scratch, "golden")
         except PrecisionToolError:
             self._npu.close()
             raise
@@ -106,7 +110,7 @@ class _Reader:
         """Real numbers on each side."""
         return self._size
 
-    def blocks(self, start: int, stop: int, keep: bool = False) -> Iterator[tuple[Floats, Floats, int]]:
+    def blocks(self, start: int, stop: int, keep: bool = False) -> Iterator[tuple[Numbers, Numbers, int]]:
         """(NPU, benchmark, position of the first item in box order) of the boxes `start` to `stop`.
 
         The arrays are overwritten by the next box, unless `keep` gives every box its own place in the buffers.
@@ -116,8 +120,8 @@ class _Reader:
             count = _box_size(box)
             place = position if keep else 0
             capacity = self._size if keep else count
-            x = self._scratch.floats("x", capacity, self._dtype)[place : place + count]
-            y = self._scratch.floats("y", capacity, self._dtype)[place : place + count]
+            x = self._scratch.numbers("x", capacity, self._dtype)[place : place + count]
+            y = self._scratch.numbers("y", capacity, self._golden_dtype)[place : place + count]
             if self._flat:
                 self._npu.read_flat(box[0][0], box[0][1], x)
                 self._golden.read_flat(box[0][0], box[0][1], y)
@@ -129,7 +133,7 @@ class _Reader:
                 yield x[begin:end], y[begin:end], position + begin
             position += count
 
-    def holds_values(self, values: Floats) -> bool:
+    def holds_values(self, values: Numbers) -> bool:
         """True if the NPU tensor, decoded and in order, is bit for bit `values`."""
         if values.dtype != self._dtype or values.size != self._size or not self.is_ordered:
             return False
@@ -137,7 +141,7 @@ class _Reader:
         position = 0
         for box in self.boxes:
             count = _box_size(box)
-            x = self._scratch.floats("candidate", count, self._dtype)
+            x = self._scratch.numbers("candidate", count, self._dtype)
             if self._flat:
                 self._npu.read_flat(box[0][0], box[0][1], x)
             else:
@@ -186,7 +190,7 @@ class Comparer:
         self._scratch = Scratch()
         self._kernel = Kernel()
         #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
-        self._known: Floats | None = None
+        self._known: Numbers | None = None
 
     @contextmanager
     def _open(self, pair: Pair) -> Iterator[_Reader]:
@@ -196,21 +200,27 @@ class Comparer:
         finally:
             reader.close()
 
-    def compare(self, pair: Pair) -> Comparison:
-        """The finished row of one pair."""
+    def compare(self, pair: Pair, tell: Tell | None = None) -> Comparison:
+        """The finished row of one pair. `tell` hears of the bytes of a large one as they are done."""
         self._known = None
         with self._open(pair) as reader:
             first, second = Sums(), KlSums()
-            kept: list[tuple[Floats, Floats, int]] = []
+            kept: list[tuple[Numbers, Numbers, int]] = []
             keep = reader.size <= _KEEP
+            # Each element of a tensor that is not kept is read, and told of, twice.
+            share = _cost(pair) / (2 * reader.size) if tell and not keep else 0.0
             for block in reader.blocks(0, len(reader.boxes), keep):
                 self._kernel.add_block(first, *block)
                 if keep:
                     kept.append(block)
+                elif tell:
+                    tell(int(block[0].size * share))
             for x, y, _ in kept if keep else reader.blocks(0, len(reader.boxes)):
                 self._kernel.add_second(second, first, x, y)
+                if tell and not keep:
+                    tell(int(x.size * share))
             if keep and kept and reader.is_ordered:
-                self._known = self._scratch.floats("x", reader.size, kept[0][0].dtype)
+                self._known = self._scratch.numbers("x", reader.size, kept[0][0].dtype)
             return _row(pair, reader, first, second)
 
     def equals_last(self, pair: Pair) -> bool:
@@ -335,8 +345,11 @@ def _worker_comparer() -> Comparer:
     return comparer
 
 
-def compare_bundle(bundle: list[Numbered]) -> list[tuple[int, Comparison]]:
-    """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason."""
+def compare_bundle(bundle: list[Numbered], tell: Tell | None = None) -> list[tuple[int, Comparison]]:
+    """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason.
+
+    `tell` hears of the bytes of large tensors as they are done.
+    """
     comparer = _worker_comparer()
     done: dict[object, list[Comparison]] = {}
     last: Comparison | None = None
@@ -350,7 +363,7 @@ def compare_bundle(bundle: list[Numbered]) -> list[tuple[int, Comparison]]:
                 if last is not None and last.pair.error_shape == pair.error_shape and comparer.equals_last(pair):
                     row = _take_over(last, pair)
                 else:
-                    row = last = comparer.compare(pair)
+                    row = last = comparer.compare(pair, tell)
                 same.append(row)
         except Exception as error:
             row, last = failed_row(pair, error), None
@@ -413,7 +426,7 @@ def compare_pairs(
             run.spread(list(bundles.values()), executor, workers)
         elif workers == 1 or total < _SERIAL_BYTES:
             for bundle in bundles.values():
-                run.take(compare_bundle(bundle))
+                run.compare_here(bundle)
         else:
             with _process_pool(workers) as pool:
                 run.spread(list(bundles.values()), pool, workers)
@@ -504,11 +517,16 @@ class _Run:
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
 
-    def take(self, results: list[tuple[int, Comparison]]) -> None:
-        """Keeps finished rows."""
+    def take(self, results: list[tuple[int, Comparison]], told: int = 0) -> None:
+        """Keeps finished rows, of whose bytes `told` are counted already."""
         for number, row in results:
             self._rows[number] = row
-        self._tell(sum(_cost(row.pair) for _, row in results))
+        self._tell(sum(_cost(row.pair) for _, row in results) - told)
+
+    def compare_here(self, bundle: list[Numbered]) -> None:
+        """Compares a bundle in this process."""
+        before = self._done
+        self.take(compare_bundle(bundle, self._tell), self._done - before)
 
     def state(self) -> str:
         """How far the run came, in words."""
@@ -558,10 +576,14 @@ class _Run:
         done: list[Comparison] = []
         for number, pair in bundle:
             same = [known for known in done if _storage_key(known.pair) == _storage_key(pair)]
+            before = self._done
             try:
                 row = self._equal_row(same, pair, pool) or self._row_of_parts(comparer, pair, pool)
-            except (PrecisionToolError, MemoryError, OSError) as error:
+            except BrokenProcessPool:
+                raise
+            except Exception as error:
                 self._rows[number] = failed_row(pair, error)
+                self._tell(before + _cost(pair) - self._done)
                 continue
             done.append(row)
             self._rows[number] = row

@@ -49,7 +49,13 @@ class Inputs:
 
 def find_inputs(npu: str, golden: str) -> Inputs:
     """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`."""
-    run = walk.find_run(npu)
+    try:
+        run = walk.find_run(npu)
+    except DataNotFoundError as error:
+        if os.path.isdir(npu) and walk.has_benchmark_files(npu):
+            hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
+            raise DataNotFoundError(error.message, hint) from error
+        raise
     if walk.has_benchmark_files(golden):
         benchmark = walk.find_benchmark(golden)
         return Inputs(run=run, golden=GoldenFiles(benchmark), notes=(*run.notes, *benchmark.notes))
@@ -63,14 +69,17 @@ def find_inputs(npu: str, golden: str) -> Inputs:
 
 
 def _golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
-    """The leaf of the other run that stands for the same device, model id and step."""
+    """The leaf of the other run that stands for the same device, model id and step, or for the same place.
+
+    Different steps are never taken for each other, unless each side is the one folder that was named.
+    """
     if len(other.leaves) == 1 and count == 1:
         return other.leaves[0]
     for parts in (("device", "model_id", "step"), ("device", "step"), ("step",)):
         fitting = [one for one in other.leaves if all(getattr(one, part) == getattr(leaf, part) for part in parts)]
         if len(fitting) == 1:
             return fitting[0]
-    if len(other.leaves) == count:
+    if len(other.leaves) == count and other.leaves[position].step == leaf.step:
         return other.leaves[position]
     raise DataNotFoundError(
         f"{other.root}: no dump of device {leaf.device}, model {leaf.model_id}, step {leaf.step}",
@@ -102,12 +111,19 @@ def match_leaf(
     other: DumpIndex | None = None
     side: BenchmarkSide
     if isinstance(inputs.golden, Run):
-        golden_dumps = GoldenDumps(_golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves)))
+        golden_leaf = _golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
+        golden_dumps = GoldenDumps(golden_leaf)
         other, side, root = golden_dumps.index, golden_dumps, golden_dumps.root
+        notes = [
+            f"{what} {getattr(leaf, what)} is compared with {what} {getattr(golden_leaf, what)}"
+            for what in ("device", "step")
+            if getattr(leaf, what) != getattr(golden_leaf, what)
+        ]
     else:
         side, root = inputs.golden, inputs.golden.root
+        steps = {one.step for one in inputs.run.leaves}
+        notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
     choice: GraphChoice | None = None
-    notes: list[str] = []
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None:
         try:
@@ -153,6 +169,8 @@ def compare_folders(
     found beside the dump (or in `graph_folders`) that fits. Rows that could not be compared carry the reason.
     Raises DataNotFoundError, FormatError for a graph that was asked for, and WorkStoppedError when interrupted.
     """
+    if graph is not None and not os.path.exists(graph):
+        raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
     inputs = find_inputs(npu, golden)
     results: list[LeafResult] = []
     for position, leaf in enumerate(inputs.run.leaves):

@@ -7,6 +7,7 @@ back through the `Cast` and `TransData` ops that the compiler put in and through
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,12 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 _TRANSPARENT = ("Cast", "TransData")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NO_ORIGINAL = "*"
+#: Compiler-made ops in a row that a walk back passes through at most.
+_MAX_STEPS = 64
+#: Ops of a group that a reason names.
+_NAMED = 8
+#: What manual FFTS slicing appends to op names.
+_SLICE = re.compile(r"_lxslice\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +76,45 @@ class Origins:
     """Answers which original tensor an output of an op of the graph stands for."""
 
     def __init__(self, file: GraphFile, groups: Iterable[Group]) -> None:
-        #: Ops whose output another op of their group works on: part results of one original op.
-        self._parts = {name for group in groups if len(group.ops) > 1 for name in _feeding(group)}
         self._graphs = {graph.name: graph for graph in file.graphs}
-        self._home: dict[str, Graph] = {}
-        self._ops: dict[str, Op] = {}
-        self._callers: dict[str, Op] = {}
-        for graph in file.graphs:
-            for op in graph.ops:
-                self._ops.setdefault(op.name, op)
-                self._home.setdefault(op.name, graph)
-                for name in op.subgraph_names:
-                    self._callers.setdefault(name, op)
+        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
+        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
+        #: Ops (by id) whose output another op of their group works on: part results of one original op.
+        self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
+        #: Names of original ops that are spelled alike in file names.
+        self.alike = _alike(name for op in file.ops for name in originals(op))
 
-    def op(self, name: str) -> Op | None:
-        """The op of that name in any graph of the file."""
-        return self._ops.get(name)
+    def producer(self, op: Op, edge: Edge) -> Op | None:
+        """The op that an input edge of `op` comes from; edges stay within a graph."""
+        return self._home[id(op)].by_name.get(edge.producer)
 
-    def _behind(self, op: Op, index: int) -> Edge | None:
-        """The edge that feeds what `op` only passes on; None if `op` makes its output itself."""
+    def _feeding(self, group: Group) -> set[int]:
+        """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
+        members = {id(op) for op in group.ops}
+        found = set()
+        for op in group.ops:
+            for edge in _data_inputs(op):
+                producer = self.producer(op, edge)
+                steps = 0
+                while producer is not None and producer.type in _TRANSPARENT and id(producer) not in members:
+                    steps += 1
+                    inputs = _data_inputs(producer)
+                    producer = self.producer(producer, inputs[0]) if inputs and steps < _MAX_STEPS else None
+                if producer is not None and id(producer) in members:
+                    found.add(id(producer))
+        return found
+
+    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """The op and its edge that feed what `op` only passes on; None if `op` makes its output itself."""
         if op.type in _TRANSPARENT:
-            return _data_inputs(op)[0] if _data_inputs(op) else None
+            inputs = _data_inputs(op)
+            return (op, inputs[0]) if inputs else None
         if op.type == "Data" and op.parent_index is not None:
-            caller = self._callers.get(self._home[op.name].name)
-            if caller is not None and op.parent_index < len(caller.inputs):
-                return caller.inputs[op.parent_index]
+            caller = self._callers.get(self._home[id(op)].name)
+            # Only calls run their graph once with these inputs; a loop's or a branch's differ.
+            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
+                edge = caller.inputs[op.parent_index]
+                return (caller, edge) if edge is not None else None
         if op.type in _CALLS:
             for name in op.subgraph_names:
                 sub = self._graphs.get(name)
@@ -103,30 +124,34 @@ class Origins:
                     (o for o in sub.ops if o.type == "NetOutput"), None
                 )
                 if output is not None and index < len(_data_inputs(output)):
-                    return _data_inputs(output)[index]
+                    return output, _data_inputs(output)[index]
         return None
 
     def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
         """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
         first: Origin | None = None
-        seen: set[tuple[str, int]] = set()
+        seen: set[tuple[int, int]] = set()
         start = op
-        while (op.name, index) not in seen:
-            seen.add((op.name, index))
+        while (id(op), index) not in seen:
+            seen.add((id(op), index))
             found = self._own(op, index)
             if isinstance(found, Origin):
+                if found.op_name in self.alike:
+                    why = (
+                        f"benchmark file names spell {found.op_name} like another op: whose tensor it is cannot be told"
+                    )
+                    return NoOrigin(Status.NO_BENCHMARK, why)
                 first = first or found
                 if not isinstance(benchmark.output(flatten(found.op_name), found.index), Missing):
                     return found
-            edge = self._behind(op, index)
-            producer = self._ops.get(edge.producer) if edge is not None else None
-            if edge is None or producer is None:
-                if first is not None:
-                    return first
-                if edge is not None:
-                    return NoOrigin(Status.NO_BENCHMARK, f"the graph has no op {edge.producer} to trace it back to")
-                assert isinstance(found, NoOrigin)
-                return found
+            behind = self._behind(op, index)
+            if behind is None:
+                return first or found
+            reader, edge = behind
+            producer = self.producer(reader, edge)
+            if producer is None:
+                why = f"the graph has no op {edge.producer} to trace it back to"
+                return first or NoOrigin(Status.NO_BENCHMARK, why)
             op, index = producer, edge.index
         return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
 
@@ -138,10 +163,15 @@ class Origins:
             slot = index if desc.dump_origin_index is None else desc.dump_origin_index
             return Origin(desc.dump_origin_name, slot, layout, desc.origin_shape)
         names = originals(op)
-        if op.name in self._parts:
+        if id(op) in self._parts:
             return NoOrigin(
                 Status.INTERMEDIATE, f"{op.name} is one of several ops made from {', '.join(names)}: a part result"
             )
+        if op.type == "Data":
+            caller = self._callers.get(self._home[id(op)].name)
+            if caller is not None and caller.type not in _CALLS:
+                why = f"it enters the {caller.type} {caller.name}, whose graph may run several times or not at all"
+                return NoOrigin(Status.NO_ORIGINAL_OP, why)
         if not names:
             return NoOrigin(
                 Status.NO_ORIGINAL_OP,
@@ -166,19 +196,50 @@ def _data_inputs(op: Op) -> tuple[Edge, ...]:
     return tuple(edge for edge in op.inputs if edge is not None)
 
 
-def _feeding(group: Group) -> set[str]:
-    """The ops of a group that another op of it reads."""
-    return {edge.producer for op in group.ops for edge in _data_inputs(op)} & {op.name for op in group.ops}
+def _alike(names: Iterable[str]) -> frozenset[str]:
+    """The names among `names` that another of them is flattened to the same text as."""
+    by_flat: dict[str, set[str]] = {}
+    for name in names:
+        by_flat.setdefault(flatten(name), set()).add(name)
+    return frozenset(name for alike in by_flat.values() if len(alike) > 1 for name in alike)
+
+
+def in_order(file: GraphFile) -> list[Op]:
+    """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
+    graphs = {graph.name: graph for graph in file.graphs}
+    called = {name for op in file.ops for name in op.subgraph_names}
+    roots = [graph for graph in file.graphs if graph.name not in called] or list(file.graphs[:1])
+    ops: list[Op] = []
+    done: set[str] = set()
+    stack: list[tuple[Graph, int]] = []
+    for root in [*roots, *file.graphs]:  # the second round finds graphs that only call each other
+        if root.name in done:
+            continue
+        done.add(root.name)
+        stack.append((root, 0))
+        while stack:
+            graph, position = stack.pop()
+            if position == len(graph.ops):
+                continue
+            op = graph.ops[position]
+            below = next((name for name in op.subgraph_names if name in graphs and name not in done), None)
+            if below is None:
+                ops.append(op)
+                stack.append((graph, position + 1))
+            else:
+                done.add(below)
+                stack += [(graph, position), (graphs[below], 0)]
+    return ops
 
 
 def groups_of(file: GraphFile) -> list[Group]:
-    """The ops of all graphs in groups, in the order in which a group first appears."""
+    """The ops of all graphs in groups, in the order in which a group first runs."""
     groups: dict[object, Group] = {}
-    for op in file.ops:
+    for op in in_order(file):
         names = originals(op)
         key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else frozenset(names)
         if not names and not op.l1_fusion_group:
-            key = ("inserted", op.name)
+            key = ("inserted", id(op))
         group = groups.get(key)
         if group is None:
             groups[key] = Group([op], names or (op.name,), inserted=not names)
@@ -196,41 +257,82 @@ def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) 
     """All pairs in execution order; ops without a dump are one row with the reason."""
     groups = groups_of(file)
     origins = Origins(file, groups)
-    known = {flatten(op.name) for group in groups for op in group.ops}
+    alike = _alike(op.name for op in file.ops)
+    finder = _Finder(dumps, alike)
+    known = {flatten(op.name) for op in file.ops}
     for index, group in enumerate(groups):
-        yield from _match_group(index, group, dumps, origins, benchmark)
+        yield from _match_group(index, group, finder, origins, benchmark)
     strangers = [name for name in dumps.names_by_time() if name not in known]
     for index, name in enumerate(strangers, start=len(groups)):
-        op_type = dumps.op(name).op_type
-        base = Pair(index=index, op_name=name, op_type=op_type, npu_names=name, golden_names=_NO_ORIGINAL)
-        yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+        base = Pair(
+            index=index, op_name=name, op_type=dumps.op(name).op_type, npu_names=name, golden_names=_NO_ORIGINAL
+        )
+        whole = _SLICE.sub("", name)
+        if whole != name and whole in known:
+            yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
+        else:
+            yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+
+class _Finder:
+    """The dump of an op of the graph, also where file names do not tell two ops apart."""
+
+    def __init__(self, dumps: DumpIndex, alike: frozenset[str]) -> None:
+        self._dumps = dumps
+        self._alike = alike
+        names = dumps.names_by_time()
+        self._sliced = {_SLICE.sub("", name) for name in names if _SLICE.search(name)}
+
+    def find(self, op: Op) -> DumpedOp | None:
+        """The op's dump, None if there is none."""
+        name = flatten(op.name)
+        if name not in self._dumps:
+            return None
+        if op.name not in self._alike:
+            return self._dumps.op(name)
+        return self._dumps.op_by_header(name, op.name)
+
+    def why_missing(self, op: Op) -> str:
+        """The reason for an op without a dump."""
+        if flatten(op.name) in self._sliced:
+            return f"{op.name} ({op.type}) was dumped in slices (lxslice), which are not merged"
+        return f"the NPU dumped no file of {op.name} ({op.type})"
 
 
 def _match_group(
-    index: int, group: Group, dumps: DumpIndex, origins: Origins, benchmark: BenchmarkSide
+    index: int, group: Group, finder: _Finder, origins: Origins, benchmark: BenchmarkSide
 ) -> Iterator[Pair]:
-    dumped = [op for op in group.ops if flatten(op.name) in dumps]
-    npu_names = ",".join(op.name for op in (dumped or group.ops))
+    dumped = [(op, dump) for op in group.ops if (dump := finder.find(op)) is not None]
+    npu_names = ",".join(op.name for op in ([op for op, _ in dumped] or group.ops))
     if not dumped:
-        first = group.ops[0]
-        base = _base(index, first, npu_names, group)
-        reason = "; ".join(f"the NPU dumped no file of {op.name} ({op.type})" for op in group.ops)
-        yield _without(base, Status.NO_NPU_DUMP, reason)
+        reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
+        yield _without(_base(index, group.ops[0], npu_names, group), Status.NO_NPU_DUMP, reason)
         return
-    inner: set[str] = set()
+    inner: set[int] = set()
     if group.ops[0].l1_fusion_group and len(dumped) > 2:
-        by_time = sorted(dumped, key=lambda op: dumps.op(flatten(op.name)).timestamp)
-        inner = {op.name for op in by_time[1:-1]}
-    for op in dumped:
+        inner = {id(op) for op, _ in sorted(dumped, key=lambda item: item[1].timestamp)[1:-1]}
+    for op, dump in dumped:
         base = _base(index, op, npu_names, group)
-        if op.name in inner:
+        if id(op) in inner:
             yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
             continue
-        dump = dumps.op(flatten(op.name))
-        slices = f"{op.name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
         for pair in _match_op(base, op, dump, origins, benchmark):
-            is_slice = dump.threads > 1 and pair.status is Status.SIZE_MISMATCH
-            yield replace(pair, reason=slices) if is_slice else pair
+            yield _with_dump_notes(pair, dump)
+
+
+def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
+    """The pair with what its dump files let one expect."""
+    if dump.threads > 1 and pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT):
+        slices = f"{pair.op_name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
+        return replace(pair, reason=slices)
+    if pair.slot in dump.older and pair.status is Status.COMPARED:
+        older = "this is an older dump of the op: a newer one cannot be read"
+        return replace(pair, reason=f"{pair.reason}; {older}" if pair.reason else older)
+    return pair
+
+
+def _more(count: int) -> str:
+    return f"; and {count} more" if count > 0 else ""
 
 
 def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:
@@ -247,15 +349,16 @@ def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:
 
 def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
     """Rows of one dumped op: every input, then every output."""
+    yield from (_without(base, Status.UNREADABLE, error) for error in dump.errors)
     if not dump.inputs and not dump.outputs:
-        reason = dump.errors[0] if dump.errors else f"{dump.paths[0]}: the dump holds no input and no output"
-        yield _without(base, Status.UNREADABLE, reason)
+        if not dump.errors:
+            yield _without(base, Status.UNREADABLE, f"{dump.paths[0]}: the dump holds no input and no output")
         return
     places = _input_places(op, max(dump.inputs, default=-1) + 1)
     for slot, tensor in sorted(dump.inputs.items()):
         row = replace(base, slot=f"input:{slot}")
         edge, desc = places[slot] if slot < len(places) else (None, None)
-        producer = origins.op(edge.producer) if edge is not None else None
+        producer = origins.producer(op, edge) if edge is not None else None
         if edge is None or producer is None:
             missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
@@ -288,11 +391,13 @@ def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex |
         op = dumps.op(name)
         base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=name)
         if other is not None and name not in other:
-            yield _without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
+            alone = replace(base, golden_names=_NO_ORIGINAL)
+            yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
             continue
+        yield from (_without(base, Status.UNREADABLE, error) for error in op.errors)
         if not op.inputs and not op.outputs:
-            reason = op.errors[0] if op.errors else f"{op.paths[0]}: the dump holds no input and no output"
-            yield _without(base, Status.UNREADABLE, reason)
+            if not op.errors:
+                yield _without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
             continue
         for slot, tensor in sorted(op.inputs.items()):
             row = replace(base, slot=f"input:{slot}")
@@ -343,7 +448,7 @@ def _finish(
 def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
     if isinstance(tensor, Missing):
         return row
-    return replace(row, npu=tensor, shape=tensor.shape or (1,))
+    return replace(row, npu=tensor, shape=tensor.shape)
 
 
 def _pair_up(

@@ -1,20 +1,20 @@
 """The ten metrics of formats.md §5, from two streams of blocks, in one pass and a second for KL divergence.
 
-Blocks are float32 (float64 for types float32 cannot hold). Sums are taken in float32 over short rows and in
-float64 over rows and blocks, so that the result does not depend on the tensor's size. `Sums` and `KlSums` of
-parts of a tensor add up, so one tensor can be split over workers.
+Blocks are float32 (float64 for types float32 cannot hold, integers where both sides are of 64 bits). Sums are
+taken in float32 over short rows and in float64 over rows and blocks, so that the result does not depend on the
+tensor's size. `Sums` and `KlSums` of parts of a tensor add up, so one tensor can be split over workers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite, log, nan, sqrt
-from typing import Any
+from math import frexp, inf, isfinite, log, nan, sqrt
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.formats.decode import Floats
+from precision_tool.lib.formats.decode import Floats, Numbers
 from precision_tool.lib.model.comparison import Metrics, Summary
 
 #: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
@@ -29,6 +29,22 @@ _CANCELLED = 1e-3
 _SMALLEST, _LARGEST = 1e-12, 1e17
 #: Spans of both sides between which their quotients, down to the floor, are in float32's range.
 _SMALLEST_SPAN, _LARGEST_SPAN = 1e-15, 1e15
+#: Largest magnitudes of a tensor between which sums of squares are in float64's range, however large the tensor.
+_SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
+#: Larger errors leave float64's range when they are divided by ZERO_BELOW.
+_LARGEST_ERROR = 1e290
+
+
+def _is_extreme(size: float) -> bool:
+    return size != 0 and not _SMALLEST_DOUBLE < size < _LARGEST_DOUBLE
+
+
+def _scale(size: float) -> float:
+    """The power of two that brings `size` to about 1 if it is extreme, else 1: multiplication by it is exact."""
+    if not _is_extreme(size):
+        return 1.0
+    exponent = frexp(min(size, float(np.finfo(np.float64).max)))[1]
+    return float(2.0 ** max(-1022, min(1022, -exponent)))
 
 
 @dataclass(slots=True)
@@ -77,12 +93,22 @@ class SideSums:
     @property
     def variance(self) -> float:
         """Population variance from the sums."""
-        return max(self.squares / self.count - self.mean**2, 0.0) if self.count else nan
+        return max(self.squares / self.count - self.mean * self.mean, 0.0) if self.count else nan
 
     @property
     def is_cancelled(self) -> bool:
-        """True if the variance is too small beside the mean for the sums to give it."""
-        return self.count > 0 and self.variance < _CANCELLED * self.mean**2
+        """True if the variance is too small beside the mean for the sums to give it, or the sums are out of range."""
+        return self.count > 0 and (self.scale != 1 or self.variance < _CANCELLED * self.mean * self.mean)
+
+    @property
+    def scale(self) -> float:
+        """What the values are multiplied by where their squares, or their sum, leave float64's range."""
+        return _scale(max(-self.minimum, self.maximum, 0.0))
+
+    @property
+    def centre(self) -> float:
+        """What deviations are taken from: the mean, or, where it is out of range, the middle."""
+        return self.mean if self.scale == 1 else self.minimum / 2 + self.maximum / 2
 
 
 @dataclass(slots=True)
@@ -111,6 +137,16 @@ class Sums:
     pair_npu_range: tuple[float, float] = (inf, -inf)
     pair_golden_range: tuple[float, float] = (inf, -inf)
 
+    @property
+    def error_scale(self) -> float:
+        """What the errors are multiplied by where their squares leave float64's range."""
+        return _scale(max(self.max_error, 0.0))
+
+    @property
+    def is_extreme(self) -> bool:
+        """True if products or squares leave float64's range; the second pass sums them up anew, scaled."""
+        return self.npu.scale != 1 or self.golden.scale != 1 or self.error_scale != 1
+
     def add(self, other: Sums) -> None:
         """Adds the sums of another part of the tensor; `other` must lie behind this part."""
         self.npu.add(other.npu)
@@ -136,7 +172,11 @@ _ADDED = (
 
 @dataclass(slots=True)
 class KlSums:
-    """The second pass: scaled and clamped values p and q, and variances around the mean where needed."""
+    """The second pass: scaled and clamped values p and q, and what the first pass could not add up.
+
+    These are variances around the mean where it is far from zero, and, where squares leave float64's range, products
+    and errors of values times `SideSums.scale` and `Sums.error_scale`.
+    """
 
     p: float = 0.0
     q: float = 0.0
@@ -145,6 +185,11 @@ class KlSums:
     npu_deviation_squares: float = 0.0
     golden_deviation: float = 0.0
     golden_deviation_squares: float = 0.0
+    dot: float = 0.0
+    npu_squares: float = 0.0
+    golden_squares: float = 0.0
+    error_squares: float = 0.0
+    error_total: float = 0.0
 
     def add(self, other: KlSums) -> None:
         """Adds the sums of another part of the tensor."""
@@ -208,14 +253,30 @@ class Kernel:
 
     # -- first pass -------------------------------------------------------------------------------------------------
 
-    def add_block(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
+    def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
         """Adds a block of the NPU side `x` and the benchmark `y`; `offset` is the index of its first element."""
         whole = x.size // _ROW * _ROW
+        if not (_are_floats(x) and _are_floats(y)):
+            for start, stop in ((0, whole), (whole, x.size)):
+                if start < stop:
+                    self._add_integers(sums, x[start:stop], y[start:stop], offset + start)
+            return
         with np.errstate(all="ignore"):
             if whole:
                 self._add_rows(sums, x[:whole], y[:whole], offset)
             if whole < x.size:  # less than a row: in float64, so that its one sum loses nothing
                 self._add_rows(sums, x[whole:].astype(np.float64), y[whole:].astype(np.float64), offset + whole)
+
+    def _add_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
+        """Adds a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
+        a, b = x.astype(np.float64), y.astype(np.float64)
+        error = a - b
+        # Integers are subtracted modulo 2**64, also signed from unsigned ones: right for all differences that fit.
+        # For the others, rounding of the sides is nothing beside the difference.
+        exact = (x.view(np.int64) - y.view(np.int64)).astype(np.float64)
+        np.copyto(error, exact, where=np.abs(error) < 2.0**62)
+        sums.size += x.size
+        self._add_finite(sums, a, b, offset, _ranges(a, b), both=True, exact_error=error)
 
     def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         ranges = _ranges(x, y)
@@ -236,12 +297,19 @@ class Kernel:
         ranges: tuple[float, float, float, float],
         both: bool,
         positions: npt.NDArray[np.intp] | None = None,
+        exact_error: Floats | None = None,
     ) -> None:
-        """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well."""
+        """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well.
+
+        `exact_error` is x - y where these were rounded.
+        """
         buffers = self._temporaries(x)
         error, size, flags = buffers.one[: x.size], buffers.two[: x.size], buffers.flags[: x.size]
         x_low, x_high, y_low, y_high = ranges
-        np.subtract(x, y, out=error)
+        if exact_error is None:
+            np.subtract(x, y, out=error)
+        else:
+            np.copyto(error, exact_error)
         dot, xx, yy, squares, x_total, y_total = self._sums(
             buffers, (x, y), (x, x), (y, y), (error, error), (x, None), (y, None)
         )
@@ -271,6 +339,8 @@ class Kernel:
         np.greater(size, ZERO_BELOW, out=flags)
         if not flags.all():
             # By multiplication: where= and putmask mispredict on half-zero tensors and cost seven times as much.
+            if biggest > _LARGEST_ERROR:  # the quotient would be inf, and that times zero NaN
+                np.copyto(error, 0, where=~flags)
             np.maximum(size, buffers.zero_floor[: x.size], out=size)
             np.divide(error, size, out=error)
             np.copyto(size, flags)
@@ -310,8 +380,11 @@ class Kernel:
 
     # -- second pass ------------------------------------------------------------------------------------------------
 
-    def add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
+    def add_second(self, sums: KlSums, first: Sums, x: Numbers, y: Numbers) -> None:
         """Adds a block to the second pass, given the complete sums of the first."""
+        self._add_second(sums, first, *(a if _are_floats(a) else a.astype(np.float64) for a in (x, y)))
+
+    def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
         with np.errstate(all="ignore"):
             if first.count < first.size:
                 finite = np.isfinite(x) & np.isfinite(y)
@@ -321,21 +394,36 @@ class Kernel:
             else:
                 self._add_deviations(sums, first.npu, x, "npu")
                 self._add_deviations(sums, first.golden, y, "golden")
-            floors = _floors(first)
-            spans = [high - low for low, high in (first.pair_npu_range, first.pair_golden_range) if high > low]
+            ranges = first.pair_npu_range, first.pair_golden_range
+            if first.is_extreme:
+                x, y = self._add_extreme(sums, first, x.astype(np.float64), y.astype(np.float64))
+                ranges = _scaled_ranges(first)
+            floors = _floors(first, ranges)
+            spans = [high - low for low, high in ranges if high > low]
             if spans and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN:
                 x, y = x.astype(np.float64), y.astype(np.float64)
             whole = x.size // _ROW * _ROW
             if whole:
-                self._add_scaled(sums, first, floors, x[:whole], y[:whole])
+                self._add_scaled(sums, ranges, floors, x[:whole], y[:whole])
             if whole < x.size:
-                self._add_scaled(sums, first, floors, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
+                self._add_scaled(sums, ranges, floors, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
 
-    def _add_scaled(self, sums: KlSums, first: Sums, floors: tuple[float, float], x: Floats, y: Floats) -> None:
+    def _add_extreme(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """Adds products and errors of scaled values; both sides, scaled. Rare, so plain arrays."""
+        error = np.abs(x * first.error_scale - y * first.error_scale)
+        x, y = x * first.npu.scale, y * first.golden.scale
+        sums.dot += float(np.dot(x, y))
+        sums.npu_squares += float(np.dot(x, x))
+        sums.golden_squares += float(np.dot(y, y))
+        sums.error_squares += float(np.dot(error, error))
+        sums.error_total += float(error.sum())
+        return x, y
+
+    def _add_scaled(self, sums: KlSums, ranges: _Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
         """Adds p, q and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again."""
         buffers = self._temporaries(x)
         p, q = buffers.one[: x.size], buffers.two[: x.size]
-        for side, (a, limits, out) in enumerate(((x, first.pair_npu_range, p), (y, first.pair_golden_range, q))):
+        for side, (a, limits, out) in enumerate(((x, ranges[0], p), (y, ranges[1], q))):
             np.subtract(a, a.dtype.type(limits[0]), out=out)
             np.maximum(out, buffers.floor(side, floors[side])[: x.size], out=out)
         p_total, q_total = self._sums(buffers, (p, None), (q, None))
@@ -348,7 +436,7 @@ class Kernel:
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
         if not side.is_cancelled or not a.size:
             return
-        centred = a.astype(np.float64) - side.mean
+        centred = a.astype(np.float64) * side.scale - side.centre * side.scale
         for field_name, value in (("deviation", centred.sum()), ("deviation_squares", np.dot(centred, centred))):
             setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + float(value))
 
@@ -366,40 +454,47 @@ def _squares_fit(ranges: tuple[float, float, float, float]) -> bool:
     return all(size == 0 or _SMALLEST <= size <= _LARGEST for size in sizes)
 
 
-def _zeros(a: Floats, low: float, high: float, flags: npt.NDArray[np.bool_]) -> int:
-    """How many elements are 0, given the range; `flags` is scratch."""
-    if low > 0 or high < 0:
-        return 0
-    np.equal(a, 0, out=flags)
-    return int(np.count_nonzero(flags))
+def _are_floats(a: Numbers) -> TypeGuard[Floats]:
+    return a.dtype.kind == "f"
 
 
-def _floors(first: Sums) -> tuple[float, float]:
+#: (min, max) of the NPU side and of the benchmark
+_Ranges = tuple[tuple[float, float], tuple[float, float]]
+
+
+def _scaled_ranges(first: Sums) -> _Ranges:
+    """The ranges of the pairs' values, scaled as the second pass sees them."""
+    npu, golden = first.npu.scale, first.golden.scale
+    (x_low, x_high), (y_low, y_high) = first.pair_npu_range, first.pair_golden_range
+    return (x_low * npu, x_high * npu), (y_low * golden, y_high * golden)
+
+
+def _floors(first: Sums, ranges: _Ranges) -> tuple[float, float]:
     """Lower clamps of both sides' values, less their minimum, in the KL divergence.
 
     A constant tensor is all floor. Any floor will do for it; the mean of the other side keeps the logarithms of the
     quotients small, which then lose nothing.
     """
-    sides = ((first.npu, first.pair_npu_range), (first.golden, first.pair_golden_range))
-    spans = [high - low for _, (low, high) in sides]
+    spans = [high - low for low, high in ranges]
     floors = [KL_FLOOR * span for span in spans]
     for side, other in ((0, 1), (1, 0)):
         if not spans[side] > 0:
-            mean = sides[other][0].mean - sides[other][1][0]
-            floors[side] = min(max(mean, floors[other]), spans[other]) if spans[other] > 0 else 1.0
+            values = (first.npu, first.golden)[other]
+            mean = values.mean * values.scale - ranges[other][0]  # of extreme values inf or nan: then the floor or the span will do
+            floors[side] = min(max(floors[other], mean), spans[other]) if spans[other] > 0 else 1.0
     return floors[0], floors[1]
 
 
 # --- from sums to metrics -------------------------------------------------------------------------------------------
 
 
-def cosine(first: Sums) -> float:
+def cosine(sums: Sums | KlSums) -> float:
     """Cosine of the angle between the sides: 1 if both are all zero, nan if only one is; never above 1."""
-    if first.npu_squares == 0 and first.golden_squares == 0:
+    if sums.npu_squares == 0 and sums.golden_squares == 0:
         return 1.0
-    if first.npu_squares == 0 or first.golden_squares == 0:
+    if sums.npu_squares == 0 or sums.golden_squares == 0:
         return nan
-    return max(-1.0, min(1.0, first.dot / (sqrt(first.npu_squares) * sqrt(first.golden_squares))))
+    return max(-1.0, min(1.0, sums.dot / (sqrt(sums.npu_squares) * sqrt(sums.golden_squares))))
 
 
 def kl_divergence(second: KlSums) -> float:
@@ -411,17 +506,20 @@ def kl_divergence(second: KlSums) -> float:
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:
     """The summary of one side of `size` elements."""
-    std = nan
+    mean, std = side.mean, nan
     if side.count:
         variance = side.variance
         if side.is_cancelled:
-            variance = max(deviation_squares / side.count - (deviation / side.count) ** 2, 0.0)
-        std = sqrt(variance)
+            offset = deviation / side.count
+            variance = max(deviation_squares / side.count - offset * offset, 0.0)
+            if side.scale != 1:
+                mean = side.centre + offset / side.scale
+        std = sqrt(variance) / side.scale
     return Summary(
         count=size,
         minimum=side.minimum if side.count else nan,
         maximum=side.maximum if side.count else nan,
-        mean=side.mean,
+        mean=mean,
         std=std,
         nan_count=side.nan_count,
         positive_inf_count=side.positive_inf_count,
@@ -470,22 +568,26 @@ def _mismatch_metrics(first: Sums, shape: tuple[int, ...]) -> Metrics:
 def _metrics(first: Sums, second: KlSums, shape: tuple[int, ...]) -> Metrics:
     """Metrics over the finite elements; if there are none, every element is the same NaN or Inf on both sides."""
     count = first.count
-    distance, golden_norm = sqrt(first.error_squares), sqrt(first.golden_squares)
+    sums: Sums | KlSums = first
+    error_scale = golden_scale = 1.0
+    if first.is_extreme:
+        sums, error_scale, golden_scale = second, first.error_scale, first.golden.scale
+    distance, golden_norm = sqrt(sums.error_squares), sqrt(sums.golden_squares)
     return Metrics(
-        cosine=1.0 if first.size == 1 or not count else cosine(first),
+        cosine=1.0 if first.size == 1 or not count else cosine(sums),
         max_absolute_error=max(first.max_error, 0.0),
         accumulated_relative_error=first.relative_total,
-        relative_euclidean_distance=distance / golden_norm if golden_norm else 0.0,
+        relative_euclidean_distance=distance / golden_norm * (golden_scale / error_scale) if golden_norm else 0.0,
         kullback_leibler_divergence=kl_divergence(second) if count else 0.0,
-        mean_absolute_error=first.error_total / max(count, 1),
-        root_mean_square_error=distance / sqrt(max(count, 1)),
+        mean_absolute_error=sums.error_total / max(count, 1) / error_scale,
+        root_mean_square_error=distance / sqrt(max(count, 1)) / error_scale,
         max_relative_error=first.max_relative,
         mean_relative_error=first.relative_total / max(count, 1),
         max_error_index=unravel(first.max_error_at, shape) if first.max_error > 0 else None,
         npu_at_max_error=first.npu_at_max,
         golden_at_max_error=first.golden_at_max,
         is_scalar=first.size == 1,
-        both_zero=count > 0 and first.npu_squares == 0 and first.golden_squares == 0,
+        both_zero=count > 0 and sums.npu_squares == 0 and sums.golden_squares == 0,
     )
 
 

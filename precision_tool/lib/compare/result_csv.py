@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import isnan
 from typing import TextIO
 
@@ -26,16 +27,38 @@ _METRIC_COLUMNS = (
     "KullbackLeiblerDivergence", "StandardDeviation", "MeanAbsoluteError", "RootMeanSquareError",
     "MaxRelativeError", "MeanRelativeError",
 )  # fmt: skip
+#: The fields of `Metrics` and their columns. StandardDeviation holds parts of the summaries.
+_METRIC_FIELDS = {
+    "cosine": "CosineSimilarity",
+    "max_absolute_error": "MaxAbsoluteError",
+    "accumulated_relative_error": "AccumulatedRelativeError",
+    "relative_euclidean_distance": "RelativeEuclideanDistance",
+    "kullback_leibler_divergence": "KullbackLeiblerDivergence",
+    "mean_absolute_error": "MeanAbsoluteError",
+    "root_mean_square_error": "RootMeanSquareError",
+    "max_relative_error": "MaxRelativeError",
+    "mean_relative_error": "MeanRelativeError",
+    "npu_at_max_error": "NPUAtMaxError",
+    "golden_at_max_error": "GroundTruthAtMaxError",
+}
+#: The fields of `Summary` and their columns, which begin with the side.
+_SUMMARY_FIELDS = {
+    "minimum": "Min", "maximum": "Max", "mean": "Mean", "std": "Std",
+    "nan_count": "NaN", "positive_inf_count": "PosInf", "negative_inf_count": "NegInf", "zero_count": "Zeros",
+}  # fmt: skip
 #: Our columns, after the vendor's.
 EXTRA_COLUMNS = (
     "Status", "PassName", "OriginalOps", "GroundTruthTensor", "MaxErrorIndex", "NPUAtMaxError",
     "GroundTruthAtMaxError", "NonFiniteMismatches",
-    *(f"{side}{name}" for side in ("NPU", "GroundTruth")
-      for name in ("Min", "Max", "Mean", "Std", "NaN", "PosInf", "NegInf", "Zeros")),
+    *(f"{side}{name}" for side in ("NPU", "GroundTruth") for name in _SUMMARY_FIELDS.values()),
 )  # fmt: skip
 #: A cell that a spreadsheet would take for a formula starts with one of these.
 _FORMULA_START = ("=", "+", "-", "@", "%", "\t", "\r")
 _MAX_CELL = 1 << 20
+#: As many names a cell lists: every row of a group of ops names them all, and groups may have hundreds.
+_MAX_NAMES = 32
+#: What the vendor, and we, say of a single number instead of a failure.
+_SCALAR_NOTE = "This tensor is scalar"
 
 
 def columns(*, npu_address: bool, golden_address: bool) -> list[str]:
@@ -53,7 +76,16 @@ def _number(value: float) -> str:
 
 def _text(value: str) -> str:
     """A text cell that no spreadsheet runs as a formula."""
-    return f"'{value}" if value.startswith(_FORMULA_START) else value
+    # Texts that only look escaped are escaped as well, so that they are read back as they were.
+    return f"'{value}" if value.lstrip("'").startswith(_FORMULA_START) else value
+
+
+def _short(names: str) -> str:
+    """Names joined with commas; of too many the first ones, and how many more there are."""
+    more = names.count(",") + 1 - _MAX_NAMES
+    if more <= 0:
+        return names
+    return ",".join([*names.split(",", _MAX_NAMES - 1)[:-1], f"… (+{more + 1} more)"])
 
 
 def _small(value: float) -> str:
@@ -114,10 +146,10 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[s
     return [
         str(pair.index),
         _text(pair.op_type) or NO_RESULT,
-        _text(pair.npu_names),
+        _text(_short(pair.npu_names)),
         _type_cell(pair.npu if compared else None),
         *([address(pair.npu)] if npu_address else []),
-        _text(pair.golden_names),
+        _text(_short(pair.golden_names)),
         _type_cell(pair.golden if compared else None),
         *([address(pair.golden)] if golden_address else []),
         _text(pair.tensor_index) or NO_RESULT,
@@ -126,7 +158,7 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[s
         _text(row.note),
         str(pair.status),
         _text(",".join(pair.pass_names)),
-        _text(",".join(pair.original_names)),
+        _text(_short(",".join(pair.original_names))),
         _text(pair.golden_tensor),
         _list(metrics.max_error_index) if metrics and metrics.max_error_index is not None else "",
         f"{metrics.npu_at_max_error:.9g}" if metrics and metrics.max_error_index is not None else "",
@@ -195,8 +227,15 @@ class ResultRow:
     pass_name: str = ""
     original_ops: str = ""
     mismatches: int = 0
+    #: The tensor is a single number, of which a cosine says nothing.
+    is_scalar: bool = False
     #: Largest finite |value| of the benchmark tensor.
     golden_size: float | None = None
+    golden_tensor: str = ""
+    shape: tuple[int, ...] | None = None
+    max_error_index: tuple[int, ...] | None = None
+    npu_dtype: str = ""
+    golden_dtype: str = ""
     line: int = 0
     cells: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -219,14 +258,25 @@ def _as_number(text: str) -> float | None:
     return float(text)
 
 
+def _as_indices(text: str) -> tuple[int, ...] | None:
+    """A cell like `[8,28]`."""
+    if not re.fullmatch(r"\[(\d+(,\s*\d+)*)?\]", text, re.ASCII):
+        return None
+    return tuple(int(part) for part in text[1:-1].split(",") if part)
+
+
 def _size_of(low: float | None, high: float | None) -> float | None:
     if low is None or high is None or isnan(low) or isnan(high):
         return None
     return max(abs(low), abs(high))
 
 
+def _known(text: str) -> str:
+    return "" if text == NO_RESULT else text
+
+
 def _untext(text: str) -> str:
-    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA_START) else text
+    return text[1:] if text.startswith("'") and text.lstrip("'").startswith(_FORMULA_START) else text
 
 
 def read_result(path: str) -> list[ResultRow]:
@@ -242,7 +292,7 @@ def read_result(path: str) -> list[ResultRow]:
         with open(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
             csv.field_size_limit(_MAX_CELL)
             reader = csv.reader(file)
-            header = next(reader, [])
+            header = _unique(next(reader, []))
             absent = next((name for name in ("CosineSimilarity", "Index") if name not in header), "")
             if absent or not {"NPUDump", "LeftOp"} & set(header):
                 column = absent or "NPUDump"
@@ -250,8 +300,7 @@ def read_result(path: str) -> list[ResultRow]:
             for values in reader:
                 if not values:
                     continue
-                # The first of two columns of one name (DataType, Address) is the NPU's.
-                cell = dict(reversed(list(zip(header, values, strict=False))))
+                cell = dict(zip(header, values, strict=False))
                 try:
                     rows.append(_result_row(cell, reader.line_num))
                 except ValueError as error:
@@ -263,28 +312,40 @@ def read_result(path: str) -> list[ResultRow]:
     return rows
 
 
+def _unique(header: Sequence[str]) -> list[str]:
+    """The columns under names of their own: of two DataType, or Address, the second is the benchmark's."""
+    first = {name: position for position, name in reversed(list(enumerate(header)))}
+    return [name if first[name] == position else f"GroundTruth{name}" for position, name in enumerate(header)]
+
+
 def _result_row(cell: dict[str, str], line: int) -> ResultRow:
     def text(*names: str) -> str:
         return next((_untext(cell[name]) for name in names if name in cell), "")
 
     if "CosineSimilarity" not in cell:
         raise ValueError("it ends before the CosineSimilarity column")
-    tensor_index = text("TensorIndex")
+    tensor_index, reason = text("TensorIndex"), text("CompareFailReason")
     return ResultRow(
         index=int(cell["Index"]),
         op_type=text("OpType"),
-        npu_names=text("NPUDump", "LeftOp"),
-        golden_names=text("GroundTruth", "RightOp"),
-        tensor_index="" if tensor_index == NO_RESULT else tensor_index,
+        npu_names=_short(text("NPUDump", "LeftOp")),
+        golden_names=_short(text("GroundTruth", "RightOp")),
+        tensor_index=_known(tensor_index),
         cosine=_as_number(cell.get("CosineSimilarity", "")),
         max_absolute_error=_as_number(cell.get("MaxAbsoluteError", "")),
         relative_euclidean_distance=_as_number(cell.get("RelativeEuclideanDistance", "")),
-        reason=text("CompareFailReason"),
+        reason=reason,
         status=text("Status"),
         pass_name=text("PassName"),
-        original_ops=text("OriginalOps"),
+        original_ops=_short(text("OriginalOps")),
         mismatches=int(cell.get("NonFiniteMismatches") or 0),
+        is_scalar=_SCALAR_NOTE in reason,
         golden_size=_size_of(_as_number(cell.get("GroundTruthMin", "")), _as_number(cell.get("GroundTruthMax", ""))),
+        golden_tensor=text("GroundTruthTensor"),
+        shape=_as_indices(cell.get("Shape", "")),
+        max_error_index=_as_indices(cell.get("MaxErrorIndex", "")),
+        npu_dtype=_known(cell.get("DataType", "")),
+        golden_dtype=_known(cell.get("GroundTruthDataType", "")),
         line=line,
         cells=cell,
     )
@@ -296,8 +357,8 @@ def row_of(row: Comparison, line: int = 0) -> ResultRow:
     return ResultRow(
         index=row.pair.index,
         op_type=row.pair.op_type,
-        npu_names=row.pair.npu_names,
-        golden_names=row.pair.golden_names,
+        npu_names=_short(row.pair.npu_names),
+        golden_names=_short(row.pair.golden_names),
         tensor_index=row.pair.tensor_index,
         cosine=None if metrics is None else metrics.cosine,
         max_absolute_error=None if metrics is None else metrics.max_absolute_error,
@@ -305,11 +366,81 @@ def row_of(row: Comparison, line: int = 0) -> ResultRow:
         reason=row.note,
         status=str(row.pair.status),
         pass_name=",".join(row.pair.pass_names),
-        original_ops=",".join(row.pair.original_names),
+        original_ops=_short(",".join(row.pair.original_names)),
         mismatches=0 if metrics is None else metrics.non_finite_mismatches,
+        is_scalar=metrics is not None and metrics.is_scalar,
         golden_size=None if row.golden is None else _size_of(row.golden.minimum, row.golden.maximum),
+        golden_tensor=row.pair.golden_tensor,
+        shape=row.pair.shape,
+        max_error_index=None if metrics is None else metrics.max_error_index,
+        npu_dtype="" if metrics is None else _type_cell(row.pair.npu),
+        golden_dtype="" if metrics is None else _type_cell(row.pair.golden),
         line=line,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowNumbers:
+    """The fields of `Metrics` and of both sides' `Summary` by name; None where the file has none."""
+
+    metrics: dict[str, object] | None
+    npu: dict[str, object] | None
+    golden: dict[str, object] | None
+
+
+def numbers_of(row: Comparison) -> RowNumbers:
+    """The numbers of a fresh comparison."""
+    metrics, npu, golden = (None if part is None else asdict(part) for part in (row.metrics, row.npu, row.golden))
+    return RowNumbers(metrics=metrics, npu=npu, golden=golden)
+
+
+def read_numbers(row: ResultRow) -> RowNumbers:
+    """The numbers of a row that was read, as far as the file has them. FormatError names a cell that holds none."""
+    npu, golden = _read_summary(row, "NPU"), _read_summary(row, "GroundTruth")
+    means = re.fullmatch(r"\((.*);(.*)\),\((.*);(.*)\)", row.cells.get("StandardDeviation", ""))
+    if means is not None:  # all that the vendor's files tell of the two sides
+        places = ((npu, "mean"), (npu, "std"), (golden, "mean"), (golden, "std"))
+        for (side, name), text in zip(places, means.groups(), strict=True):
+            if side[name] is None:
+                side[name] = _cell_number(row, "StandardDeviation", text)
+    return RowNumbers(metrics=_read_metrics(row, npu, golden), npu=_none_if_empty(npu), golden=_none_if_empty(golden))
+
+
+def _cell_number(row: ResultRow, column: str, text: str) -> float | None:
+    try:
+        return _as_number(text)
+    except ValueError as error:
+        raise FormatError(
+            f"line {row.line} of the result file: {column} is no number: {text[:40]!r}", "run `vc` or `ac -c` again"
+        ) from error
+
+
+def _read_summary(row: ResultRow, side: str) -> dict[str, object]:
+    values: dict[str, object] = dict.fromkeys(one.name for one in fields(Summary))
+    for name, column in _SUMMARY_FIELDS.items():
+        value = _cell_number(row, side + column, row.cells.get(side + column, ""))
+        values[name] = int(value) if value is not None and name.endswith("_count") else value
+    return values
+
+
+def _read_metrics(row: ResultRow, npu: dict[str, object], golden: dict[str, object]) -> dict[str, object] | None:
+    values: dict[str, object] = dict.fromkeys(one.name for one in fields(Metrics))
+    for name, column in _METRIC_FIELDS.items():
+        values[name] = _cell_number(row, column, row.cells.get(column, ""))
+    if _none_if_empty(values) is None:
+        return None
+    zero_scalar = row.is_scalar and all(side[name] == 0 for side in (npu, golden) for name in ("minimum", "maximum"))
+    return values | {
+        "max_error_index": row.max_error_index,
+        "first_mismatch_index": row.max_error_index if row.mismatches else None,
+        "non_finite_mismatches": row.mismatches if "NonFiniteMismatches" in row.cells else None,
+        "is_scalar": row.is_scalar,
+        "both_zero": zero_scalar or row.cells["CosineSimilarity"] == "1.0",
+    }
+
+
+def _none_if_empty(values: dict[str, object]) -> dict[str, object] | None:
+    return None if all(value is None for value in values.values()) else values
 
 
 def find_results(folder: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_tool.lib.discover import names
 from precision_tool.lib.discover.walk import list_folders
@@ -69,9 +69,32 @@ def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
     return model_name in flat or (model_name.endswith("_0") and model_name[:-2] in flat)
 
 
+def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
+    """The graph of the dump's model among several in one file, with the subgraphs it reaches.
+
+    It is the one named like the model folder, else the one that names most of the dumped ops.
+    """
+    called = {name for op in file.ops for name in op.subgraph_names}
+    roots = [graph for graph in file.graphs if graph.name not in called]
+    if len(roots) < 2:
+        return file
+    below = {graph.name: graph for graph in file.graphs}
+    parts = []
+    for root in roots:
+        reached = {root.name: root}
+        waiting = [root]
+        while waiting:
+            names_below = [name for op in waiting.pop().ops for name in op.subgraph_names]
+            fresh = {name: below[name] for name in names_below if name in below and name not in reached}
+            reached.update(fresh)
+            waiting += fresh.values()
+        parts.append(replace(file, graphs=tuple(reached.values())))
+    return max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
+
+
 def load_choice(path: str, leaf: DumpLeaf, reason: str) -> GraphChoice:
     """A graph that somebody chose by name, with its share of the dump."""
-    file = load_graph_file(path)
+    file = of_model(load_graph_file(path), leaf)
     total = len({dump.name.op_name for dump in leaf.files})
     return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
 
@@ -127,7 +150,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
             rejected.append((skim.path, f"has only {skim.op_count} ops"))
             continue
         try:
-            file = load_graph_file(skim.path)
+            file = of_model(load_graph_file(skim.path), leaf)
         except PrecisionToolError as error:
             rejected.append((skim.path, error.message))
             continue

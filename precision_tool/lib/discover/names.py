@@ -15,7 +15,7 @@ _DUMP_FILE = re.compile(
 )
 _GOLDEN_FILE = re.compile(r"(?P<name>.+)\.(?P<index>\d{1,6})\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL)
 _GOLDEN_FILE_TF2 = re.compile(
-    r"(?P<name>.+?)(?:[:_](?P<index>\d{1,6}))?\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL
+    r"(?P<name>.+?)(?::(?P<index>\d{1,6}))?\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL
 )
 _GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
@@ -42,11 +42,20 @@ def parse_dump_name(name: str) -> tuple[DumpName, bool] | None:
 
 
 def parse_golden_name(name: str) -> tuple[str, int, int] | None:
-    """`(flattened op name, output index, timestamp)` of a golden `.npy` name, None if it is none."""
+    """`(flattened op name, output index, timestamp)` of a golden `.npy` name, None if it is none.
+
+    A name without an index stands for output 0; what its own last digits may mean, `numbered_output` tells.
+    """
     match = _GOLDEN_FILE.fullmatch(name) or _GOLDEN_FILE_TF2.fullmatch(name)
     if match is None:
         return None
     return flatten(match["name"]), int(match["index"] or 0), int(match["timestamp"])
+
+
+def numbered_output(name: str) -> tuple[str, int] | None:
+    """`conv_1` read as output 1 of `conv`: TF2's dumper flattens the `:` of tensor names; None without digits."""
+    stem, _, digits = name.rpartition("_")
+    return (stem, int(digits)) if stem and digits.isascii() and digits.isdigit() and len(digits) < 7 else None
 
 
 def is_build_graph(name: str) -> bool:

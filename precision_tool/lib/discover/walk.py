@@ -135,10 +135,10 @@ def find_run(path: str) -> Run:
             f"{path}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
             "collect dump data with action='dump' in the training script, or name another folder",
         )
-    newest: dict[str, str] = {}
+    newest: dict[tuple[str, str], str] = {}
     for leaf in leaves:
-        newest[leaf.device] = max(newest.get(leaf.device, ""), leaf.time)
-    kept = [leaf for leaf in leaves if leaf.time == newest[leaf.device] or not leaf.time]
+        newest[_series(leaf)] = max(newest.get(_series(leaf), ""), leaf.time)
+    kept = [leaf for leaf in leaves if leaf.time == newest[_series(leaf)]]
     skipped = sorted({leaf.time for leaf in leaves} - {leaf.time for leaf in kept})
     notes = []
     if len(kept) < len(leaves):
@@ -147,6 +147,11 @@ def find_run(path: str) -> Run:
             "name one of them to compare it"
         )
     return Run(root=root, leaves=tuple(sorted(kept, key=_leaf_order)), notes=tuple(notes))
+
+
+def _series(leaf: DumpLeaf) -> tuple[str, str]:
+    """Leaves of one series are the same run repeated: one dump path and device, at different times."""
+    return leaf.path.rsplit(f"{os.sep}{leaf.time}{os.sep}", 1)[0] if leaf.time else leaf.path, leaf.device
 
 
 def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
@@ -160,6 +165,7 @@ def find_benchmark(path: str) -> Benchmark:
     """The golden `.npy` files below `path`. Raises DataNotFoundError when there is none."""
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}
+    numbered: list[BenchmarkFile] = []
     ignored: list[tuple[str, str]] = []
     older = 0
     for folder, file_names in list_folders(root):
@@ -171,6 +177,11 @@ def find_benchmark(path: str) -> Benchmark:
                 ignored.append((file_name, "not named op.index.timestamp.npy"))
                 continue
             op_name, index, timestamp = parsed
+            other_reading = names.numbered_output(op_name) if file_name.count(".") == 2 else None
+            if other_reading is not None:
+                path_of = os.path.join(folder, file_name)
+                stem, number = other_reading
+                numbered.append(BenchmarkFile(path=path_of, op_name=stem, index=number, timestamp=timestamp))
             known = files.get((op_name, index))
             if known is not None:
                 older += 1
@@ -184,8 +195,14 @@ def find_benchmark(path: str) -> Benchmark:
             f"{path}: no benchmark tensor (op.index.timestamp.npy) below this folder",
             "collect them with tfdbg and `tf_dump`, or name another folder",
         )
-    notes = (f"older dumps of the same benchmark tensors left out: {older}",) if older else ()
-    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=notes)
+    for file in sorted(numbered, key=lambda file: -file.timestamp):
+        files.setdefault((file.op_name, file.index), file)
+    notes = [f"older dumps of the same benchmark tensors left out: {older}"] if older else []
+    if ignored:
+        notes.append(
+            f".npy files not named op.index.timestamp.npy, left out: {len(ignored)}, the first {ignored[0][0]}"
+        )
+    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes))
 
 
 def has_benchmark_files(path: str) -> bool:

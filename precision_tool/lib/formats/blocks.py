@@ -8,15 +8,18 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.formats import data_types, decode
-from precision_tool.lib.formats.decode import Floats
+from precision_tool.lib.formats.data_types import DataType
+from precision_tool.lib.formats.decode import Numbers
 from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.layouts import Box, copy_box, storage_slices
 from precision_tool.lib.model.tensor import Plan, Tensor
 
 #: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
 _WHOLE_READ = 4 << 20
+#: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
+_PROBE_BYTES = 1 << 16
 
 
 class Scratch:
@@ -32,14 +35,35 @@ class Scratch:
             array = self._arrays[name] = np.empty(count + 64, np.uint8)
         return array[:count]
 
-    def floats(self, name: str, count: int, dtype: np.dtype) -> Floats:
+    def numbers(self, name: str, count: int, dtype: np.dtype) -> Numbers:
         """`count` items of `dtype`, their content undefined."""
-        floats: Floats = self.bytes(name, count * dtype.itemsize).view(dtype)
-        return floats
+        numbers: Numbers = self.bytes(name, count * dtype.itemsize).view(dtype)
+        return numbers
+
+
+def _is_packed(file: LocalFile, tensor: Tensor, data_type: DataType) -> bool:
+    """False where a type below eight bits takes a byte an element, as in some dumps.
+
+    Their length does not tell: sizes are rounded up (to 32 bytes, say), so that packed bytes may be as many as the
+    elements or more. A byte an element it is only if each byte is a code of the type, its upper bits copies of the
+    sign or zero, and the bytes behind those that would be packed are no padding, which is zero. Packed data of any
+    size hardly ever looks like that, so the first bytes of both places decide.
+    """
+    packed_size = data_type.byte_size(tensor.size)
+    if tensor.nbytes < tensor.size or tensor.size <= packed_size:
+        return True
+    codes, behind = (
+        np.frombuffer(file.read_at(tensor.offset + start, min(_PROBE_BYTES, tensor.size - start)), np.uint8)
+        for start in (0, packed_size)
+    )
+    is_code = codes < 1 << data_type.bits
+    if data_type.name in ("int4", "int2"):
+        is_code |= codes >= 256 - (1 << (data_type.bits - 1))
+    return not (is_code.all() and behind.any())
 
 
 class TensorReader:
-    """Reads boxes of one tensor as `dtype` (float32 or float64) in the logical order of `plan`."""
+    """Reads boxes of one tensor as `dtype` (a float, or its own 64-bit integer) in the logical order of `plan`."""
 
     def __init__(self, tensor: Tensor, plan: Plan, dtype: np.dtype, scratch: Scratch, name: str) -> None:
         self._tensor = tensor
@@ -52,15 +76,20 @@ class TensorReader:
         self._scratch = scratch
         self._name = name
         self._bits = self._type.bits // self._reals
-        packed = self._type.bits < 8 and not (tensor.nbytes == tensor.size > 1)
-        if self._type.bits < 8 and not packed:
-            self._bits = 8
+        self._file = LocalFile(tensor.path)
+        packed = False
+        if self._type.bits < 8:
+            try:
+                packed = _is_packed(self._file, tensor, self._type)
+            except PrecisionToolError:
+                self._file.close()
+                raise
+            self._bits = self._bits if packed else 8
         self._decode = decode.decoder(self._type, packed=packed, big_endian=tensor.big_endian)
         # Stored just as it is computed with: read straight into the caller's buffer.
         self._is_direct = (
             self._type.decode == "numpy" and np.dtype(self._type.numpy_name) == dtype and not tensor.big_endian
         )
-        self._file = LocalFile(tensor.path)
         self._raw: npt.NDArray[np.uint8] | None = None
         self.is_flat = self._plan.is_flat
 
@@ -68,7 +97,7 @@ class TensorReader:
         """Closes the file."""
         self._file.close()
 
-    def _read_run(self, start: int, count: int, out: Floats) -> None:
+    def _read_run(self, start: int, count: int, out: Numbers) -> None:
         """`count` stored items from item `start`, decoded."""
         if start * self._bits % 8:
             raise FormatError(
@@ -87,18 +116,18 @@ class TensorReader:
             self._file.read_into(self._tensor.offset + offset, raw.data)
         self._decode(raw, out)
 
-    def read_flat(self, start: int, stop: int, out: Floats) -> None:
+    def read_flat(self, start: int, stop: int, out: Numbers) -> None:
         """The items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
         self._read_run(start, stop - start, out)
 
-    def read_box(self, box: Box, out: Floats) -> None:
+    def read_box(self, box: Box, out: Numbers) -> None:
         """The items of `box` in logical order into `out` (flat, as long as the box)."""
         plan = self._plan
         slices = storage_slices(plan, box)
         shape = tuple(part.stop - part.start for part in slices)
         count = prod(shape)
         target = out.reshape([stop - start for start, stop in box])
-        stored = self._scratch.floats(f"{self._name}.stored", count, self._dtype)
+        stored = self._scratch.numbers(f"{self._name}.stored", count, self._dtype)
         if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
             self._file.read_into(self._tensor.offset, whole.data)

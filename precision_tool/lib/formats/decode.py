@@ -1,4 +1,4 @@
-"""Stored bytes to float32 or float64, into the caller's buffer."""
+"""Stored bytes to float32 or float64 (64-bit integers also as they are), into the caller's buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from precision_tool.lib.formats.data_types import DataType
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-Decode = Callable[[Bytes, Floats], None]
+#: Integers that float64 cannot hold.
+LongIntegers = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
+Numbers = Floats | LongIntegers
+Decode = Callable[[Bytes, Numbers], None]
 
 #: Types whose every value is a float32; the others are compared in float64.
 _EXACT_IN_FLOAT32 = frozenset({"float32", "float16", "int8", "uint8", "int16", "uint16", "bool", "complex64"})
@@ -25,17 +28,28 @@ def compute_type(*types: DataType) -> np.dtype:
     return np.dtype(np.float32 if small else np.float64)
 
 
+def compute_types(npu: DataType, golden: DataType) -> tuple[np.dtype, np.dtype]:
+    """What both sides of a comparison are read as: `compute_type`, but two 64-bit integers as they are.
+
+    As float64 they would be rounded beyond 2**53, and small errors with them.
+    """
+    if {npu.numpy_name, golden.numpy_name} <= {"int64", "uint64"}:
+        return np.dtype(npu.numpy_name), np.dtype(golden.numpy_name)
+    dtype = compute_type(npu, golden)
+    return dtype, dtype
+
+
 def reals_per_element(data_type: DataType) -> int:
     """2 for complex types, which are compared as real and imaginary parts, else 1."""
     return 2 if data_type.is_complex else 1
 
 
-def _cast(stored: npt.NDArray[Any], out: Floats) -> None:
+def _cast(stored: npt.NDArray[Any], out: Numbers) -> None:
     with np.errstate(all="ignore"):  # numpy warns of NaNs whose quiet bit is not set, which random bytes can be
         np.copyto(out, stored, casting="unsafe")
 
 
-def _decode_float16(raw: Bytes, out: Floats) -> None:
+def _decode_float16(raw: Bytes, out: Numbers) -> None:
     """Shifts exponent and mantissa into place and rescales: six times as fast as numpy's own cast.
 
     The sign-extended shift puts the 15 value bits at 13..27; the multiplication corrects the exponent bias and
@@ -52,7 +66,7 @@ def _decode_float16(raw: Bytes, out: Floats) -> None:
     np.multiply(out, np.float32(2.0**112), out=out)
 
 
-def _decode_bfloat16(raw: Bytes, out: Floats) -> None:
+def _decode_bfloat16(raw: Bytes, out: Numbers) -> None:
     if out.dtype == np.float32:
         np.left_shift(raw.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
     else:
@@ -64,7 +78,7 @@ def _decode_bfloat16(raw: Bytes, out: Floats) -> None:
 def _table_decoder(numpy_name: str) -> Decode:
     table = data_types.value_table(numpy_name)
 
-    def decode(raw: Bytes, out: Floats) -> None:
+    def decode(raw: Bytes, out: Numbers) -> None:
         if out.dtype == np.float32:
             np.take(table, raw, out=out, mode="clip")
         else:
@@ -78,7 +92,7 @@ def _packed_decoder(data_type: DataType) -> Decode:
     table = data_types.value_table(data_type.numpy_name)
     bits = data_type.bits
 
-    def decode(raw: Bytes, out: Floats) -> None:
+    def decode(raw: Bytes, out: Numbers) -> None:
         if 8 % bits == 0:
             shifts = np.arange(0, 8, bits, dtype=np.uint8)
             codes = (raw[:, None] >> shifts).reshape(-1)
@@ -115,7 +129,7 @@ def decoder(data_type: DataType, *, packed: bool = False, big_endian: bool = Fal
         dtype = np.dtype(np.uint8)  # a byte that is neither 0 nor 1 stays visible
     stored = dtype.newbyteorder(">" if big_endian else "<")
 
-    def decode(raw: Bytes, out: Floats) -> None:
+    def decode(raw: Bytes, out: Numbers) -> None:
         _cast(raw.view(stored), out)
 
     return decode

@@ -26,6 +26,9 @@ MAX_FILE_SIZE = 1 << 30
 #: Ops that only the computational graph has: they fetch the data of a training step.
 DATA_SOURCE_TYPES = ("IteratorV2", "Iterator", "GetNext")
 
+#: The output index of an edge that carries no tensor, only the order of two ops.
+CONTROL_INDEX = -1
+
 _Node: TypeAlias = dict[str, list[Any]]
 
 _WANTED = "Give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it."
@@ -117,7 +120,7 @@ def peek_graph_name(path: str | os.PathLike[str]) -> str | None:
     """The name of the first graph of a text file, from its first bytes; None where they do not tell."""
     with LocalFile(os.fspath(path)) as file:
         match = _HEAD.match(file.read_at(0, min(_HEAD_BYTES, file.size)))
-    return None if match is None else proto_text.string_of(match[1].decode("utf-8", "backslashreplace"))
+    return None if match is None else proto_text.string_of(match[1].decode("latin-1"))
 
 
 def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
@@ -326,6 +329,12 @@ def _whole(node: _Node | None, scalars: _Scalars) -> int | None:
     return scalars.integer(node["i"][-1]) if node and "i" in node else None
 
 
+def _position(node: _Node | None, scalars: _Scalars) -> int | None:
+    """A whole number that counts from 0; a negative one points nowhere."""
+    value = _whole(node, scalars)
+    return None if value is None or value < 0 else value
+
+
 def _whole_numbers(node: _Node | None, scalars: _Scalars) -> tuple[int, ...] | None:
     if node is None:
         return None
@@ -390,7 +399,7 @@ class _Builder:
             kernel_lib=_first_text(attrs.get("_ge_attr_op_kernel_lib_name"), scalars) or "",
             l1_fusion_group=_first_text(attrs.get("_L1_fusion_sub_graph_no"), scalars),
             is_multiop=_truth(attrs.get("_datadump_is_multiop"), scalars),
-            parent_index=_whole(attrs.get("_parent_node_index"), scalars),
+            parent_index=_position(attrs.get("_parent_node_index"), scalars),
             subgraph_names=tuple([scalars.text(value) for value in node.get("subgraph_name", ())]),
             attrs=Attrs(attrs, scalars),
         )
@@ -403,12 +412,14 @@ class _Builder:
             producer, colon, index = text.rpartition(":")
             if not text:
                 data.append(None)
-            elif not colon or not index.removeprefix("-").isdecimal():
+            elif not colon or not (index.isascii() and index.removeprefix("-").isdecimal()):
                 data.append(Edge(producer=text, index=0))
-            elif index == "-1":
+            elif (number := self._scalars.integer(index)) >= 0:
+                data.append(Edge(producer=producer, index=number))
+            elif number == CONTROL_INDEX:
                 control.append(producer)
             else:
-                data.append(Edge(producer=producer, index=int(index)))
+                raise FormatError(f"input {text!r} has the index {number}; only -1 (control) may be negative", _WANTED)
         return tuple(data), tuple(control)
 
     def _desc(self, node: _Node) -> TensorDesc:
@@ -432,7 +443,8 @@ class _Builder:
             return ""
         word = self._scalars.word(node["dtype"][-1])
         if word.isdecimal():  # how a writer shows a value that is newer than its own list of names
-            return BY_CODE[int(word)].name if int(word) in BY_CODE else word
+            data_type = BY_CODE.get(self._scalars.integer(word))
+            return data_type.name if data_type else word
         return BY_GE_NAME[word].name if word in BY_GE_NAME else word
 
     def _text(self, node: _Node, field: str) -> str:

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.proto_text import not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
+from precision_tool.lib.formats.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
 
 _HINT = "Convert the graph again: atc --mode=5 --om=ge_proto_*_Build.txt --json=OUT.json"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -36,6 +36,8 @@ def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tu
         cut_off = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
         reason = f"the JSON is cut off ({error.msg})" if cut_off else f"not valid JSON: {error.msg}"
         raise FormatError(f"{source}: line {error.lineno}, byte {offset}: {reason}", _HINT) from None
+    except ValueError:  # Python converts no number of more than some thousand digits
+        raise FormatError(f"{source}: a number in this JSON has thousands of digits", _HINT) from None
     except RecursionError:
         raise FormatError(f"{source}: the JSON is nested too deep for a graph", _HINT) from None
     if not isinstance(root, dict):
@@ -80,10 +82,8 @@ class JsonScalars:
     def integer(self, value: Any) -> int:
         """A whole number, also written as a string."""
         try:
-            if isinstance(value, (int, str)):
-                return int(value)
-            if isinstance(value, float) and value.is_integer():
-                return int(value)
+            if isinstance(value, (int, str)) or (isinstance(value, float) and value.is_integer()):
+                return int_of_64_bits(int(value))
         except ValueError:
             pass
         raise FormatError(f"{_shown(value)} where a whole number was expected", _HINT)

@@ -62,6 +62,11 @@ def is_named(layout: str | None) -> bool:
     return layout in _PLAIN
 
 
+def plain_layouts() -> tuple[str, ...]:
+    """All plain layouts with named axes."""
+    return _PLAIN
+
+
 def is_known(layout: str) -> bool:
     """True if tensors of this layout can be read in some order of axes."""
     return layout in _AXES or layout in ("ND", "FRACTAL_NZ")
@@ -304,7 +309,7 @@ def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int,
     )
     to_plain = _build(axes, stored_shape, layout, shape)
     result = np.zeros(stored_shape, array.dtype)
-    _copy_back(to_plain, array.reshape(shape), result)
+    _copy_back(to_plain, array.reshape(shape), result.reshape(to_plain.storage_shape))
     merged = len(_MERGED.get(target, ""))
     return result.reshape((prod(stored_shape[:merged]), *stored_shape[merged:])) if merged else result
 

@@ -319,14 +319,21 @@ def _unsigned(token: str) -> str:
     return token[space.end() :] if space else token
 
 
+def int_of_64_bits(value: int) -> int:
+    """`value`, or ValueError if no field holds it; longer ones could not even be printed (Python's digit limit)."""
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError("more than 64 bits")
+    return value
+
+
 def int_of(token: Value) -> int:
-    """Decode a whole number: decimal, 0x hexadecimal or 0 octal."""
+    """Decode a whole number of at most 64 bits: decimal, 0x hexadecimal or 0 octal."""
     try:
         if isinstance(token, str):
             digits = _unsigned(token)
             base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" else 10
             value = int(digits, base)
-            return -value if token[0] == "-" else value
+            return int_of_64_bits(-value if token[0] == "-" else value)
     except ValueError:
         pass
     raise _bad_value(token, "a whole number")

@@ -14,6 +14,8 @@ from precision_tool.lib.errors import FormatError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _WINDOW = 1 << 16
+#: Fields that a reader walks, those in messages inside messages included: enough for ten thousand tensors.
+_MAX_FIELDS = 1 << 17
 
 
 class ByteSource(Protocol):
@@ -27,13 +29,17 @@ class ByteSource(Protocol):
 
 
 class WireReader:
-    """Walks the fields of messages in `source`. Length-delimited values are given as spans, not read."""
+    """Walks the fields of messages in `source`. Length-delimited values are given as spans, not read.
+
+    It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self.path = source.path
         self._window = b""
         self._window_start = 0
+        self._fields_left = _MAX_FIELDS
 
     def _byte(self, position: int) -> int:
         index = position - self._window_start
@@ -77,6 +83,9 @@ class WireReader:
         position = start
         while position < end:
             tag_at = position
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise self._error(tag_at, f"more than {_MAX_FIELDS} fields")
             tag, position = self.varint(position, end)
             number, kind = tag >> 3, tag & 7
             if number == 0:

@@ -17,10 +17,10 @@ from rich.text import Text
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.compare.result_csv import ResultRow
-from precision_tool.lib.model.comparison import Comparison, Status
+from precision_tool.lib.compare.result_csv import ResultRow, RowNumbers, numbers_of, read_numbers
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
-from precision_tool.lib.report.text import cosine_text, plain, safe, shown_path, shown_reason
+from precision_tool.lib.report.text import LabelledLines, cosine_text, plain, safe, shown_path, shown_reason, whole_path
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -34,6 +34,11 @@ STATUS_WORDS = {
     Status.UNREADABLE: "tensors that cannot be read",
     Status.SIZE_MISMATCH: "tensors of different sizes",
     Status.LAYOUT: "tensors whose layout cannot be converted",
+}
+#: The words that differ where two NPU runs are compared.
+_TWO_RUNS_WORDS = {
+    Status.NO_NPU_DUMP: "ops this run dumped no file of",
+    Status.NO_BENCHMARK: "tensors the other run does not have",
 }
 _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
 _GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
@@ -51,41 +56,63 @@ def _pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 def source_lines(result: LeafResult) -> RenderableType:
     """Which folders and which graph a comparison used, and why that graph."""
-    leaf = result.leaf
-    rows: list[tuple[str, RenderableType]] = [
-        ("NPU", plain(shown_path(leaf.path))),
-        ("benchmark", plain(shown_path(result.golden_root))),
+    rows = [
+        ("NPU", whole_path(result.leaf.path)),
+        ("other run" if result.golden_is_dump else "benchmark", whole_path(result.golden_root)),
     ]
     if result.graph is not None:
         rejected = result.graph.rejected
-        rows.append(("graph", plain(shown_path(result.graph.file.path))))
+        rows.append(("graph", whole_path(result.graph.file.path)))
         rows.append(("", plain(f"chosen because {result.graph.reason}", "dim")))
         rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
         if len(rejected) > 3:
             rows.append(("", plain(f"nor {len(rejected) - 3} more graphs", "dim")))
+    elif result.golden_is_dump:
+        rows.append(("matched", plain("by the names of ops, inputs and outputs", "dim")))
     rows += [("note", plain(shown_reason(note), "yellow")) for note in result.notes]
-    return _pairs(rows)
+    return LabelledLines(rows)
+
+
+def leaf_title(analysis: Analysis) -> str:
+    """Which of several results it is: its device, model and step as far as its path tells, or its file."""
+    if analysis.leaf is None:
+        return os.path.basename(analysis.path)
+    leaf = analysis.leaf.leaf
+    parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
+    return " ".join(filter(None, parts)) or shown_path(leaf.path)
+
+
+def summary_lines(analyses: Sequence[Analysis]) -> RenderableType:
+    """What was found in each of several results, a sentence each."""
+    lines = []
+    for analysis in analyses:
+        found = plain("; ".join(finding.message for finding in analysis.findings))
+        found.stylize(_GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
+        lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
+    return Group(*lines)
 
 
 def overview_lines(analysis: Analysis) -> RenderableType:
     """Counts: compared, below the threshold, and why the others were not compared, with the first bad file."""
     view = analysis.overview
     counted = Text.assemble(
-        f"{view.compared} of {view.rows} tensors of {view.ops} ops compared, ",
+        f"{view.compared} of {analysis.tensors} tensors of {analysis.dumped_ops} ops compared, ",
         (f"{view.below} below {analysis.threshold:g}", "red" if view.below else "green"),
         f" in {view.ops_below} ops" if view.below else "",
     )
-    rows: list[tuple[str, RenderableType]] = [("compared", counted)]
+    rows = [("compared", counted)]
+    status_words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
     for status, count in view.not_compared:
         known = status in set(Status)
-        words = STATUS_WORDS.get(Status(status), status) if known else "tensors without a result"
+        words = status_words.get(Status(status), status) if known else "tensors without a result"
         problem = known and Status(status) in _PROBLEMS
         label = "not compared" if len(rows) == 1 else ""
         rows.append((label, plain(f"{words}: {count}", "yellow" if problem else "dim")))
         if problem:
             first = next(row for row in analysis.rows if row.cosine is None and row.status == status)
-            rows.append(("", plain(f"first: {first.op_name} {first.slot}: {shown_reason(first.reason)}", "yellow")))
-    return _pairs(rows)
+            where = f"{first.op_name} {first.slot}".rstrip()
+            rows.append(("", plain(f"first: {where}: {shown_reason(first.reason)}", "yellow")))
+    return LabelledLines(rows)
 
 
 def _slot_cosines(rows: Sequence[ResultRow], threshold: float) -> Text:
@@ -117,6 +144,8 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
 def below_list(analysis: Analysis, limit: int) -> RenderableType:
     """The first `limit` ops below the threshold, in execution order, and how many more there are."""
     below = [op for op in analysis.ops if op.is_below]
+    if not analysis.overview.compared:
+        return Group(*(plain(finding.message, "yellow") for finding in analysis.findings))
     if not below:
         return Text(f"No op is below a cosine of {analysis.threshold:g}.", style="green")
     parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[:limit]]
@@ -144,6 +173,7 @@ def finding_panel(finding: Finding) -> RenderableType:
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",
         FindingKind.DIFFERENT_INPUT: "Different input",
         FindingKind.ALL_AGREE: "No faulty operator",
+        FindingKind.NOTHING_COMPARED: "Nothing compared",
     }.get(finding.kind, "Finding")
     style = _GRADE_STYLE[finding.grade]
     return Panel(
@@ -168,53 +198,52 @@ def _finite(value: object) -> object:
     return value
 
 
-def _row_json(row: Comparison) -> dict[str, Any]:
-    pair = row.pair
+def _row_json(row: ResultRow, numbers: RowNumbers) -> dict[str, Any]:
     return {
-        "index": pair.index,
-        "op": pair.op_name,
-        "type": pair.op_type,
-        "slot": pair.slot,
-        "benchmark": pair.golden_tensor,
-        "status": str(pair.status),
-        "reason": row.note,
-        "pass": list(pair.pass_names),
-        "original_ops": list(pair.original_names),
-        "metrics": None if row.metrics is None else asdict(row.metrics),
-        "npu": None if row.npu is None else asdict(row.npu),
-        "golden": None if row.golden is None else asdict(row.golden),
+        "index": row.index,
+        "op": row.op_name,
+        "type": row.op_type,
+        "slot": row.slot,
+        "benchmark": row.golden_tensor,
+        "npu_ops": _names(row.npu_names),
+        "benchmark_ops": _names(row.golden_names),
+        "original_ops": _names(row.original_ops),
+        "pass": _names(row.pass_name),
+        "shape": row.shape,
+        "npu_type": row.npu_dtype or None,
+        "benchmark_type": row.golden_dtype or None,
+        "status": row.status,
+        "reason": row.reason,
+        **asdict(numbers),
     }
 
 
-def _read_row_json(row: ResultRow) -> dict[str, Any]:
-    return {
-        "index": row.index, "op": row.op_name, "type": row.op_type, "slot": row.slot, "benchmark": row.golden_names,
-        "status": row.status, "reason": row.reason, "pass": row.pass_name, "original_ops": row.original_ops,
-        "cells": row.cells,
-    }  # fmt: skip
+def _names(joined: str) -> list[str]:
+    return joined.split(",") if joined else []
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    facts = [{"name": name, "value": value} for name, value in finding.facts]
+    return {**asdict(finding), "grade": finding.grade.name.lower(), "facts": facts}
 
 
 def to_json(analyses: Sequence[Analysis]) -> str:
-    """All results as one JSON document."""
+    """All results as one JSON document, of one schema whether compared now or read from a file."""
     documents = []
     for analysis in analyses:
         leaf = analysis.leaf
+        numbers = map(numbers_of, leaf.rows) if leaf else map(read_numbers, analysis.rows)
         documents.append(
             {
-                "file": analysis.path,
+                "file": analysis.path or None,
                 "npu": leaf.leaf.path if leaf else None,
                 "benchmark": leaf.golden_root if leaf else None,
                 "graph": leaf.graph.file.path if leaf and leaf.graph else None,
                 "notes": list(leaf.notes) if leaf else [],
                 "threshold": analysis.threshold,
-                "overview": asdict(analysis.overview),
-                "findings": [
-                    {**asdict(finding), "grade": finding.grade.name.lower(), "facts": dict(finding.facts)}
-                    for finding in analysis.findings
-                ],
-                "rows": [_row_json(row) for row in leaf.rows]
-                if leaf
-                else [_read_row_json(row) for row in analysis.rows],
+                "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
+                "findings": [_finding_json(finding) for finding in analysis.findings],
+                "rows": [_row_json(row, each) for row, each in zip(analysis.rows, numbers, strict=True)],
             }
         )
     return json.dumps(_finite({"results": documents}), indent=1, ensure_ascii=True)

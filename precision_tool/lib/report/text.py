@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from math import isnan
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 
@@ -16,6 +18,33 @@ def safe(text: str) -> str:
 def plain(text: str, style: str = "") -> Text:
     """A name or sentence, free of control characters and of rich's own markup."""
     return Text(safe(text), style=style)
+
+
+class LabelledLines:
+    """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied.
+
+    Print it with `crop=False`.
+    """
+
+    def __init__(self, rows: Sequence[tuple[str, Text]]) -> None:
+        self._rows = rows
+        self._width = max((len(label) for label, _ in rows), default=0) + 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for label, value in self._rows:
+            # Not folded and not cropped: a word that is longer than a line stands out over its end.
+            value.overflow = "ignore"
+            for number, line in enumerate(value.wrap(console, max(options.max_width - self._width, 1))):
+                line.rstrip()
+                start = (("" if number else label).ljust(self._width), "bold")
+                yield Text.assemble(start, line, no_wrap=True, overflow="ignore")
+
+
+def whole_path(path: str) -> Text:
+    """A path to be copied: on one line, however long, even with spaces in it."""
+    text = plain(shown_path(path))
+    text.no_wrap = True
+    return text
 
 
 def shown_path(path: str) -> str:

@@ -12,7 +12,7 @@ from precision_tool.lib.compare.folders import ComparisonStoppedError
 from precision_tool.lib.model.finding import Grade
 from precision_tool.lib.report import compare as report
 from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, safe, shown_path
+from precision_tool.lib.report.text import plain, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, FOUND, Command, Output, Parser, cosine, count, tell_notes
 
@@ -79,7 +79,9 @@ def _ac_parser(session: Session) -> Parser:
         description="Check everything and name the first op that computes wrong. Without -c the newest result is read.",
         epilog="example: ac -c",
     )
-    parser.add_argument("-c", dest="compare", action="store_true", help="compare first")
+    parser.add_argument(
+        "-c", dest="compare", action="store_true", help="compare first; implied by -lt, -rt, -g and --workers"
+    )
     _add_sides(parser)
     _add_common(parser, session)
     return parser
@@ -101,25 +103,26 @@ def _exit_code(analyses: Sequence[Analysis], fail: bool) -> int:
 
 
 def _show(analyses: Sequence[Analysis], args: argparse.Namespace, output: Output, *, verdict: bool) -> None:
-    """Each result: where it is from, the counts, the ops below, and with `verdict` the findings at the end."""
+    """Each result: where it is from, the counts, the ops below, and with `verdict` the findings; then a summary."""
     for analysis in analyses:
         if analysis.leaf is not None:
-            title = analysis.leaf.leaf
             if len(analyses) > 1:
-                name = " ".join(part for part in (title.model_name, f"step {title.step}" if title.step else "") if part)
-                output.out.print(Rule(safe(f"device {title.device or '-'} {name}"), style="dim"))
-            output.out.print(report.source_lines(analysis.leaf))
+                output.out.print(Rule(plain(report.leaf_title(analysis)), style="dim"))
+            output.out.print(report.source_lines(analysis.leaf), crop=False)
         else:
             output.out.print(plain(f"result file: {shown_path(analysis.path)}"), soft_wrap=True)
-        if not analysis.rows:
-            continue
-        output.out.print(report.overview_lines(analysis))
-        output.out.print(report.below_list(analysis, args.limit))
-        if analysis.leaf is not None:
+        if analysis.rows:
+            output.out.print(report.overview_lines(analysis), crop=False)
+        if analysis.overview.compared or not verdict:
+            output.out.print(report.below_list(analysis, args.limit))
+        if analysis.leaf is not None and analysis.path:
             output.out.print(plain(f"result file: {shown_path(analysis.path)}"), soft_wrap=True)
         if verdict:
             for finding in analysis.findings:
                 output.out.print(report.finding_panel(finding))
+    if len(analyses) > 1:
+        output.out.print(Rule(plain("summary"), style="dim"))
+        output.out.print(report.summary_lines(analyses))
 
 
 def _finish(session: Session, args: argparse.Namespace, output: Output, analyses: list[Analysis], verdict: bool) -> int:
@@ -140,7 +143,8 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
-    if args.compare or args.left or args.right:
+    sides = (args.left, args.right, args.graph, args.workers)
+    if args.compare or any(side is not None for side in sides):
         analyses = _compare(session, args, output)
     else:
         analyses = session.results(None, args.threshold)

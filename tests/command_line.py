@@ -1,0 +1,149 @@
+"""The command line as a process of its own, and what its files must look like before and after."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+#: A hang is a failure, slowness is not: no test measures time with this.
+HANG = 60.0
+
+TOOL = (sys.executable, "-m", "precision_tool")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """All it printed, wrapped lines joined: for sentences that a narrow terminal cuts."""
+        return " ".join((self.out + "\n" + self.err).replace("│", " ").split())
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The results of a `--json` run."""
+        document: dict[str, list[dict[str, Any]]] = json.loads(self.out, parse_constant=_no_constant)
+        return document["results"]
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def environment(cwd: Path, columns: int = 200) -> dict[str, str]:
+    """A plain terminal of a fixed width; temporary files (logs of internal errors) stay below `cwd`."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
+    temporary = cwd / ".tmp"
+    temporary.mkdir(exist_ok=True)
+    return kept | {"COLUMNS": str(columns), "NO_COLOR": "1", "TMPDIR": str(temporary), "PYTHONWARNINGS": "error"}
+
+
+def tool(
+    *arguments: str | Path,
+    cwd: Path,
+    code: int | None = 0,
+    columns: int = 200,
+    env: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Finished:
+    """Run one command line in `cwd`. It must end with `code` and, whatever happened, show no traceback."""
+    with subprocess.Popen(
+        [*prefix, *TOOL, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(cwd, columns) | dict(env or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=HANG)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    run = Finished(code=process.returncode, out=out, err=err)
+    for text in (out, err):
+        assert "Traceback" not in text, run
+        assert "error: internal error" not in text, run
+    assert code is None or run.code == code, run
+    return run
+
+
+# --- result files ---------------------------------------------------------------------------------------------------
+
+
+def result_files(folder: Path) -> list[Path]:
+    """The result files below a folder, oldest comparison first."""
+    return sorted(folder.rglob("*result_*.csv"))
+
+
+def only_result(folder: Path) -> Path:
+    """The one result file below a folder."""
+    (path,) = result_files(folder)
+    return path
+
+
+def table(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of a CSV."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *lines = csv.reader(file)
+    assert all(len(line) == len(header) for line in lines)
+    return header, lines
+
+
+def cells(path: Path) -> list[dict[str, str]]:
+    """The lines of a result CSV by column; of two columns of one name the first."""
+    header, lines = table(path)
+    return [dict(reversed(list(zip(header, line, strict=True)))) for line in lines]
+
+
+def by_tensor(path: Path) -> dict[str, dict[str, str]]:
+    """The lines of a result CSV by tensor, or by op where a line stands for a whole op."""
+    rows = cells(path)
+    named = {row["NPUDump"] if row["TensorIndex"] == "NaN" else row["TensorIndex"]: row for row in rows}
+    assert len(named) == len(rows)
+    return named
+
+
+# --- folders --------------------------------------------------------------------------------------------------------
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Name, kind, time and content of everything below a folder."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        content = ""
+        if path.is_symlink():
+            content = os.readlink(path)
+        elif path.is_file() and os.access(path, os.R_OK):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_size, status.st_mtime_ns, content)
+    return found
+
+
+@cache
+def namespace() -> tuple[str, ...] | None:
+    """A command prefix that gives a process mounts of its own, None where that is not allowed."""
+    if shutil.which("unshare") is None:
+        return None
+    for prefix in (("unshare", "-m"), ("unshare", "-rm")):
+        trial = [*prefix, "sh", "-c", 'mount -t tmpfs -o size=64k none "$0"', "/mnt"]
+        if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
+            return prefix
+    return None

@@ -1,0 +1,118 @@
+"""A few ops with the simplest of numbers as a whole `precision_data` folder, for tests of the command line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from builders import MODEL, STAMP, TIMESTAMP, Array, graph_op, text_graph, write_dump, write_golden
+
+from precision_tool.lib.demo.dump_writer import dump_file_name
+from precision_tool.lib.demo.graph_writer import graph_file_name
+from precision_tool.lib.model.graph import Op, TensorDesc
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Node:
+    """An op with one output. `inputs` are nodes; without `output` it is not dumped, without `golden` it has none."""
+
+    name: str
+    type: str
+    inputs: tuple[Node, ...] = ()
+    output: Array | None = None
+    golden: Array | None = None
+    originals: tuple[str, ...] | None = None
+    passes: tuple[str, ...] = ()
+
+    @property
+    def original(self) -> str:
+        """The op of the script whose output this op's output is."""
+        return self.originals[-1] if self.originals else self.name
+
+    def op(self) -> Op:
+        """The op in the graph."""
+        shape = () if self.output is None else self.output.shape
+        inserted = self.originals == ()
+        desc = TensorDesc(
+            dtype="float32",
+            layout="ND",
+            shape=shape,
+            origin_layout="ND",
+            origin_shape=shape,
+            dump_origin_name=None if inserted else self.original,
+            dump_origin_index=None if inserted else 0,
+            dump_origin_layout=None if inserted else "ND",
+        )
+        return graph_op(
+            self.name,
+            self.type,
+            [f"{node.name}:0" for node in self.inputs],
+            output_descs=[desc],
+            original_names=self.originals,
+            pass_names=self.passes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallTree:
+    """Where the files of a small tree lie; `dumps` and `goldens` by name of the op."""
+
+    root: Path
+    graph: Path
+    leaf: Path
+    dumps: dict[str, Path]
+    goldens: dict[str, Path]
+
+    @property
+    def dump_path(self) -> Path:
+        """The folder that the training script was told."""
+        return self.root / "npu" / "debug_0" / "dump"
+
+    def copy_leaf(self, device: str, model: str, model_id: str, step: str, time: str = STAMP) -> Path:
+        """The same dump files once more, as another device, model or step."""
+        leaf = self.dump_path / time / device / model / model_id / step
+        shutil.copytree(self.leaf, leaf)
+        return leaf
+
+
+def small_tree(root: Path, nodes: Sequence[Node], run: str = "debug_0") -> SmallTree:
+    """Write dump, graph and benchmark of `nodes`, which stand in execution order."""
+    leaf = root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
+    graph = root / "npu" / run / "graph" / graph_file_name(5, 1)
+    graph.parent.mkdir(parents=True, exist_ok=True)
+    graph.write_text(text_graph([node.op() for node in nodes], attrs={"_session_graph_id": "0_1"}), encoding="ascii")
+    dumps, goldens = {}, {}
+    for number, node in enumerate(nodes):
+        if node.output is not None:
+            name = dump_file_name(node.type, node.name, number, TIMESTAMP + number, stream_id=0)
+            fed = [source.output for source in node.inputs if source.output is not None]
+            dumps[node.name] = write_dump(leaf / name, node.name, fed, [node.output])
+        if node.golden is not None:
+            goldens[node.name] = write_golden(root / "tf" / "dump", node.original, 0, node.golden)
+    return SmallTree(root=root, graph=graph, leaf=leaf, dumps=dumps, goldens=goldens)
+
+
+def values(*numbers: float) -> Array:
+    """A float32 vector."""
+    return np.array(numbers, np.float32)
+
+
+def chain(victim: Array | None = None) -> list[Node]:
+    """Data, then three ops that are computed right; the one in the middle gives `victim`.
+
+    With the source's output, two inputs and outputs each that is seven tensors, of which `middle/Mul` gives one and
+    `last/Sub` is fed one.
+    """
+    middle = np.arange(1, 1025, dtype=np.float32) if victim is None else victim
+    source = Node(name="IteratorV2", type="IteratorV2")
+    data = Node(
+        name="IteratorGetNext", type="GetNext", inputs=(source,), output=values(1, 2, 3), golden=values(1, 2, 3),
+        originals=("IteratorGetNext",),
+    )  # fmt: skip
+    first = Node(name="first/Add", type="Add", inputs=(data,), output=values(5, 6, 7), golden=values(5, 6, 7))
+    second = Node(name="middle/Mul", type="Mul", inputs=(first,), output=middle, golden=middle)
+    third = Node(name="last/Sub", type="Sub", inputs=(second,), output=values(8, 9), golden=values(8, 9))
+    return [source, data, first, second, third]
