@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,24 @@ def test_every_option_has_help_and_every_command_an_example() -> None:
         parser = command.parser(Session(Settings()))
         assert all(action.help for action in parser._actions)
         assert f"example: {name}" in parser.format_help()
+
+
+def test_its_output_of_the_demo_is_what_the_demo_prints(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    (block,) = [text for text in blocks if text.startswith("$ precision-tool ac")]
+    shown = [line for line in block.splitlines()[1:] if line != "…" and not line.startswith("result file")]
+    generate_demo(tmp_path / "precision_data")
+    run = subprocess.run(
+        [sys.executable, "-m", "precision_tool", "ac", "-c"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+    )
+    printed = [line.rstrip() for line in run.stdout.splitlines()]
+    assert len(shown) > 15
+    assert [line for line in shown if line not in printed] == []
 
 
 def test_the_python_example_runs(

@@ -68,6 +68,14 @@ class Session:
         When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
         error says where.
         """
+        if (
+            npu is None
+            and golden is None
+            and self.workspace.dump_dir(1).is_dir()
+            and self.workspace.tf_dump_dir.is_dir()
+        ):
+            other = self.workspace.debug_dir(1)
+            self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
         npu = npu or self.default_npu()
         golden = golden or self.default_golden(npu)
         folder = self.workspace.new_compare_dir()

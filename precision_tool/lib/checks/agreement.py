@@ -186,7 +186,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
     is zero on paper, so that its cosine is noise. They are named only if there is no op with an error of its own.
     """
     if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
-        message = "no tensor could be compared: the reasons stand in the last columns of the result file"
+        message = "no tensor could be compared: the notes and the last columns of the result file say why"
         return [Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message)]
     first_below = next((op for op in ops if op.is_below), None)
     if first_below is None:

@@ -480,7 +480,8 @@ def _floors(first: Sums, ranges: _Ranges) -> tuple[float, float]:
     for side, other in ((0, 1), (1, 0)):
         if not spans[side] > 0:
             values = (first.npu, first.golden)[other]
-            mean = values.mean * values.scale - ranges[other][0]  # of extreme values inf or nan: then the floor or the span will do
+            # Of extreme values inf or nan: then the span or the floor will do.
+            mean = values.mean * values.scale - ranges[other][0]
             floors[side] = min(max(floors[other], mean), spans[other]) if spans[other] > 0 else 1.0
     return floors[0], floors[1]
 

@@ -286,11 +286,11 @@ def read_result(path: str) -> list[ResultRow]:
     """
     hint = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
     rows: list[ResultRow] = []
+    usual_limit = csv.field_size_limit(_MAX_CELL)  # of the whole process, so it is put back
     try:
         if os.path.isdir(path):
             raise IsADirectoryError
         with open(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
-            csv.field_size_limit(_MAX_CELL)
             reader = csv.reader(file)
             header = _unique(next(reader, []))
             absent = next((name for name in ("CosineSimilarity", "Index") if name not in header), "")
@@ -309,6 +309,8 @@ def read_result(path: str) -> list[ResultRow]:
         raise user_error(path, error) from error
     except csv.Error as error:
         raise FormatError(f"{path}: no valid CSV: {error}", hint) from error
+    finally:
+        csv.field_size_limit(usual_limit)
     return rows
 
 

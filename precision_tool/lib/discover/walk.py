@@ -133,7 +133,7 @@ def find_run(path: str) -> Run:
     if not leaves:
         raise DataNotFoundError(
             f"{path}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
-            "collect dump data with action='dump' in the training script, or name another folder",
+            "collect dump data on the NPU (enable_dump), or name another folder",
         )
     newest: dict[tuple[str, str], str] = {}
     for leaf in leaves:
@@ -193,7 +193,7 @@ def find_benchmark(path: str) -> Benchmark:
     if not files:
         raise DataNotFoundError(
             f"{path}: no benchmark tensor (op.index.timestamp.npy) below this folder",
-            "collect them with tfdbg and `tf_dump`, or name another folder",
+            "collect them on CPU or GPU, one .npy a tensor, or name another folder",
         )
     for file in sorted(numbered, key=lambda file: -file.timestamp):
         files.setdefault((file.op_name, file.index), file)

@@ -14,7 +14,7 @@ _PIECE = 64 << 20
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
-        return DataNotFoundError(f"{path}: no such file", "check the name; `ls` the folder above it")
+        return DataNotFoundError(f"{path}: no such file", "check the name and the folder above it")
     if isinstance(error, IsADirectoryError):
         return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
     if isinstance(error, PermissionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -27,7 +28,16 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are the user's errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", f"`{self.prog} -h` shows the options")
+        """Raises what argparse found wrong, with the option that was probably meant."""
+        hint = f"`{self.prog} -h` shows the options"
+        given = [word.partition("=")[0] for word in message.split() if word.startswith("-")]
+        if any(option in ("--data", "--work") for option in given):
+            hint = "put --data and --work before the command"
+        known = [option for action in self._actions for option in action.option_strings]
+        close = [match for option in given for match in difflib.get_close_matches(option, known, n=1)]
+        if close:
+            hint = f"did you mean {close[0]}? {hint}"
+        raise UsageError(f"{self.prog}: {message}", hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from precision_tool.lib.shell.commands.base import DONE, FOUND, Command, Output,
 def _add_common(parser: Parser, session: Session) -> None:
     settings = session.settings
     parser.add_argument(
-        "-c" if parser.prog == "vcs" else "--threshold",
+        *(["-c"] if parser.prog == "vcs" else []),  # in ac, -c means compare
+        "--threshold",
         dest="threshold",
         metavar="COS",
         type=cosine,
