@@ -972,3 +972,15 @@ def test_slices_are_called_slices(world: World) -> None:
     reasons = [pair.reason for pair in world.pairs([op("conv", "Conv2D")])]
     assert len(reasons) == 3
     assert all("slice" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(("dtype", "compared"), [("float16", True), ("int32", False), ("bool", False)])
+def test_a_users_cast_to_integers_is_not_what_it_was_fed(world: World, dtype: str, compared: bool) -> None:
+    world.goldens = {"x:0": tensor(2)}
+    cast = op(
+        "cast", "Cast", ["x:0"], originals=["cast"],
+        input_descs=(PLAIN,), outputs=[replace(PLAIN, dtype=dtype)],
+    )  # fmt: skip
+    world.dump("y", 1)
+    row = one(world.pairs([op("x"), cast, op("y", inputs=["cast:0"])]), "y:input:0")
+    assert (row.status is Status.COMPARED) is compared

@@ -501,3 +501,9 @@ def test_a_benchmark_is_told_from_a_dump(tmp_path: Path) -> None:
     touch(tmp_path / "neither" / "x", "readme")
     found = [walk.has_benchmark_files(str(tmp_path / name)) for name in ("golden", "dump", "neither")]
     assert found == [True, False, False]
+
+
+def test_bare_numbers_without_a_mapping_are_told(tmp_path: Path) -> None:
+    (tmp_path / "123456").write_bytes(b"x")
+    with pytest.raises(DataNotFoundError, match=r"bare numbers, and no mapping\.csv"):
+        walk.find_run(str(tmp_path))

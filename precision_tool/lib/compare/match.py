@@ -145,7 +145,7 @@ class Origins:
                 if not isinstance(benchmark.output(flatten(found.op_name), found.index), Missing):
                     return found
             behind = self._behind(op, index)
-            if behind is None:
+            if behind is None or (first is not None and not _keeps_values(op)):
                 return first or found
             reader, edge = behind
             producer = self.producer(reader, edge)
@@ -190,6 +190,12 @@ def _output_desc(op: Op, index: int) -> TensorDesc:
     if not op.output_descs:
         return TensorDesc()
     return op.output_descs[index] if index < len(op.output_descs) else op.output_descs[0]
+
+
+def _keeps_values(op: Op) -> bool:
+    """False for a Cast from or to integers or bools, whose output is not what it was fed."""
+    types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
+    return op.type != "Cast" or all("float" in name for name in types if name)
 
 
 def _data_inputs(op: Op) -> tuple[Edge, ...]:

@@ -130,6 +130,11 @@ def find_run(path: str) -> Run:
     """
     root = _check_folder(path, "NPU dump")
     leaves = [leaf for folder, files in list_folders(root) if (leaf := _leaf(folder, files)) is not None]
+    if not leaves and any(name.isdigit() for _, file_names in list_folders(root) for name in file_names):
+        raise DataNotFoundError(
+            f"{path}: files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
+            f"copy the dump folder again, with {MAPPING_FILE}",
+        )
     if not leaves:
         raise DataNotFoundError(
             f"{path}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
