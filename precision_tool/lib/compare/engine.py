@@ -44,6 +44,8 @@ _SPLIT_BYTES = 2 * _PART_BYTES
 _SERIAL_BYTES = 64 << 20
 #: Bytes compared at once when two tensors may be equal; both stay in the cache.
 _COMPARE_BYTES = 1 << 18
+#: How long workers that were killed are waited for.
+_CLOSING_SECONDS = 0.5
 
 T = TypeVar("T")
 #: Called with (bytes done, bytes in all).
@@ -454,6 +456,7 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     # fork starts at once and needs no importable main module, but is not safe beside other threads.
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     before = {process.pid for process in multiprocessing.active_children()}
+    threads_before = threading.enumerate()
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("fork" if can_fork else "spawn"), initializer=_start_worker
     )
@@ -463,7 +466,11 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         for process in multiprocessing.active_children():
             if process.pid not in before:
                 process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        # The pool's own thread must be done before Python exits, which would wake it through a closed pipe; but a
+        # pool that lost its workers in the middle of a message may never be done, so not for long.
+        closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        closing.start()
+        closing.join(_CLOSING_SECONDS)
         raise
     pool.shutdown()
 

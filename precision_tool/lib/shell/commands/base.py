@@ -30,7 +30,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises what argparse found wrong, with the option that was probably meant."""
         hint = f"`{self.prog} -h` shows the options"
-        given = [word.partition("=")[0] for word in message.split() if word.startswith("-")]
+        unknown = message.split() if message.startswith("unrecognized") else []
+        given = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if any(option in ("--data", "--work") for option in given):
             hint = "put --data and --work before the command"
         known = [option for action in self._actions for option in action.option_strings]
