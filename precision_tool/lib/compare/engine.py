@@ -456,7 +456,6 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     # fork starts at once and needs no importable main module, but is not safe beside other threads.
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     before = {process.pid for process in multiprocessing.active_children()}
-    threads_before = threading.enumerate()
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("fork" if can_fork else "spawn"), initializer=_start_worker
     )

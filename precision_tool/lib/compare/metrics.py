@@ -350,7 +350,11 @@ class Kernel:
         sums.error_squares += squares
         sums.error_total += total
         sums.relative_total += self._sums(buffers, (error, None))[0]
-        sums.max_relative = max(sums.max_relative, float(np.maximum.reduce(error)))
+        worst = int(error.argmax())
+        relative = float(error[worst])
+        if x.dtype == np.float32 and 0 < relative < inf:  # once more without float32's rounding
+            relative = abs(float(x[worst]) - float(y[worst])) / abs(float(y[worst]))
+        sums.max_relative = max(sums.max_relative, relative)
 
     def _add_non_finite(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         """A block with NaN or Inf: rare, so plain arrays in float64."""
