@@ -202,9 +202,8 @@ def bench_compare(folder: Path, nbytes: int, workers: int, repeats: int) -> None
     print(f"  ours, as a process from start to exit (vc)  {min(process):8.2f} s")
     print(f"  ours, from Python with warm workers         {best:8.2f} s")
     print(f"  reading the same bytes once, into 1 MB      {read:8.2f} s   ours / floor  {best / read:6.1f}")
-    print(
-        f"  loading the same files whole, once          {min(loading):8.2f} s   ours / loading {best / min(loading):5.1f}"
-    )
+    load = min(loading)
+    print(f"  loading the same files whole, once          {load:8.2f} s   ours / loading {best / load:5.1f}")
     print(f"  whole-array numpy, same ten metrics         {whole:8.2f} s   numpy / ours  {whole / best:6.1f}")
     print(f"  peak memory of all our processes            {peak / 1e6:8.0f} MB")
 

@@ -7,7 +7,7 @@ from math import inf, nan, sqrt
 
 import pytest
 
-from precision_tool.lib.checks.agreement import agrees, find_first_fault, ops_of, overview
+from precision_tool.lib.checks.agreement import agrees, find_first_fault, find_unreadable, ops_of, overview
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import FindingKind, Grade
 
@@ -204,3 +204,11 @@ def test_an_op_that_ran_unseen_may_have_made_the_difference(status: str, grade: 
     finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
     assert (finding.kind, finding.grade) == (FindingKind.DIFFERENT_INPUT, grade)
     assert (("not compared", "conv") in finding.facts) is (grade is Grade.WARNING)
+
+
+def test_what_could_not_be_read_is_a_finding() -> None:
+    rows = [*chain(1.0, 1.0), row("x", "output:0", None, status="unreadable")]
+    (finding,) = find_unreadable(rows)
+    assert (finding.grade, finding.op_name) == (Grade.WARNING, "x")
+    assert "could not be read: 1" in finding.message
+    assert find_unreadable(rows[:-1]) == []

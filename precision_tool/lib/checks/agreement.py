@@ -214,6 +214,15 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
 
 
+def find_unreadable(rows: Sequence[ResultRow]) -> list[Finding]:
+    """What could not be read: a check that did not see everything must not pass in silence."""
+    bad = [row for row in rows if row.status == "unreadable"]
+    if not bad:
+        return []
+    message = f"tensors or files that could not be read: {len(bad)}; what they hold was not checked"
+    return [Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, message=message, op_name=bad[0].op_name)]
+
+
 def _different_input(op: OpAgreement, unseen: Sequence[OpAgreement], threshold: float) -> Finding:
     """`unseen` are earlier ops that ran and could not be compared: one of them may have made the difference."""
     row = _worst(op.inputs, threshold)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.checks.agreement import OpAgreement, Overview, find_first_fault, ops_of, overview
+from precision_tool.lib.checks.agreement import (
+    OpAgreement,
+    Overview,
+    find_first_fault,
+    find_unreadable,
+    ops_of,
+    overview,
+)
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import Finding
@@ -53,6 +60,6 @@ def analyse(path: str, rows: Sequence[ResultRow], threshold: float, leaf: LeafRe
         rows=rows,
         ops=ops,
         overview=overview(rows, ops, threshold),
-        findings=find_first_fault(ops, threshold),
+        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold)],
         leaf=leaf,
     )

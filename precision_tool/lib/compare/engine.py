@@ -20,6 +20,7 @@ from math import prod
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.compare.metrics import Kernel, KlSums, Sums, finish, unravel
 from precision_tool.lib.errors import PrecisionToolError
@@ -42,8 +43,8 @@ _PART_BYTES = 128 << 20
 _SPLIT_BYTES = 2 * _PART_BYTES
 #: Below this many bytes starting processes takes longer than the comparison.
 _SERIAL_BYTES = 64 << 20
-#: Bytes compared at once when two tensors may be equal; both stay in the cache.
-_COMPARE_BYTES = 1 << 18
+#: Bytes compared at once when two tensors may be equal.
+_COMPARE_BYTES = 1 << 20
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5
 
@@ -194,6 +195,10 @@ class Comparer:
         #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
         self._known: Numbers | None = None
 
+    def buffer(self, name: str, count: int) -> npt.NDArray[np.uint8]:
+        """`count` bytes that stay allocated; their content is undefined."""
+        return self._scratch.bytes(name, count)
+
     @contextmanager
     def _open(self, pair: Pair) -> Iterator[_Reader]:
         reader = _Reader(pair, self._scratch)
@@ -290,7 +295,7 @@ def same_bytes(left: Tensor, right: Tensor) -> bool:
     if left.nbytes != right.nbytes:
         return False
     with LocalFile(left.path) as a, LocalFile(right.path) as b:
-        buffers = np.empty((2, _COMPARE_BYTES), np.uint8)
+        buffers = _worker_comparer().buffer("compared", 2 * _COMPARE_BYTES).reshape(2, _COMPARE_BYTES)
         for start in range(0, left.nbytes, _COMPARE_BYTES):
             size = min(_COMPARE_BYTES, left.nbytes - start)
             a.read_into(left.offset + start, buffers[0, :size].data)

@@ -22,6 +22,7 @@ class FindingKind(StrEnum):
     BELOW_THRESHOLD = "below_threshold"
     NOTHING_COMPARED = "nothing_compared"
     ALL_AGREE = "all_agree"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

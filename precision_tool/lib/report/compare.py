@@ -174,6 +174,7 @@ def finding_panel(finding: Finding) -> RenderableType:
         FindingKind.DIFFERENT_INPUT: "Different input",
         FindingKind.ALL_AGREE: "No faulty operator",
         FindingKind.NOTHING_COMPARED: "Nothing compared",
+        FindingKind.UNREADABLE: "Not read",
     }.get(finding.kind, "Finding")
     style = _GRADE_STYLE[finding.grade]
     return Panel(
