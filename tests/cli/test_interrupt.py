@@ -101,6 +101,12 @@ class Running:
         return not self.family()
 
 
+def hear_signals() -> None:
+    """What ran the tests may ignore signals (nohup, a job in the background), and children inherit that."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def running(*arguments: str | Path, cwd: Path) -> Iterator[Running]:
     """The tool, started; whatever happens, nothing of it is left behind."""
@@ -113,6 +119,7 @@ def running(*arguments: str | Path, cwd: Path) -> Iterator[Running]:
         stderr=subprocess.PIPE,
         encoding="utf-8",
         start_new_session=True,
+        preexec_fn=hear_signals,  # noqa: PLW1509  # no threads here
     ) as process:
         work = Running(process)
         try:
