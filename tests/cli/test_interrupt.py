@@ -19,8 +19,8 @@ from command_line import HANG, TOOL, by_tensor, cells, environment, only_result,
 
 from precision_tool.lib.demo.dump_writer import dump_file_name, golden_file_name
 
-#: Generous: a second is what the user is promised, and the machine may be busy.
-SOON = 5.0
+#: A bound for hangs only: a second is what the user is promised, but tests do not measure time.
+SOON = 20.0
 OPS = 160
 #: Of one tensor. All ops share their files, so that gigabytes of work take little space and come from the cache.
 FLOATS = 8 << 20
