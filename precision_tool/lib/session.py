@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,6 +87,8 @@ class Session:
             )
             _check_any_rows(results)
         except ComparisonStoppedError as stop:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what is done is being saved
             paths = self._write(folder, stop.results, prefix="partial_")
             kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
             raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
