@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from precision_tool.lib.checks.analysis import Analysis, analyse
@@ -87,9 +88,8 @@ class Session:
             )
             _check_any_rows(results)
         except ComparisonStoppedError as stop:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what is done is being saved
-            paths = self._write(folder, stop.results, prefix="partial_")
+            with _ctrl_c_ignored():  # once was enough: what is done is being saved
+                paths = self._write(folder, stop.results, prefix="partial_")
             kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
             raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
         except BaseException:
@@ -139,6 +139,19 @@ class Session:
         else:
             paths = find_results(path)
         return [analyse(one, read_result(one), threshold) for one in paths]
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Ctrl+C does nothing in this block. Only the main thread may, and need, say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_any_rows(results: Sequence[LeafResult]) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import inf, isnan, sqrt
 
 from precision_tool.lib.compare.result_csv import ResultRow
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 
 #: Statuses of ops that no device op stands for, or that only pass on what others made.
-_NOT_RUN = frozenset({"no_npu_dump", "no_original_op", "no result"})
+_NOT_RUN = frozenset({Status.NO_NPU_DUMP, Status.NO_ORIGINAL_OP, "no result"})
 #: The smallest error that six digits, all that a result file has, show.
 _PRINTED = 5e-7
 #: An op made its error itself if its output is this many times as far off as its farthest input.
@@ -216,7 +217,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
 
 def find_unreadable(rows: Sequence[ResultRow]) -> list[Finding]:
     """What could not be read: a check that did not see everything must not pass in silence."""
-    bad = [row for row in rows if row.status == "unreadable"]
+    bad = [row for row in rows if row.status == Status.UNREADABLE]
     if not bad:
         return []
     message = f"tensors or files that could not be read: {len(bad)}; what they hold was not checked"

@@ -125,16 +125,18 @@ class _Reader:
             capacity = self._size if keep else count
             x = self._scratch.numbers("x", capacity, self._dtype)[place : place + count]
             y = self._scratch.numbers("y", capacity, self._golden_dtype)[place : place + count]
-            if self._flat:
-                self._npu.read_flat(box[0][0], box[0][1], x)
-                self._golden.read_flat(box[0][0], box[0][1], y)
-            else:
-                self._npu.read_box(box, x)
-                self._golden.read_box(box, y)
+            self._read(self._npu, box, x)
+            self._read(self._golden, box, y)
             for begin in range(0, count, BLOCK):
                 end = min(count, begin + BLOCK)
                 yield x[begin:end], y[begin:end], position + begin
             position += count
+
+    def _read(self, side: TensorReader, box: Box, out: Numbers) -> None:
+        if self._flat:
+            side.read_flat(*box[0], out)
+        else:
+            side.read_box(box, out)
 
     def holds_values(self, values: Numbers) -> bool:
         """True if the NPU tensor, decoded and in order, is bit for bit `values`."""
@@ -145,10 +147,7 @@ class _Reader:
         for box in self.boxes:
             count = _box_size(box)
             x = self._scratch.numbers("candidate", count, self._dtype)
-            if self._flat:
-                self._npu.read_flat(box[0][0], box[0][1], x)
-            else:
-                self._npu.read_box(box, x)
+            self._read(self._npu, box, x)
             if not np.array_equal(x.view(words), values[position : position + count].view(words)):
                 return False
             position += count
