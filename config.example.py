@@ -40,3 +40,13 @@ PRINT_COUNT = 20
 
 # How many workers read and compare at the same time. 0 = one for each core.
 WORKERS = 0
+
+# How many columns the output has. 0 = as many as the terminal, 80 without one. At the prompt also `set width N`.
+WIDTH = 0
+
+# Colours: 'dark' or 'light' for the background of your terminal, 'plain' for none (as NO_COLOR=1 in the environment).
+THEME = "dark"
+
+# What is written to precision_tool.log in the folder of results: 'debug', 'info', 'warning', 'error' or 'off'.
+# Option --log-level.
+LOG_LEVEL = "warning"

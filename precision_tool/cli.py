@@ -10,8 +10,9 @@ import errno
 import os
 import select
 import sys
+import textwrap
 import traceback
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, TextIO
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: What shells report for a program that its reader stopped listening to.
@@ -19,10 +20,13 @@ READER_GONE = 128 + 13
 #: What writing fails with for want of space.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-USAGE = "usage: precision-tool [--data DIR] [--work DIR] COMMAND ..."
+USAGE = "usage: precision-tool [--data DIR] [--work DIR] [--log-level LEVEL] [COMMAND ...]"
+
+#: The oldest Python that analyses, the prompt included.
+MIN_PYTHON = (3, 11)
 
 #: What every command needs. Someone who merely copied the package may lack them.
-DEPENDENCIES = ("numpy", "ml_dtypes", "rich")
+DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz")
 
 #: Set to 1, internal errors print their traceback instead of saving it.
 DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"
@@ -41,7 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         sys.stdout.flush()  # a reader that has gone shows here at the latest
         return code
     except PrecisionToolError as error:
-        return _fail(error.message, error.hint, error.exit_code)
+        return _fail(_without_folder(error.message), error.hint, error.exit_code)
     except KeyboardInterrupt:
         return _fail("stopped", code=STOPPED, label="")
     except BrokenPipeError:
@@ -75,8 +79,7 @@ def _run(arguments: List[str]) -> int:
         if rest is None:
             return DONE
         if not rest:
-            print(_help(), file=sys.stderr)
-            return USER_ERROR
+            return _start_prompt(options)
         name, arguments = rest[0], rest[1:]
         word = find_word(name)
         if word is None:
@@ -91,9 +94,7 @@ def _run(arguments: List[str]) -> int:
         options["data"], arguments = arguments[0], arguments[1:]
 
     if sys.version_info[:2] < word.min_python:
-        running, needed = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, word.min_python))
-        advice = f"run it with a Python {needed}, on any machine that sees the data folder"
-        return _fail(f"{word.name} needs Python {needed} or newer, this is Python {running}: {advice}")
+        return _too_old(word.name, word.min_python)
     from precision_tool.lib.settings import load_settings
 
     settings = load_settings(options)
@@ -105,6 +106,23 @@ def _run(arguments: List[str]) -> int:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or DONE
         raise
+
+
+def _start_prompt(options: Dict[str, Any]) -> int:
+    if sys.version_info[:2] < MIN_PYTHON:
+        return _too_old("the prompt", MIN_PYTHON)
+    from precision_tool.lib.settings import load_settings
+
+    settings = load_settings(options)
+    from precision_tool.lib import app
+
+    return app.start_prompt(settings)
+
+
+def _too_old(what: str, needed: Tuple[int, ...]) -> int:
+    running, needs = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, needed))
+    advice = f"run it with a Python {needs}, on any machine that sees the data folder"
+    return _fail(f"{what} needs Python {needs} or newer, this is Python {running}: {advice}")
 
 
 def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optional[List[str]]:
@@ -121,38 +139,49 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         if option == "--version":
             print(f"precision-tool {__version__}")
             return None
-        if option not in ("--data", "--work"):
+        if option not in ("--data", "--work", "--log-level"):
             raise UsageError(
                 f"unknown option {option}", "options of a command stand after it; precision-tool -h lists the others"
             )
         if not has_value:
             if not rest:
-                raise UsageError(f"option {option} needs a folder", f"{option} DIR")
+                needs = "a level, such as debug" if option == "--log-level" else "a folder"
+                raise UsageError(f"option {option} needs {needs}", f"{option} VALUE")
             value = rest.pop(0)
-        options[option[2:]] = value
+        options[option[2:].replace("-", "_")] = value
     return rest
 
 
 def _help() -> str:
     from precision_tool.lib.words import WORDS
 
-    calls = [f"{word.name} {word.arguments}" for word in WORDS]
-    width = max(map(len, calls))
+    width = max(len(word.name) for word in WORDS) + 2
+    margin = " " * (width + 2)
     lines = [
         USAGE,
         "",
-        "Compares a network's run on an Ascend NPU with its benchmark and finds the operator that computes wrong.",
-        "",
-        "commands:",
-        *(f"  {call:{width}}  {word.help}" for call, word in zip(calls, WORDS)),
+        "Compares a network's run on an Ascend NPU with its benchmark and finds the",
+        "operator that computes wrong. Without a command it starts the prompt, which",
+        "knows the same commands and completes names with Tab.",
+    ]
+    for family in dict.fromkeys(word.family for word in WORDS):
+        lines += ["", f"{family.lower()}:"]
+        for word in WORDS:
+            if word.family == family:
+                text = textwrap.wrap(word.help, 79 - len(margin))
+                lines += [f"  {word.name:{width}}{text[0]}", *(margin + line for line in text[1:])]
+    width = 20
+    lines += [
         "",
         "options:",
         f"  {'--data DIR':{width}}  the data folder (default ./precision_data)",
-        f"  {'--work DIR':{width}}  where results are written (default temp/ in the data folder)",
-        f"  {'-h, --help':{width}}  this help; after a command, the help of that command",
+        f"  {'--work DIR':{width}}  where results are written (default: its temp/)",
+        f"  {'--log-level LEVEL':{width}}  what the log there keeps: debug, info, ... off",
+        f"  {'-h, --help':{width}}  this help; after a command, its arguments and an example",
         f"  {'--version':{width}}  the version",
         "",
-        "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error",
+        "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data,",
+        "3 internal error, 130 stopped",
     ]
     return "\n".join(lines)
 
@@ -163,6 +192,15 @@ def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "er
         shown = (char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
         print("".join(shown), file=sys.stderr)
     return code
+
+
+def _without_folder(text: str) -> str:
+    """Paths below the working folder as one would type them there."""
+    try:
+        folder = os.path.join(os.getcwd(), "")
+    except OSError:  # it has been removed
+        return text
+    return text if folder == os.sep else text.replace(folder, "")
 
 
 def _is_gone(stream: TextIO) -> bool:

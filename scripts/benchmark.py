@@ -20,8 +20,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.compare.elements import compare_elements
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
 from precision_tool.lib.compare.metrics import KL_FLOOR, ZERO_BELOW
+from precision_tool.lib.compare.named_tensors import pair_up, tensors_of_file
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.ge_graph import load_graph_file
@@ -151,9 +153,9 @@ def _resident(pid: int) -> int:
     return 0
 
 
-def run_tool(data: Path, workers: int, memory: bool = False) -> tuple[float, int]:
-    """Wall time of `vc` as a process and, if asked for, the peak memory of it and all its workers in bytes."""
-    command = [sys.executable, "-m", "precision_tool", "--data", str(data), "vc", "--workers", str(workers)]
+def run_tool(words: list[str], memory: bool = False) -> tuple[float, int]:
+    """Wall time of a command as a process and, if asked for, the peak memory of it and all its workers in bytes."""
+    command = [sys.executable, "-m", "precision_tool", *words]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peak = 0
@@ -164,6 +166,11 @@ def run_tool(data: Path, workers: int, memory: bool = False) -> tuple[float, int
     if code:
         raise SystemExit(f"{' '.join(command)}: exit code {code}")
     return time.perf_counter() - start, peak
+
+
+def run_vc(data: Path, workers: int, memory: bool = False) -> tuple[float, int]:
+    """`run_tool` of `vc` on a data folder."""
+    return run_tool(["--data", str(data), "vc", "--workers", str(workers)], memory)
 
 
 # --- the parts ------------------------------------------------------------------------------------------------------
@@ -189,13 +196,13 @@ def bench_compare(folder: Path, nbytes: int, workers: int, repeats: int) -> None
     with ProcessPoolExecutor(workers) as pool:
         list(pool.map(plain_compare, [[pairs[-1]]] * workers))
         for turn in range(repeats):
-            process.append(run_tool(data, workers)[0])
+            process.append(run_vc(data, workers)[0])
             ours.append(seconds(compare))
             floor.append(seconds(lambda: list(pool.map(read_files, split_by_bytes(paths, workers)))))
             loading.append(seconds(lambda: list(pool.map(load_files, split_by_bytes(paths, workers)))))
             if turn == 0:
                 plain.append(seconds(lambda: list(pool.map(plain_compare, shares))))
-    _, peak = run_tool(data, workers, memory=True)
+    _, peak = run_vc(data, workers, memory=True)
     best, read, whole = min(ours), min(floor), min(plain)
     print(f"compare: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {total / 1e9:.2f} GB,")
     print(f"         {len(pairs)} pairs, {elements / 1e6:.0f} M elements, {workers} workers, page cache warm")
@@ -212,9 +219,39 @@ def bench_giant(folder: Path, nbytes: int, workers: int) -> None:
     """Peak memory with one tensor far larger than that."""
     data = folder / "precision_data"
     generate_demo(data, giant_bytes=nbytes)
-    taken, peak = run_tool(data, workers, memory=True)
+    taken, peak = run_vc(data, workers, memory=True)
     print(f"giant:   one tensor of {nbytes / 1e9:.2f} GB and its benchmark, {workers} workers")
     print(f"  ours                                        {taken:8.2f} s   peak memory  {peak / 1e6:6.0f} MB")
+
+
+def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
+    """`cp` on two float32 tensors against loading both and one dot product."""
+    random = np.random.default_rng(1)
+    folder.mkdir(parents=True)
+    paths = [str(folder / "npu.npy"), str(folder / "benchmark.npy")]
+    values = random.standard_normal(size, dtype=np.float32)
+    np.save(paths[1], values)
+    values += random.standard_normal(size, dtype=np.float32) * np.float32(1e-3)
+    np.save(paths[0], values)
+    del values
+    npu, golden = (tensors_of_file(path)[0] for path in paths)
+    pair = pair_up(npu, golden)
+    process, ours, floor = [], [], []
+
+    def load_and_dot() -> object:
+        one, two = (np.load(path) for path in paths)
+        return np.dot(one, two)
+
+    for _ in range(repeats):
+        floor.append(seconds(load_and_dot))
+        ours.append(seconds(lambda: compare_elements(pair, atol=1e-3, rtol=1e-3, shown=20, workers=workers)))
+        process.append(run_tool(["cp", *paths, "--workers", str(workers)])[0])
+    _, peak = run_tool(["cp", *paths, "--workers", str(workers)], memory=True)
+    best, plain = min(ours), min(floor)
+    print(f"cp:      two float32 tensors of {size / 1e6:.0f} M elements, {workers} workers, page cache warm")
+    print(f"  ours, as a process from start to exit       {min(process):8.2f} s   peak memory  {peak / 1e6:6.0f} MB")
+    print(f"  ours, from Python                           {best:8.2f} s")
+    print(f"  np.load of both and np.dot                  {plain:8.2f} s   ours / floor  {best / plain:6.1f}")
 
 
 def bench_graph(folder: Path, repeats: int) -> None:
@@ -238,19 +275,36 @@ def bench_graph(folder: Path, repeats: int) -> None:
     print(f"  google.protobuf.text_format (text to tree)  {other:8.3f} s   theirs / ours {other / best:6.1f}")
 
 
+def bench_catalog(folder: Path, repeats: int) -> None:
+    """`ls` on a graph of ten thousand ops as a process: with nothing kept, and with nothing changed since."""
+    data = folder / "precision_data"
+    truth = generate_demo(data, ops=10_000, size=64)
+    words = ["--data", str(data), "ls", "-n", "conv0/Relu"]
+    cold, warm = [], []
+    for _ in range(repeats):
+        shutil.rmtree(data / "temp", ignore_errors=True)
+        cold.append(run_tool(words)[0])
+        warm.append(run_tool(words)[0])
+    size = truth.graph_path.stat().st_size
+    print(f"catalog: ls on a graph of {truth.ops} ops, {size / 1e6:.0f} MB, {truth.dump_files} dump files")
+    print(f"  as a process, nothing kept                  {min(cold):8.2f} s")
+    print(f"  as a process, nothing changed since         {min(warm):8.2f} s")
+
+
 def main() -> None:
     """Runs the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="compare, giant, graph (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="compare, giant, cp, graph, catalog (default: all)")
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
     )
     parser.add_argument("--giant", type=int, default=4 << 30, help="size of the giant tensor (default %(default)s)")
+    parser.add_argument("--elements", type=int, default=100_000_000, help="size of cp's tensors (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes of either side (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "giant", "graph")
+    known = ("compare", "giant", "cp", "graph", "catalog")
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -263,8 +317,13 @@ def main() -> None:
         if "giant" in chosen:
             bench_giant(folder / "giant", args.giant, args.workers)
             shutil.rmtree(folder / "giant")
+        if "cp" in chosen:
+            bench_elements(folder / "cp", args.elements, args.workers, args.repeats)
+            shutil.rmtree(folder / "cp")
         if "graph" in chosen:
             bench_graph(folder / "graph", args.repeats)
+        if "catalog" in chosen:
+            bench_catalog(folder / "catalog", args.repeats)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

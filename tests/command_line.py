@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,35 @@ def tool(
         assert "error: internal error" not in text, run
     assert code is None or run.code == code, run
     return run
+
+
+# --- golden text ----------------------------------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).resolve().parent / "golden"
+#: Set to 1, the texts in tests/golden/ are written anew instead of compared; read them before they are committed.
+REWRITE_VARIABLE = "PRECISION_TOOL_REWRITE_GOLDEN"
+
+
+def masked(text: str, cwd: Path) -> str:
+    """Without what differs from run to run: times, the folder, spaces at the ends of lines."""
+    text = text.replace(str(cwd), "CWD")
+    text = re.sub(r"vector_compare/\d{14}/result_\d{14}", "vector_compare/TIME/result_TIME", text)
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+
+
+def check_golden(name: str, run: Finished, cwd: Path) -> None:
+    """The output is that of tests/golden/, or becomes it when the environment says so."""
+    assert run.err == ""
+    check_golden_text(name, run.out, cwd)
+
+
+def check_golden_text(name: str, shown: str, cwd: Path) -> None:
+    """The same for what a terminal showed."""
+    text = masked(shown, cwd)
+    path = GOLDEN / name
+    if os.environ.get(REWRITE_VARIABLE) == "1":
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8")
 
 
 # --- result files ---------------------------------------------------------------------------------------------------

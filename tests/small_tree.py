@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -116,3 +116,12 @@ def chain(victim: Array | None = None) -> list[Node]:
     second = Node(name="middle/Mul", type="Mul", inputs=(first,), output=middle, golden=middle)
     third = Node(name="last/Sub", type="Sub", inputs=(second,), output=values(8, 9), golden=values(8, 9))
     return [source, data, first, second, third]
+
+
+def faulty_chain() -> list[Node]:
+    """The chain with its second op wrong, and with it what comes after it."""
+    source, data, first, second, last = chain()
+    assert second.output is not None
+    assert last.output is not None
+    wrong = replace(second, output=second.output[::-1])
+    return [source, data, first, wrong, replace(last, inputs=(wrong,), output=last.output[::-1])]

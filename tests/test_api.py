@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_tree import faulty_chain, small_tree
 
 import precision_tool
 from precision_tool.lib.compare.result_csv import read_result
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +73,31 @@ def test_errors_are_the_users(tmp_path: Path) -> None:
 def test_load_graph(demo: DemoTruth) -> None:
     graph = precision_tool.load_graph(str(demo.graph_path))
     assert demo.culprit in graph.graphs[0].by_name
+
+
+def test_every_command_runs_from_python(tmp_path: Path) -> None:
+    small_tree(tmp_path / "precision_data", faulty_chain())
+    data = tmp_path / "precision_data"
+    printed = {}
+    for call in (("vc",), ("vcs", "--fail"), ("ls",), ("ni", "middle/Mul"), ("pt", "middle/Mul"), ("cp", "middle/Mul"),
+                 ("graphs",), ("dc", "middle/Mul"), ("ac",)):  # fmt: skip
+        file = io.StringIO()
+        code = precision_tool.run(*call, data=data, file=file)
+        assert code == (1 if "--fail" in call else 0)
+        printed[call[0]] = file.getvalue()
+    assert "middle/Mul" in printed["ls"]
+    assert "First faulty operator" in printed["ac"]
+    with pytest.raises(DataNotFoundError, match="no op"):
+        precision_tool.run("ni", "nothing like it", data=data)
+    with pytest.raises(UsageError, match="no such command"):
+        precision_tool.run("data", "x")
+
+
+def test_an_open_data_folder_answers_with_values(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    session = precision_tool.open_data(tree.root)
+    (found,) = session.find_ops("middle_Mul")
+    assert (found.op.type, found.run.number) == ("Mul", 0)
+    slots = {pair.slot: pair.golden_tensor for pair in session.pairs_of(found)}
+    assert slots == {"input:0": "first/Add:0", "output:0": "middle/Mul:0"}
+    assert session.cosines() == {}

@@ -30,11 +30,10 @@ def own_files() -> list[Path]:
 
 def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     main(["-h"])
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     for word in WORDS:
         assert word.help
-        assert f"  {word.name} {word.arguments}" in text
-        assert word.help in text
+        assert f" {word.name} {word.help}" in text
 
 
 def test_words_and_old_names_are_told_apart() -> None:
@@ -77,7 +76,8 @@ def test_fusion_switch_files_are_what_ge_takes() -> None:
 
 def test_dependencies_have_lower_bounds_and_are_named_once() -> None:
     requirements = [
-        re.match(r"([\w-]+)>=[\d.]+; python_version >= '3.11'$", text) for text in PROJECT["project"]["dependencies"]
+        re.match(r"([\w-]+)>=[\d.]+(?:,<\d+)?; python_version >= '3.11'$", text)
+        for text in PROJECT["project"]["dependencies"]
     ]
     assert tuple(match and match[1] for match in requirements) == DEPENDENCIES
 

@@ -14,12 +14,13 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell.commands.base import Command
-from precision_tool.lib.shell.commands.compare import AC, VC, VCS
-from precision_tool.lib.words import find_word
+from precision_tool.lib.shell.commands.registry import load_command
+from precision_tool.lib.words import WORDS, find_word
 
 REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text("utf-8")
-COMMANDS = {"ac": AC, "vc": VC, "vcs": VCS}
+COMMANDS = {word.name: load_command(word.name) for word in WORDS if word.name != "data"}
+COMPARING = ("ac", "vc", "vcs")
 
 
 def options_of(command: Command) -> str:
@@ -44,33 +45,74 @@ def test_the_commands_in_its_examples_are_words_with_those_options() -> None:
 
 @pytest.mark.parametrize("option", ["-l", "--json", "--fail"])
 def test_options_of_all_comparing_commands(option: str) -> None:
-    for command in COMMANDS.values():
-        assert option in options_of(command)
+    for name in COMPARING:
+        assert option in options_of(COMMANDS[name])
 
 
 def test_every_option_has_help_and_every_command_an_example() -> None:
     for name, command in COMMANDS.items():
         parser = command.parser(Session(Settings()))
+        assert parser.prog == name
         assert all(action.help for action in parser._actions)
         assert f"example: {name}" in parser.format_help()
 
 
-def test_its_output_of_the_demo_is_what_the_demo_prints(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    (block,) = [text for text in blocks if text.startswith("$ precision-tool ac")]
-    shown = [line for line in block.splitlines()[1:] if line != "…" and not line.startswith("result file")]
-    generate_demo(tmp_path / "precision_data")
-    run = subprocess.run(
-        [sys.executable, "-m", "precision_tool", "ac", "-c"],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
-    )
-    printed = [line.rstrip() for line in run.stdout.splitlines()]
-    assert len(shown) > 15
-    assert [line for line in shown if line not in printed] == []
+def test_every_command_has_its_line() -> None:
+    for word in WORDS:
+        assert re.search(rf"`(?:precision-tool )?{word.name}[ `]|precision-tool {word.name}\b", README), word.name
+
+
+def test_the_options_of_its_table_are_those_of_the_commands() -> None:
+    (table,) = re.findall(r"^\| option \| of \|.*?(?=^\n)", README, re.DOTALL | re.MULTILINE)
+    for line in table.splitlines()[2:-1]:
+        options, commands, _ = (cell.strip() for cell in line.strip("|").split("|", 2))
+        names = COMPARING if commands == "all" else re.findall(r"`(\w+)`", commands)
+        if commands == "before the command":
+            continue
+        for name in names:
+            known = options_of(COMMANDS[name])
+            wanted = re.findall(r"`(--?[\w-]+)", options)
+            assert any(option in known for option in wanted), f"{name}: {options}"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's folder, compared as the README does first."""
+    folder = tmp_path_factory.mktemp("readme")
+    generate_demo(folder / "precision_data")
+    return folder
+
+
+#: What the README shows, in its order; `…` stands for lines left out.
+SHOWN = re.findall(r"^```\n\$ precision-tool( [^\n]*)?\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def test_it_shows_the_prompt_and_the_main_commands() -> None:
+    assert [call.split()[0] if call else "" for call, _ in SHOWN] == ["ac", "", "ls", "ni", "cp"]
+
+
+def test_its_outputs_are_what_the_commands_print(demo: Path) -> None:
+    for call, block in SHOWN:
+        if not call:
+            continue  # tests/shell has the prompt's
+        shown = [line for line in block.splitlines() if line != "…" and not line.startswith("result file")]
+        run = subprocess.run(
+            [sys.executable, "-m", "precision_tool", *call.split()],
+            cwd=demo,
+            env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            check=True,
+        )
+        printed = [line.rstrip() for line in run.stdout.splitlines()]
+        assert len(shown) > 7, call
+        assert [line for line in shown if line not in printed] == [], call
+
+
+def test_its_picture_is_of_a_session() -> None:
+    picture = (REPO / ".readme" / "session.svg").read_text("utf-8").replace("&#160;", " ")
+    assert "PrecisionTool &gt;" in picture
+    assert "First faulty operator" in picture
 
 
 def test_the_python_example_runs(

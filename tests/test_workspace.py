@@ -205,3 +205,19 @@ def test_a_read_only_mount(folder: Path) -> None:
         [*probe, mount.format(repo, sys.executable, code)], capture_output=True, text=True, check=False
     )
     assert (run.stdout, run.stderr) == ("precision_work/op_graph\n", "")
+
+
+def test_caches_go_where_results_go_but_make_no_new_places(folder: Path) -> None:
+    assert Workspace("none").cache_dirs() == []
+    assert Workspace("none", "w").cache_dirs() == [Path("w/cache")]
+    (folder / "precision_data").mkdir()
+    assert Workspace().cache_dirs() == [Path("precision_data/temp/cache")]
+    assert names(folder) == ["precision_data"]
+
+
+def test_caches_of_a_data_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "precision_data").mkdir()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert Workspace().cache_dirs() == [Path("precision_data/temp/cache")]
+    (folder / "precision_work").mkdir()  # an earlier command's
+    assert Workspace().cache_dirs() == [Path("precision_data/temp/cache"), Path("precision_work/cache")]

@@ -7,21 +7,28 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.compare.engine import Progress
-from precision_tool.lib.compare.folders import LeafResult, compare_folders
+from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.compare.result_csv import row_of, write_result
+from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.model.comparison import Comparison
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.report.console import ReportConsole
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.shell.commands.base import Output
+from precision_tool.lib.shell.commands.registry import load_command
+from precision_tool.lib.words import find_word
 
-__all__ = ["CompareResult", "compare", "load_graph"]
+__all__ = ["CompareOptions", "CompareResult", "Session", "compare", "load_graph", "open_data", "run"]
 
 _METRICS = (
     "cosine", "max_absolute_error", "accumulated_relative_error", "relative_euclidean_distance",
@@ -67,7 +74,8 @@ class CompareResult:
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the result file with the vendor's columns and ours."""
-        write_result(os.fspath(path), self.rows, golden_address=self._result.golden_is_dump)
+        result = self._result
+        write_result(os.fspath(path), self.rows, golden_address=result.golden_is_dump, choice=result.choice)
 
 
 def compare(
@@ -78,12 +86,14 @@ def compare(
     workers: int = 0,
     executor: Executor | None = None,
     progress: Progress | None = None,
+    options: CompareOptions | None = None,
 ) -> list[CompareResult]:
     """Compares a folder of NPU dumps with a folder of benchmark tensors (or of another run's dumps).
 
     Folders may be of any level of the dump tree; one result per leaf folder comes back, nothing is written.
     `graph` is found beside the dump unless given. `workers` processes share the work (0: one a core), or any
-    `concurrent.futures` executor. Raises PrecisionToolError and its kinds for what the user can mend.
+    `concurrent.futures` executor. `options` are those of `vc`: a selection of ops, metrics of
+    your own and so on. Raises PrecisionToolError and its kinds for what the user can mend.
     """
     results = compare_folders(
         os.fspath(npu),
@@ -92,6 +102,7 @@ def compare(
         workers=workers,
         executor=executor,
         progress=progress,
+        options=options or CompareOptions(),
     )
     return [
         CompareResult(
@@ -103,3 +114,32 @@ def compare(
         )
         for result in results
     ]
+
+
+def open_data(folder: str | os.PathLike[str] | None = None, *, work: str | os.PathLike[str] | None = None) -> Session:
+    """A data folder (default: as in the settings) with everything the prompt knows about it.
+
+    Its `find_ops`, `pairs_of`, `run_graphs`, `cosines`, `compare` and `results` return values and print nothing.
+    Nothing is read before it is asked for.
+    """
+    return Session(load_settings({"data": folder, "work": work}))
+
+
+def run(
+    word: str,
+    *arguments: str,
+    data: str | os.PathLike[str] | None = None,
+    work: str | os.PathLike[str] | None = None,
+    file: TextIO | None = None,
+) -> int:
+    """Runs any command of the prompt, `run("ls", "-t", "Conv2D")`, printing to `file` (standard output).
+
+    Returns its exit code; what is the user's error on the command line is raised as PrecisionToolError.
+    """
+    known = find_word(word)
+    if known is None or known.name == "data":
+        raise UsageError(f"{word}: no such command", "precision-tool -h lists the commands")
+    settings = load_settings({"data": data, "work": work})
+    out = ReportConsole(file=file, width=settings.width, theme=settings.theme)
+    err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
+    return load_command(known.name)(Session(settings), arguments, Output(out, err))

@@ -1,36 +1,48 @@
-"""Puts it together: one word of the command line → its command → an exit code."""
+"""Puts it together: one word of the command line → its command → an exit code; no word → the prompt."""
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from precision_tool.lib.logs import start_log
 from precision_tool.lib.settings import Settings
 
-#: Where each word's `Command` lives; a command imports only what it needs.
-_COMMANDS = {
-    "ac": ("compare", "AC"),
-    "vc": ("compare", "VC"),
-    "vcs": ("compare", "VCS"),
-    "demo": ("demo", "DEMO"),
-}
+if TYPE_CHECKING:
+    from precision_tool.lib.session import Session
 
 
 def run(word: str, argv: Sequence[str], settings: Settings) -> int:
     """Runs one command and returns its exit code; the user's errors are raised."""
+    session = _open(settings)
+    from precision_tool.lib.report.console import ReportConsole
+    from precision_tool.lib.shell.commands.base import Output
+    from precision_tool.lib.shell.commands.registry import load_command
+
+    out, err = (ReportConsole(stderr=stderr, width=settings.width, theme=settings.theme) for stderr in (False, True))
+    code: int = load_command(word)(session, argv, Output(out, err))
+    return code
+
+
+def start_prompt(settings: Settings) -> int:
+    """Runs the prompt until the user leaves and returns its exit code."""
+    session = _open(settings)
+    from precision_tool.lib.shell import prompt
+
+    return prompt.start(session)
+
+
+def _open(settings: Settings) -> Session:
     # Before numpy loads: its BLAS threads would only compete with our worker processes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that has no 卷积 shows \\u5377\\u79ef
             stream.reconfigure(errors="backslashreplace")
-    from precision_tool.lib.report.console import ReportConsole
     from precision_tool.lib.session import Session
-    from precision_tool.lib.shell.commands.base import Output
 
-    module, name = _COMMANDS[word]
-    command = getattr(importlib.import_module(f"precision_tool.lib.shell.commands.{module}"), name)
-    code: int = command(Session(settings), argv, Output(ReportConsole(), ReportConsole(stderr=True)))
-    return code
+    session = Session(settings)
+    start_log(settings.log_level, session.workspace.output_dir)
+    return session

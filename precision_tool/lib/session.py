@@ -5,20 +5,60 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from precision_tool.lib.checks.analysis import Analysis, analyse
+from precision_tool.lib.compare.cosines import output_cosines
+from precision_tool.lib.compare.detail import write_detail
+from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.compare.engine import Progress
-from precision_tool.lib.compare.folders import ComparisonStoppedError, LeafResult, compare_folders
-from precision_tool.lib.compare.result_csv import find_results, read_result, row_of, write_result
-from precision_tool.lib.errors import DataNotFoundError, OutputError
+from precision_tool.lib.compare.folders import (
+    DEFAULT_OPTIONS,
+    CompareOptions,
+    ComparisonStoppedError,
+    LeafResult,
+    compare_folders,
+    find_golden,
+    golden_leaf,
+)
+from precision_tool.lib.compare.match import GraphMatcher, match_name
+from precision_tool.lib.compare.result_csv import (
+    find_results,
+    read_result,
+    row_of,
+    write_mapping,
+    write_result,
+)
+from precision_tool.lib.compare.selection import OpNames
+from precision_tool.lib.discover import catalog, graph_choice, walk
+from precision_tool.lib.discover.catalog import DataOverview, FoundOp, RunFolder, RunGraph, overview
+from precision_tool.lib.discover.graph_choice import Choice
+from precision_tool.lib.discover.graph_survey import FoundIn, GraphSurvey, search, survey
+from precision_tool.lib.discover.graphs import find_graph_files
+from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.discover.walk import Stamps
+from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
+from precision_tool.lib.formats.cache_files import CacheFiles
+from precision_tool.lib.formats.files import signature_of
+from precision_tool.lib.formats.graph_cache import GraphStore
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.workspace import Workspace
 
+T = TypeVar("T")
+
+#: Leaves whose matching is kept.
+_MATCHERS = 4
 #: Of many dump folders that cannot be compared, as many reasons are told.
 _SHOWN_REASONS = 3
+#: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
+_PARTIAL_PREFIX, _OP_PREFIX = _SET_APART = ("partial_", "single_op_")
 
 
 class Session:
@@ -27,6 +67,254 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.workspace = Workspace(settings.data, settings.work)
+        self._cache = CacheFiles(self.workspace.cache_dirs)
+        self._store = GraphStore(self._cache)
+        self._kept: dict[Hashable, tuple[Any, Stamps]] = {}
+        self._matchers: dict[tuple[str, str], _Matcher] = {}
+        self._cosines: tuple[Hashable, Mapping[str, float]] = (None, {})
+        self._names: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {}
+        #: The graph that `use_graph` chose; None: not looked up yet.
+        self._choice: Choice | None = None
+
+    # --- what was read, and whether it still is so ---
+
+    def refresh(self) -> None:
+        """Forgets everything that was read: graphs, dumps, results."""
+        self._store.forget()
+        self._kept.clear()
+        self._matchers.clear()
+        self._cosines = (None, {})
+        self._names.clear()
+        self._choice = None
+
+    def _keep(self, key: Hashable, read: Callable[[Stamps], T]) -> T:
+        """What `read` gives, read again only when a folder or file that it noted has changed."""
+        known = self._kept.get(key)
+        if known is not None and known[1].are_current():
+            value: T = known[0]
+            return value
+        stamps = Stamps()
+        value = read(stamps)
+        self._kept[key] = (value, stamps)
+        return value
+
+    def _run(self, number: int) -> Run | None:
+        """What NPU run `number` dumped; None if nothing."""
+
+        def read(stamps: Stamps) -> Run | None:
+            folder = str(self.workspace.dump_dir(number))
+            stamps.note(folder)
+            try:
+                return walk.find_run(folder, stamps)
+            except PrecisionToolError:
+                return None  # `vc` says why
+
+        return self._keep(("run", number), read)
+
+    def run_folders(self) -> tuple[RunFolder, ...]:
+        """Every NPU run of the data folder."""
+        return tuple(
+            RunFolder(number=number, graph_folder=str(self.workspace.graph_dir(number)), run=self._run(number))
+            for number in self.workspace.debug_numbers()
+        )
+
+    # --- graphs and ops ---
+
+    def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
+        """The graph of every dumped model of every NPU run; `graph` (a file or a folder) is used instead of those.
+
+        Raises DataNotFoundError when there is none, FormatError when the one asked for is damaged.
+        """
+        folders = self.run_folders()
+        chosen = self.chosen_graph() if graph is None else None
+
+        def read(stamps: Stamps) -> tuple[RunGraph, ...]:
+            for folder in folders:
+                stamps.update(self._kept["run", folder.number][1])
+                stamps.note(folder.graph_folder)
+            find_graph_files([folder.graph_folder for folder in folders], (os.curdir,), stamps=stamps)
+            if graph is not None:
+                stamps.note(graph)
+                find_graph_files([graph], stamps=stamps)
+            found = catalog.find_run_graphs(
+                folders, self._store, graph=graph, chosen=chosen, extra_folders=(os.curdir,)
+            )
+            for run in found:
+                stamps.note(run.file.path)
+            return found
+
+        return self._keep(("graphs", graph, chosen, tuple(folder.number for folder in folders)), read)
+
+    def survey_graphs(self) -> GraphSurvey:
+        """Every graph file there is, what it holds, and whether it is in use."""
+        problem: PrecisionToolError | None = None
+        in_use: tuple[RunGraph, ...] = ()
+        try:
+            in_use = self.run_graphs()
+        except PrecisionToolError as error:
+            problem = error
+        return survey(self.run_folders(), in_use, self._store, extra_folders=(os.curdir,), problem=problem)
+
+    def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
+        """The graph files of every stage with their ops whose names fit a part of a name, or a glob.
+
+        DataNotFoundError when none has such an op, with the closest names.
+        """
+        in_use: tuple[RunGraph, ...] = ()
+        with suppress(PrecisionToolError):  # files are searched whether or not one can be used
+            in_use = self.run_graphs()
+        return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
+
+    def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
+        """The op of this name, or with this part of a name, in every graph that has it (see `catalog.find_ops`)."""
+        return catalog.find_ops(self.run_graphs(graph), name)
+
+    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
+        """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
+
+        Only the files of the op, and of its benchmark tensors, are opened.
+        """
+        run = found.run
+        if run.leaf is None:
+            return ()
+        golden = self._golden_of(run.number)
+        key = (run.leaf.path, run.file.path)
+        matcher = self._matchers.get(key)
+        if matcher is None or not matcher.is_for(run, golden):
+            while len(self._matchers) >= _MATCHERS:
+                del self._matchers[next(iter(self._matchers))]
+            all_of_run = self._run(run.number) if run.number is not None else None
+            matcher = self._matchers[key] = _Matcher(run, golden, all_of_run.leaves if all_of_run else run.leaves)
+        return matcher.pairs_of(found)
+
+    def _golden_of(self, number: int | None) -> GoldenFiles | Run | None:
+        """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
+        folders = [] if number is None else [str(self.workspace.tf_dump_dir)]
+        if number == 0:
+            folders.append(str(self.workspace.dump_dir(1)))
+
+        def read(stamps: Stamps) -> GoldenFiles | Run | None:
+            golden: GoldenFiles | Run | None = None
+            for folder in folders:
+                stamps.note(folder)
+                if golden is None:
+                    with suppress(PrecisionToolError):  # `vc` says what is wrong with it
+                        golden = find_golden(folder, stamps)
+            return golden
+
+        return self._keep(("golden", *folders), read)
+
+    # --- the graph a user chose ---
+
+    def chosen_graph(self) -> str | None:
+        """The graph file that `use_graph` chose, now or in an earlier session; one that is gone is told of once."""
+        if self._choice is None:
+            self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
+        path = self._choice.path
+        if path is not None and not os.path.exists(path):
+            self.workspace.notes.append(
+                f"the graph chosen with graphs --use is gone, so one is chosen automatically: {path}"
+            )
+            self._choice = Choice(path=None)
+            return None
+        return path
+
+    def use_graph(self, path: str | None) -> None:
+        """Uses this graph file from now on where no other is asked for; None: the one that fits, as at first.
+
+        The choice is remembered for the data folder. Raises the reader's errors for a file that is no graph, and
+        OutputError where the choice cannot be remembered; it holds for this session all the same.
+        """
+        if path is not None:
+            self._store.load(path)
+        self._choice = Choice(path=None if path is None else os.path.abspath(path))
+        graph_choice.write(self._choice, self.workspace)
+
+    # --- results ---
+
+    def cosines(self) -> Mapping[str, float]:
+        """Op name → the lowest cosine of its outputs in the newest result, NaN lowest of all; {} without a result.
+
+        Names are found with `/` and with `_`.
+        """
+        try:
+            paths = self._newest_results()
+            key = tuple((path, signature_of(path)) for path in paths)
+            if self._cosines[0] != key:
+                self._cosines = (key, output_cosines(paths, self._cache))
+        except PrecisionToolError:
+            return {}  # `vcs` says what is wrong
+        return self._cosines[1]
+
+    # --- what there is, by name only ---
+
+    def overview(self) -> DataOverview:
+        """What the data folder holds, by names alone: nothing is opened."""
+        return overview(self.workspace, next(iter(self.result_paths()), ""))
+
+    def op_names(self) -> tuple[str, ...]:
+        """Names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
+        return self._of_ops("ops", lambda op: (op.name,))
+
+    def op_types(self) -> tuple[str, ...]:
+        """Types of the ops of the graphs in use."""
+        return self._of_ops("types", lambda op: (op.type,))
+
+    def pass_names(self) -> tuple[str, ...]:
+        """Names of the fusion passes that made ops of the graphs in use."""
+        return self._of_ops("passes", lambda op: op.pass_names)
+
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names of the kernels, and of the libraries they are in."""
+        return self._of_ops("kernels", lambda op: (op.kernel_name, op.kernel_lib))
+
+    def graph_paths(self) -> tuple[str, ...]:
+        """Build graphs of the runs and of the working folder."""
+        folders = [str(self.workspace.graph_dir(number)) for number in self.workspace.debug_numbers()]
+        with suppress(PrecisionToolError, OSError):
+            return tuple(sorted(map(shown_path, find_graph_files(folders, (os.curdir,)))))
+        return ()
+
+    def result_paths(self) -> tuple[str, ...]:
+        """Result files, newest comparison first."""
+        return tuple(shown_path(path) for folder in self.workspace.compare_dirs() for path in _results_in(folder))
+
+    def dump_file_names(self) -> tuple[str, ...]:
+        """Names of the dump files of all runs."""
+        runs = [folder.run for folder in self.run_folders()]
+        return self._sorted(
+            "dumps",
+            runs,
+            lambda: (os.path.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files),
+        )
+
+    def golden_file_names(self) -> tuple[str, ...]:
+        """Names of the benchmark's files."""
+        golden = self._golden_of(0)
+        if not isinstance(golden, GoldenFiles):
+            return ()
+        return self._sorted("goldens", [golden], lambda: (os.path.basename(file.path) for file in golden.files))
+
+    def _of_ops(self, what: str, names_of: Callable[[Op], Iterable[str]]) -> tuple[str, ...]:
+        try:
+            runs = self.run_graphs()
+        except PrecisionToolError:
+            return ()
+        return self._sorted(
+            what,
+            runs,
+            lambda: (name for _, _, op in catalog.every_op(runs) for name in names_of(op) if name),
+        )
+
+    def _sorted(self, what: str, sources: Sequence[object], names: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+        """The names once each, sorted; worked out again when they come from other objects than before."""
+        before, known = self._names.get(what, ((), ()))
+        if len(before) != len(sources) or any(old is not new for old, new in zip(before, sources, strict=True)):
+            known = tuple(sorted(set(names())))
+            self._names[what] = (tuple(sources), known)
+        return known
+
+    # --- comparisons ---
 
     def default_npu(self) -> str:
         """The dump of the NPU run under test."""
@@ -64,6 +352,7 @@ class Session:
         threshold: float,
         workers: int,
         progress: Progress | None = None,
+        options: CompareOptions = DEFAULT_OPTIONS,
     ) -> list[Analysis]:
         """Compares two folders, writes the result files, judges the rows.
 
@@ -84,26 +373,38 @@ class Session:
         folder = self.workspace.new_compare_dir()
         try:
             results = compare_folders(
-                npu, golden, graph=graph, graph_folders=(os.curdir,), workers=workers, progress=progress
+                npu,
+                golden,
+                graph=graph,
+                graph_folders=(os.curdir,),
+                chosen=self.chosen_graph() if graph is None else None,
+                store=self._store,
+                workers=workers,
+                progress=progress,
+                options=options,
             )
             _check_any_rows(results)
         except ComparisonStoppedError as stop:
             with _ctrl_c_ignored():  # once was enough: what is done is being saved
-                paths = self._write(folder, stop.results, prefix="partial_")
+                paths = self._write(folder, stop.results, _PARTIAL_PREFIX)
             kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
             raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
         except BaseException:
             self.workspace.remove_empty(folder)
             raise
-        paths = self._write(folder, results)
+        prefix = _OP_PREFIX if isinstance(options.selection, OpNames) else ""
+        paths = self._write(folder, results, prefix, options.pairs_only)
         return [
-            analyse(path, [row_of(row) for row in result.rows], threshold, result)
+            analyse(path, [row_of(row, result.choice) for row in result.rows], threshold, result)
             for path, result in zip(paths, results, strict=True)
         ]
 
-    def _write(self, folder: Path, results: Sequence[LeafResult], prefix: str = "") -> list[str]:
+    def _write(
+        self, folder: Path, results: Sequence[LeafResult], prefix: str = "", pairs_only: bool = False
+    ) -> list[str]:
         """The paths of the files written, one a result; empty for a result without rows, which gets no file."""
         paths: list[str] = []
+        kind = "mapping" if pairs_only else "result"
         try:
             for result in results:
                 if not result.rows:
@@ -111,13 +412,19 @@ class Session:
                     continue
                 leaf = result.leaf
                 parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
-                name = f"{parts or 'dump'}_" if len(results) > 1 else ""
-                path = folder / f"{prefix}{name}result_{folder.name}.csv"
+                name = stem = f"{parts or 'dump'}_" if len(results) > 1 else ""
+                path = folder / f"{prefix}{name}{kind}_{folder.name}.csv"
                 number = 1
                 while str(path) in paths:  # the same model under two ids
                     number += 1
-                    path = folder / f"{prefix}{name}{number}_result_{folder.name}.csv"
-                write_result(str(path), result.rows, golden_address=result.golden_is_dump)
+                    name = f"{stem}{number}_"
+                    path = folder / f"{prefix}{name}{kind}_{folder.name}.csv"
+                if pairs_only:
+                    write_mapping(str(path), [row.pair for row in result.rows], sequence=result.choice.sequence)
+                else:
+                    write_result(str(path), result.rows, golden_address=result.golden_is_dump, choice=result.choice)
+                for detail in result.details:
+                    write_detail(str(folder), detail, name)
                 paths.append(str(path))
         except OutputError:
             self.workspace.remove_empty(folder)
@@ -126,19 +433,54 @@ class Session:
 
     def results(self, path: str | None, threshold: float) -> list[Analysis]:
         """The results of a file or folder, by default of the newest comparison, read back and judged."""
-        if path is None:
-            folders = self.workspace.compare_dirs()
-            if not folders:
-                raise DataNotFoundError(
-                    f"{self.workspace.root}: no comparison result yet",
-                    "run `vc` or `ac -c` first, or name a file with -f",
-                )
-            paths = next((found for folder in folders if (found := _results_in(folder))), [])
-            if not paths:
-                raise DataNotFoundError(f"{folders[0]}: no complete result file", "run `vc` or `ac -c` again")
-        else:
-            paths = find_results(path)
+        paths = self._newest_results() if path is None else find_results(path)
         return [analyse(one, read_result(one), threshold) for one in paths]
+
+    def _newest_results(self) -> list[str]:
+        """The complete result files of the newest comparison."""
+        folders = self.workspace.compare_dirs()
+        if not folders:
+            raise DataNotFoundError(
+                f"{self.workspace.root}: no comparison result yet",
+                "run `vc` or `ac -c` first, or name a file with -f",
+            )
+        paths = next((found for folder in folders if (found := _results_in(folder))), [])
+        if not paths:
+            raise DataNotFoundError(f"{folders[0]}: no complete result file", "run `vc` or `ac -c` again")
+        return paths
+
+
+class _Matcher:
+    """Pairs single ops of one leaf as `vc` would with all of them."""
+
+    def __init__(self, run: RunGraph, golden: GoldenFiles | Run | None, leaves: Sequence[DumpLeaf]) -> None:
+        assert run.leaf is not None
+        self._of = (run.leaf, run.file, run.is_named, golden)
+        self._dumps = DumpIndex(run.leaf)
+        self._other: GoldenDumps | None = None
+        side: BenchmarkSide = NoBenchmark()
+        if isinstance(golden, Run):
+            position = next((at for at, leaf in enumerate(leaves) if leaf.path == run.leaf.path), 0)
+            with suppress(DataNotFoundError):  # the other run has no such step
+                side = self._other = GoldenDumps(golden_leaf(golden, run.leaf, position, len(leaves)))
+        elif golden is not None:
+            side = golden
+        self._side = side
+        # Two runs are matched by the names of ops, unless a graph is asked for.
+        by_name = self._other is not None and not run.is_named
+        self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
+
+    def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
+        """True if nothing of what it was made of was read again since."""
+        leaf, file, is_named, side = self._of
+        return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
+
+    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
+        """The pairs of one op."""
+        if self._by_graph is not None:
+            return self._by_graph.pairs_of(found.op)
+        other = None if self._other is None else self._other.index
+        return match_name(flatten(found.op.name), self._dumps, self._side, other)
 
 
 @contextmanager
@@ -169,6 +511,6 @@ def _check_any_rows(results: Sequence[LeafResult]) -> None:
 
 def _results_in(folder: Path) -> list[str]:
     try:
-        return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith("partial_")]
+        return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith(_SET_APART)]
     except DataNotFoundError:
         return []

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.logs import LEVELS
 
 CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
 #: Looked for in the working folder.
@@ -77,6 +78,17 @@ def _count(low: int, wording: str) -> Callable[[object], int]:
     return check
 
 
+def _choice(*names: str) -> Callable[[object], str]:
+    """A check for one of some words."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value.lower() not in names:
+            raise ValueError("must be " + " or ".join(repr(name) for name in names))
+        return value.lower()
+
+    return check
+
+
 def _number_from_text(text: str) -> object:
     for kind in (int, float):
         try:
@@ -110,6 +122,9 @@ class Settings:
     rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
     print_count: int = field(default=20, metadata={"check": _count(1, "a whole number, 1 or more")})
     workers: int = field(default=0, metadata={"check": _count(0, "a whole number, 0 (one for each core) or more")})
+    width: int = field(default=0, metadata={"check": _count(0, "a whole number, 0 (as wide as the terminal) or more")})
+    theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
+    log_level: str = field(default="warning", metadata={"check": _choice(*LEVELS)})
     #: Documented: where the setting is not there, every step is dumped.
     tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})

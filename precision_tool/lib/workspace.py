@@ -116,14 +116,24 @@ class Workspace:
             candidates += [path / "fusion_result.json" for path in _children(Path(ascend_work_path) / "FE")]
         return [path for path in candidates if os.path.isfile(str(path))]
 
-    def compare_dirs(self) -> List[Path]:
-        """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
+    def result_dirs(self) -> List[Path]:
+        """Where results of earlier commands may lie, best first; they need not exist."""
         bases = [self.root / "temp"]
         if self.work is not None:
             bases.insert(0, self.work)
         elif not _looks_writable(bases[0]):
             bases.append(Path(FALLBACK_WORK_FOLDER))
-        found = [path for base in bases for path in _children(base / "vector_compare")]
+        return bases
+
+    def cache_dirs(self) -> List[Path]:
+        """Folders for what is only kept to be quicker, best first. None is made where nothing else would be."""
+        if self.work is not None:
+            return [self.work / "cache"]
+        return [base / "cache" for base in self.result_dirs() if os.path.isdir(str(base.parent)) and _is_ours(base)]
+
+    def compare_dirs(self) -> List[Path]:
+        """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
+        found = [path for base in self.result_dirs() for path in _children(base / "vector_compare")]
         return sorted(filter(_is_time_dir, found), key=lambda path: path.name, reverse=True)
 
     # What is written
@@ -171,12 +181,27 @@ class Workspace:
                 return folder
 
 
+def make_writable(folder: Path) -> Path:
+    """Make a folder that others, the device or TensorFlow, write to; returns its absolute path. Raises OutputError."""
+    absolute = Path(os.path.abspath(str(folder)))
+    reason = _try_to_write(absolute)
+    if reason is not None:
+        hint = "check its permissions and free space, or choose another data folder with PRECISION_TOOL_DATA"
+        raise OutputError(f"{absolute} cannot be written ({reason})", hint)
+    return absolute
+
+
 def _children(folder: Path) -> Iterable[Path]:
     """What lies in a folder, by name; nothing where it is missing or may not be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+def _is_ours(base: Path) -> bool:
+    """Whether a folder for results is below the data folder, or was made by an earlier command."""
+    return base.name == "temp" or os.path.isdir(str(base))
 
 
 def _is_time_dir(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from math import inf, isnan, nan
 from pathlib import Path
 
@@ -15,14 +16,18 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.compare import result_csv
 from precision_tool.lib.compare.result_csv import (
+    ColumnChoice,
+    columns,
     find_results,
     numbers_of,
+    parse_metrics,
     read_numbers,
     read_result,
     row_of,
+    write_mapping,
     write_result,
 )
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.tensor import Tensor
 
@@ -80,13 +85,13 @@ def test_numbers_are_printed_as_the_vendor_does(tmp_path: Path) -> None:
     }  # fmt: skip
     lines = written(path, *(row(result=metrics(cosine=number, error=number)) for number in values))
     for line, text in zip(lines, values.values(), strict=True):
-        for column in set(result_csv._METRIC_COLUMNS) - {"StandardDeviation"}:
+        for column in set(result_csv.METRIC_COLUMNS) - {"StandardDeviation"}:
             assert line[column] == text
         assert line["StandardDeviation"] == "(0.250;0.000),(0.250;0.000)"  # below 0.001 is 0
         assert line["Shape"] == "[2,2]"
         assert line["TensorIndex"] == "op:output:0"
     (line,) = written(path, row(result=None, status=Status.NO_BENCHMARK, note="why"))
-    assert {line[column] for column in result_csv._METRIC_COLUMNS} == {"NaN"}
+    assert {line[column] for column in result_csv.METRIC_COLUMNS} == {"NaN"}
     assert (line["DataType"], line["CompareFailReason"], line["Status"]) == ("NaN", "why", "no_benchmark")
 
 
@@ -104,7 +109,7 @@ def test_two_zero_tensors_print_one_digit(tmp_path: Path) -> None:
 
 def test_bool_has_a_cosine_and_a_distance_only(tmp_path: Path) -> None:
     (line,) = written(tmp_path / "result_1.csv", row(result=metrics(), dtype="bool"))
-    printed = {name for name in result_csv._METRIC_COLUMNS if line[name] != "NaN"}
+    printed = {name for name in result_csv.METRIC_COLUMNS if line[name] != "NaN"}
     assert printed == {"CosineSimilarity", "RelativeEuclideanDistance"}
 
 
@@ -341,3 +346,103 @@ def test_a_cell_that_is_no_number_is_named(tmp_path: Path) -> None:
     assert read.shape is None
     with pytest.raises(FormatError, match="line 2 of the result file: MeanRelativeError is no number: 'much'"):
         read_numbers(read)
+
+
+# --- columns that options choose ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CosineSimilarity", ("CosineSimilarity",)),
+        ("1, 0", ("MaxAbsoluteError", "CosineSimilarity")),  # in the order asked for, as the vendor's
+        ("meanrelativeerror,9,9", ("MeanRelativeError",)),
+        ("all", result_csv.METRIC_COLUMNS),
+        ("9,all", ("MeanRelativeError", *result_csv.METRIC_COLUMNS[:9])),
+    ],
+)
+def test_metrics_are_named_or_numbered(text: str, expected: tuple[str, ...]) -> None:
+    assert parse_metrics(text) == expected
+
+
+@pytest.mark.parametrize("text", ["10", "-1", "Cosine", "0;1", "", " , "])
+def test_metrics_that_are_not_known(text: str) -> None:
+    with pytest.raises(UsageError, match="--algorithm") as caught:
+        parse_metrics(text)
+    assert "CosineSimilarity" in caught.value.hint
+
+
+def test_chosen_columns_stand_where_the_vendors_do() -> None:
+    choice = ColumnChoice(
+        sequence=True, overflow=True, metrics=("CosineSimilarity", "MaxRelativeError"), custom=("own",)
+    )
+    header = columns(npu_address=True, golden_address=False, choice=choice)
+    plain = columns(npu_address=True, golden_address=False)
+    assert header[:2] == ["Index", "OpSequence"]
+    assert header[2:10] == plain[1:9]
+    assert header[10:15] == ["OverFlow", "CosineSimilarity", "MaxRelativeError", "own", "CompareFailReason"]
+    assert header[15:] == plain[plain.index("CompareFailReason") + 1 :]
+
+
+def test_chosen_columns_are_read_back(tmp_path: Path) -> None:
+    """Whatever was asked for; the cosine is there even if it was not."""
+    path = tmp_path / "result_1.csv"
+    choice = ColumnChoice(
+        sequence=True, overflow=True, metrics=("MaxAbsoluteError", "StandardDeviation"), custom=("one", "two")
+    )
+    rows = [
+        replace(row(result=metrics()), overflow=True, custom=(-0.5, "=1+1")),
+        replace(row(result=metrics(0.123456789, 2.0)), overflow=False, custom=(nan, None)),
+        replace(row(result=metrics(), dtype="float32"), custom=(7, "-")),
+        row(result=None, status=Status.NO_BENCHMARK, note="why"),
+    ]
+    rows = [replace(one, pair=replace(one.pair, sequence=40 + at)) for at, one in enumerate(rows)]
+    write_result(str(path), rows, choice=choice)
+    header, lines = table(path)
+    assert "MeanAbsoluteError" not in header
+    assert header[-1] == "Cosine"
+    assert [line[header.index("OverFlow")] for line in lines] == ["YES", "NO", "NaN", "NaN"]
+    assert [line[header.index("one")] for line in lines] == ["-0.5", "nan", "7", "NaN"]
+    assert [line[header.index("two")] for line in lines] == ["'=1+1", "NaN", "'-", "NaN"]
+    read = read_result(str(path))
+    for found, given_row in zip(read, rows, strict=True):
+        fresh = row_of(given_row, choice)
+        assert (found.sequence, found.overflow) == (fresh.sequence, fresh.overflow)
+        assert list(found.custom) == ["one", "two"]
+        for name, value in fresh.custom.items():
+            assert found.custom[name] == (pytest.approx(value, nan_ok=True) if isinstance(value, float) else value)
+        known, numbers = numbers_of(given_row, choice).metrics, read_numbers(found).metrics
+        assert (known is None) == (numbers is None)
+        if known is not None and numbers is not None:
+            assert numbers["cosine"] == pytest.approx(known["cosine"], abs=5.1e-7)
+            assert {name for name, value in known.items() if value is not None} >= {"cosine", "max_absolute_error"}
+            for name in ("mean_relative_error", "kullback_leibler_divergence", "relative_euclidean_distance"):
+                assert known[name] is numbers[name] is None
+    assert [found.cosine for found in read] == [0.75, 0.123457, 0.75, None]
+
+
+def test_a_table_of_worst_elements_is_no_result(tmp_path: Path) -> None:
+    """Though the op may be called so."""
+    for name in ("result_op_output_0_absolute_error_topn.csv", "mapping_20260101000000.csv"):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(DataNotFoundError):
+        find_results(str(tmp_path))
+
+
+def test_the_mapping_table(tmp_path: Path) -> None:
+    path = tmp_path / "mapping_1.csv"
+    pairs = [
+        row().pair,
+        replace(row(slot="", name="-gone", golden_names="a,b").pair, npu=None, golden=None, sequence=5),
+    ]
+    write_mapping(str(path), pairs)
+    header, lines = table(path)
+    assert header == ["Index", "OpType", "NPUDump", "GroundTruth", "TensorIndex", "NPUDumpPath", "GroundTruthPath"]
+    assert lines == [
+        ["3", "Add", "op", "op", "op:output:0", "file", "file"],
+        ["3", "Add", "'-gone", "a,b", "NaN", "NaN", "NaN"],
+    ]
+    write_mapping(str(path), pairs, sequence=True)
+    header, lines = table(path)
+    assert header[:3] == ["Index", "OpSequence", "OpType"]
+    assert [line[1] for line in lines] == ["NaN", "5"]

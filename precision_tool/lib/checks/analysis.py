@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from precision_tool.lib.checks import casts, similarity
 from precision_tool.lib.checks.agreement import (
     OpAgreement,
     Overview,
@@ -13,9 +14,12 @@ from precision_tool.lib.checks.agreement import (
     ops_of,
     overview,
 )
+from precision_tool.lib.compare.engine import WorkStoppedError
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_csv import ResultRow
-from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.finding import CheckResult, Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +67,40 @@ def analyse(path: str, rows: Sequence[ResultRow], threshold: float, leaf: LeafRe
         findings=[*find_unreadable(rows), *find_first_fault(ops, threshold)],
         leaf=leaf,
     )
+
+
+# --- checks of a run --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunCheck:
+    """A check of the graphs and dumps of the NPU runs."""
+
+    name: str
+    title: str
+    check: Callable[[Sequence[RunGraph]], CheckResult]
+
+
+#: What `ac` checks beside the comparison, in the order in which it is shown. A new check is a line here.
+RUN_CHECKS = (
+    RunCheck(casts.NAME, casts.TITLE, casts.check_casts),
+    RunCheck(similarity.NAME, similarity.TITLE, similarity.check_similarity),
+)
+
+
+def check_runs(runs: Sequence[RunGraph]) -> list[CheckResult]:
+    """Makes every check. What one of them cannot read is its result, and no obstacle to the others."""
+    results = []
+    for one in RUN_CHECKS:
+        try:
+            results.append(one.check(runs))
+        except WorkStoppedError:  # Ctrl+C means all of it
+            raise
+        except PrecisionToolError as error:
+            results.append(CheckResult(name=one.name, title=one.title, skipped=error.advice))
+    return results
+
+
+def skip_checks(reason: str) -> list[CheckResult]:
+    """The result of every check where none can be made."""
+    return [CheckResult(name=one.name, title=one.title, skipped=reason) for one in RUN_CHECKS]

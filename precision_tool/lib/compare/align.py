@@ -71,13 +71,6 @@ def _check_sizes(npu: Tensor, golden: Tensor) -> None:
         )
 
 
-def _permuted(shape: tuple[int, ...], layout: str, target: str) -> tuple[int, ...] | None:
-    if len(shape) != len(layout) or sorted(layout) != sorted(target):
-        return None
-    extents = dict(zip(layout, shape, strict=True))
-    return tuple(extents[letter] for letter in target)
-
-
 def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alignment:
     _check_sizes(npu, golden)
     target = golden.layout if layouts.is_named(golden.layout) else origin_layout
@@ -100,7 +93,7 @@ def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignmen
     orders = [str(target)] if layouts.is_named(target) else []
     orders += [layout for layout in layouts.plain_layouts() if layout not in orders]
     for layout in orders:
-        shape = _permuted(npu.shape, npu.layout, layout)
+        shape = layouts.permuted_shape(npu.shape, npu.layout, layout)
         if shape != golden.shape or (layout == npu.layout and layout == target):
             continue
         if layout == npu.layout or (layout != target and npu.shape == golden.shape):

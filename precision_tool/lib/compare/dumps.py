@@ -9,7 +9,7 @@ from typing import Protocol
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib.model.run import Benchmark, DumpFile, DumpLeaf
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 
 
@@ -58,6 +58,10 @@ class DumpIndex:
     def names_by_time(self) -> list[str]:
         """Flattened op names in the order in which the ops ran (their newest dump)."""
         return sorted(self._files, key=lambda name: (self._files[name][0].name.timestamp, name))
+
+    def timestamp(self, op_name: str) -> int:
+        """When the newest dump of an op that is in the index was made, by its file name."""
+        return self._files[op_name][0].name.timestamp
 
     def op(self, op_name: str) -> DumpedOp:
         """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
@@ -132,6 +136,16 @@ class GoldenFiles:
         """The folder of the files."""
         return self._benchmark.root
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the files."""
+        return self._benchmark.notes
+
+    @property
+    def files(self) -> tuple[BenchmarkFile, ...]:
+        """The files, one a tensor."""
+        return tuple(self._benchmark.files.values())
+
     def output(self, op_name: str, index: int) -> Found:
         """The golden tensor of an op's output."""
         return self._read(op_name, index)
@@ -144,6 +158,14 @@ class GoldenFiles:
             return read_npy(file.path)
         except PrecisionToolError as error:
             return Missing(error.advice, damaged=True)
+
+
+class NoBenchmark:
+    """The benchmark side where there is none."""
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Says that there is none."""
+        return Missing(f"there is no benchmark to compare {op_name}:{index} with")
 
 
 class GoldenDumps:

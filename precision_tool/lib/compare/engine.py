@@ -7,6 +7,7 @@ too large for one worker are split into parts whose sums add up.
 
 from __future__ import annotations
 
+import bisect
 import multiprocessing
 import os
 import signal
@@ -17,20 +18,22 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.compare.custom import MAX_BYTES, CustomMetrics, CustomValues, apply_metrics, failed_metrics
 from precision_tool.lib.compare.metrics import Kernel, KlSums, Sums, finish, unravel
+from precision_tool.lib.compare.statistics import summary_of_statistics
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats import data_types, decode
 from precision_tool.lib.formats.blocks import Scratch, TensorReader
 from precision_tool.lib.formats.decode import Numbers
 from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.layouts import Box, split_boxes
-from precision_tool.lib.model.comparison import Comparison, Pair, Status, Summary
-from precision_tool.lib.model.tensor import Tensor, TensorStatistics
+from precision_tool.lib.model.comparison import Comparison, Pair, Status
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 
 #: Items the arithmetic works on at once: few enough to stay in the cache, enough to outweigh the calls.
 BLOCK = 1 << 17
@@ -47,6 +50,9 @@ _SERIAL_BYTES = 64 << 20
 _COMPARE_BYTES = 1 << 20
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5
+#: The largest float16, and it and infinity as they are stored, without their signs.
+_HALF_LIMIT = 65504.0
+_HALF_LIMIT_CODE, _HALF_INF_CODE = 0x7BFF, 0x7C00
 
 T = TypeVar("T")
 #: Called with (bytes done, bytes in all).
@@ -64,6 +70,22 @@ class WorkStoppedError(PrecisionToolError):
         self.exit_code = exit_code
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What is found out about each pair.
+
+    Without `divergence` the pass that only the KL divergence needs is saved. `limit` compares the first so many
+    elements of each tensor, 0 all of them. `overflow` looks for float16 values at the type's limit.
+    """
+
+    divergence: bool = True
+    limit: int = 0
+    overflow: bool = False
+    custom: CustomMetrics | None = None
+
+
+_PLAIN = Measures()
+
 # --- one pair, in a worker ------------------------------------------------------------------------------------------
 
 
@@ -74,12 +96,13 @@ class Part:
     pair: Pair
     start: int
     stop: int
+    limit: int = 0
 
 
 class _Reader:
-    """Both sides of a pair, in blocks."""
+    """Both sides of a pair, in blocks; with `limit` only the first so many elements."""
 
-    def __init__(self, pair: Pair, scratch: Scratch) -> None:
+    def __init__(self, pair: Pair, scratch: Scratch, limit: int = 0) -> None:
         npu, golden = _tensors(pair)
         assert pair.npu_plan is not None
         assert pair.golden_plan is not None
@@ -103,6 +126,27 @@ class _Reader:
             self.boxes = split_boxes(shape, granules, _BOX)
         #: Whether the boxes follow each other in the order of the elements; not if an inner axis had to be cut.
         self.is_ordered = self._flat or all(_is_contiguous(box, shape) for box in self.boxes[:1])
+        #: What the boxes are boxes of.
+        self.shape = (self._size,) if self._flat else shape
+        self._end = min(self._size, limit * decode.reals_per_element(data_types.BY_NAME[npu.dtype]) or self._size)
+        self.is_limited = self._end < self._size
+        if self.is_limited:
+            self.boxes = [box for box in self.boxes if self._flat_index(box, 0) < self._end]
+
+    def _flat_index(self, box: Box, position: int) -> int:
+        """The position in the whole tensor of item `position` of a box."""
+        local = unravel(position, tuple(stop - start for start, stop in box)) or ()
+        flat = 0
+        for extent, (start, _), at in zip(self.shape, box, local, strict=True):
+            flat = flat * extent + start + at
+        return flat
+
+    def _wanted(self, box: Box) -> int:
+        """How many items of a box lie before the limit; those are its first ones."""
+        count = _box_size(box)
+        if not self.is_limited:
+            return count
+        return bisect.bisect_left(range(count), self._end, key=lambda position: self._flat_index(box, position))
 
     def close(self) -> None:
         self._npu.close()
@@ -127,10 +171,23 @@ class _Reader:
             y = self._scratch.numbers("y", capacity, self._golden_dtype)[place : place + count]
             self._read(self._npu, box, x)
             self._read(self._golden, box, y)
-            for begin in range(0, count, BLOCK):
-                end = min(count, begin + BLOCK)
+            wanted = self._wanted(box)
+            for begin in range(0, wanted, BLOCK):
+                end = min(wanted, begin + BLOCK)
                 yield x[begin:end], y[begin:end], position + begin
             position += count
+
+    def arrays(self) -> tuple[Numbers, Numbers]:
+        """Both sides whole, in arrays of their own; of a tensor with a limit the elements before it, flat."""
+        sides = []
+        for reader, dtype in ((self._npu, self._dtype), (self._golden, self._golden_dtype)):
+            array: Numbers = np.empty(self.shape, dtype)
+            for box in self.boxes:
+                items = self._scratch.numbers("items", _box_size(box), dtype)
+                self._read(reader, box, items)
+                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
+            sides.append(array.reshape(-1)[: self._end] if self.is_limited else array)
+        return sides[0], sides[1]
 
     def _read(self, side: TensorReader, box: Box, out: Numbers) -> None:
         if self._flat:
@@ -162,11 +219,7 @@ class _Reader:
             if position < count:
                 break
             position -= count
-        local = unravel(position, tuple(stop - start for start, stop in box)) or ()
-        flat = 0
-        for extent, (start, _), at in zip(self._npu.logical_shape, box, local, strict=True):
-            flat = flat * extent + start + at
-        return flat
+        return self._flat_index(box, position)
 
 
 def _box_size(box: Box) -> int:
@@ -199,17 +252,17 @@ class Comparer:
         return self._scratch.bytes(name, count)
 
     @contextmanager
-    def _open(self, pair: Pair) -> Iterator[_Reader]:
-        reader = _Reader(pair, self._scratch)
+    def _open(self, pair: Pair, limit: int = 0) -> Iterator[_Reader]:
+        reader = _Reader(pair, self._scratch, limit)
         try:
             yield reader
         finally:
             reader.close()
 
-    def compare(self, pair: Pair, tell: Tell | None = None) -> Comparison:
+    def compare(self, pair: Pair, tell: Tell | None = None, measures: Measures = _PLAIN) -> Comparison:
         """The finished row of one pair. `tell` hears of the bytes of a large one as they are done."""
         self._known = None
-        with self._open(pair) as reader:
+        with self._open(pair, measures.limit) as reader:
             first, second = Sums(), KlSums()
             kept: list[tuple[Numbers, Numbers, int]] = []
             keep = reader.size <= _KEEP
@@ -221,11 +274,12 @@ class Comparer:
                     kept.append(block)
                 elif tell:
                     tell(int(block[0].size * share))
-            for x, y, _ in kept if keep else reader.blocks(0, len(reader.boxes)):
-                self._kernel.add_second(second, first, x, y)
-                if tell and not keep:
-                    tell(int(x.size * share))
-            if keep and kept and reader.is_ordered:
+            if _needs_second(first, measures):
+                for x, y, _ in kept if keep else reader.blocks(0, len(reader.boxes)):
+                    self._kernel.add_second(second, first, x, y)
+                    if tell and not keep:
+                        tell(int(x.size * share))
+            if keep and kept and reader.is_ordered and not reader.is_limited:
                 self._known = self._scratch.numbers("x", reader.size, kept[0][0].dtype)
             return _row(pair, reader, first, second)
 
@@ -239,7 +293,7 @@ class Comparer:
     def first_pass(self, part: Part) -> Sums:
         """The first pass over a part."""
         sums = Sums()
-        with self._open(part.pair) as reader:
+        with self._open(part.pair, part.limit) as reader:
             for x, y, position in reader.blocks(part.start, part.stop):
                 self._kernel.add_block(sums, x, y, position)
         return sums
@@ -247,25 +301,43 @@ class Comparer:
     def second_pass(self, part: Part, first: Sums) -> KlSums:
         """The second pass over a part, given the sums of the whole first pass."""
         sums = KlSums()
-        with self._open(part.pair) as reader:
+        with self._open(part.pair, part.limit) as reader:
             for x, y, _ in reader.blocks(part.start, part.stop):
                 self._kernel.add_second(sums, first, x, y)
         return sums
 
-    def finish(self, pair: Pair, first: Sums, second: KlSums) -> Comparison:
+    def finish(self, pair: Pair, first: Sums, second: KlSums, limit: int = 0) -> Comparison:
         """The row of a pair whose parts are added up."""
-        with self._open(pair) as reader:
+        with self._open(pair, limit) as reader:
             return _row(pair, reader, first, second)
 
-    def parts(self, pair: Pair) -> list[Part]:
+    def arrays(self, pair: Pair, limit: int = 0) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Both sides of a pair as the user's own metrics get them: in the benchmark's shape, complex if they are."""
+        is_complex = data_types.BY_NAME[_tensors(pair)[0].dtype].is_complex
+        with self._open(pair, limit) as reader:
+            sides: list[npt.NDArray[Any]] = []
+            for side in reader.arrays():
+                array: npt.NDArray[Any] = side.reshape(-1)
+                if is_complex:
+                    array = array.view(np.complex64 if array.dtype.itemsize == 4 else np.complex128)
+                sides.append(array.reshape(pair.error_shape) if array.size == prod(pair.error_shape) else array)
+            return sides[0], sides[1]
+
+    def parts(self, pair: Pair, limit: int = 0) -> list[Part]:
         """The parts a large pair is split into."""
         npu, golden = _tensors(pair)
-        with self._open(pair) as reader:
+        with self._open(pair, limit) as reader:
             count = max(1, (npu.nbytes + golden.nbytes) // _PART_BYTES)
             step = max(1, -(-len(reader.boxes) // count))
             return [
-                Part(pair, start, min(len(reader.boxes), start + step)) for start in range(0, len(reader.boxes), step)
+                Part(pair, start, min(len(reader.boxes), start + step), limit)
+                for start in range(0, len(reader.boxes), step)
             ]
+
+
+def _needs_second(first: Sums, measures: Measures) -> bool:
+    """Whether the second pass gives anything that is asked for, or that the first could not add up."""
+    return measures.divergence or first.is_extreme or first.npu.is_cancelled or first.golden.is_cancelled
 
 
 def _row(pair: Pair, reader: _Reader, first: Sums, second: KlSums) -> Comparison:
@@ -329,6 +401,53 @@ def _take_over(row: Comparison, pair: Pair) -> Comparison:
     return replace(row, pair=pair, note=note)
 
 
+def _uncompared(pair: Pair) -> Comparison:
+    """The row of a pair that cannot be compared."""
+    summary = summary_of_statistics(pair.npu) if isinstance(pair.npu, TensorStatistics) else None
+    return Comparison(pair=pair, npu=summary, note=pair.reason)
+
+
+def reaches_limit(tensor: AnyTensor) -> bool | None:
+    """Whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
+    if tensor.dtype != "float16":
+        return None
+    if isinstance(tensor, TensorStatistics):
+        if tensor.positive_inf_count or tensor.negative_inf_count:
+            return True
+        sizes = [abs(value) for value in (tensor.minimum, tensor.maximum) if value is not None]
+        return max(sizes) >= _HALF_LIMIT if sizes else None
+    order = ">u2" if tensor.big_endian else "<u2"
+    with LocalFile(tensor.path) as file:
+        for start in range(0, tensor.nbytes, _COMPARE_BYTES):
+            size = min(_COMPARE_BYTES, tensor.nbytes - start)
+            codes = np.frombuffer(file.read_at(tensor.offset + start, size // 2 * 2), order) & 0x7FFF
+            if ((codes >= _HALF_LIMIT_CODE) & (codes <= _HALF_INF_CODE)).any():
+                return True
+    return False
+
+
+def _measured(row: Comparison, measures: Measures) -> Comparison:
+    """The row with what was asked for beside the metrics, as far as it is not there yet."""
+    pair = row.pair
+    if measures.overflow and row.overflow is None and pair.npu is not None:
+        row = replace(row, overflow=reaches_limit(pair.npu))
+    if measures.custom is not None and row.metrics is not None and not row.custom:
+        found = _custom_values(measures.custom, pair, measures.limit)
+        note = "; ".join([*([row.note] if row.note else []), *(f"{name}: {why}" for name, why in found.errors)])
+        row = replace(row, custom=found.values, custom_errors=found.errors, note=note)
+    return row
+
+
+def _custom_values(custom: CustomMetrics, pair: Pair, limit: int) -> CustomValues:
+    npu, golden = _tensors(pair)
+    types = decode.compute_types(data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype])
+    needed = sum(dtype.itemsize for dtype in types) * (limit or prod(pair.error_shape))
+    if needed > MAX_BYTES:
+        why = f"own metrics load whole tensors, and this pair takes {needed >> 20} MiB of {MAX_BYTES >> 20} allowed"
+        return failed_metrics(custom, why)
+    return apply_metrics(custom, *_worker_comparer().arrays(pair, limit))
+
+
 def failed_row(pair: Pair, error: BaseException) -> Comparison:
     """The row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
@@ -351,7 +470,9 @@ def _worker_comparer() -> Comparer:
     return comparer
 
 
-def compare_bundle(bundle: list[Numbered], tell: Tell | None = None) -> list[tuple[int, Comparison]]:
+def compare_bundle(
+    bundle: list[Numbered], tell: Tell | None = None, measures: Measures = _PLAIN
+) -> list[tuple[int, Comparison]]:
     """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason.
 
     `tell` hears of the bytes of large tensors as they are done.
@@ -361,15 +482,19 @@ def compare_bundle(bundle: list[Numbered], tell: Tell | None = None) -> list[tup
     last: Comparison | None = None
     rows = []
     for number, pair in bundle:
-        same = done.setdefault(_storage_key(pair), [])
         try:
+            if pair.status is not Status.COMPARED:
+                rows.append((number, _measured(_uncompared(pair), measures)))
+                continue
+            same = done.setdefault(_storage_key(pair), [])
             npu = _tensors(pair)[0]
             row = next((_take_over(known, pair) for known in same if same_bytes(_tensors(known.pair)[0], npu)), None)
             if row is None:
                 if last is not None and last.pair.error_shape == pair.error_shape and comparer.equals_last(pair):
-                    row = _take_over(last, pair)
+                    row = _measured(replace(_take_over(last, pair), overflow=None), measures)
                 else:
-                    row = last = comparer.compare(pair, tell)
+                    last = comparer.compare(pair, tell, measures)
+                    row = last = _measured(last, measures)
                 same.append(row)
         except Exception as error:
             row, last = failed_row(pair, error), None
@@ -377,9 +502,9 @@ def compare_bundle(bundle: list[Numbered], tell: Tell | None = None) -> list[tup
     return rows
 
 
-def compare_bundles(bundles: list[list[Numbered]]) -> list[tuple[int, Comparison]]:
+def compare_bundles(bundles: list[list[Numbered]], measures: Measures = _PLAIN) -> list[tuple[int, Comparison]]:
     """Several bundles as one task."""
-    return [row for bundle in bundles for row in compare_bundle(bundle)]
+    return [row for bundle in bundles for row in compare_bundle(bundle, None, measures)]
 
 
 def _first_pass(part: Part) -> Sums:
@@ -401,6 +526,9 @@ def _same_bytes_range(left: Tensor, right: Tensor, start: int, size: int) -> boo
 
 
 def _cost(pair: Pair) -> int:
+    """The bytes that are read for a pair; of one that is not compared the NPU's, which may be looked at alone."""
+    if pair.status is not Status.COMPARED:
+        return pair.npu.nbytes if pair.npu is not None else 0
     npu, golden = _tensors(pair)
     return npu.nbytes + golden.nbytes
 
@@ -411,6 +539,7 @@ def compare_pairs(
     workers: int = 0,
     executor: Executor | None = None,
     progress: Progress | None = None,
+    measures: Measures = _PLAIN,
 ) -> list[Comparison]:
     """One row per pair, in order.
 
@@ -422,11 +551,13 @@ def compare_pairs(
     for number, pair in enumerate(pairs):
         if pair.status is Status.COMPARED:
             bundles.setdefault(_golden_key(pair), []).append((number, pair))
+        elif measures.overflow and pair.npu is not None:
+            bundles[number] = [(number, pair)]
         else:
-            rows[number] = Comparison(pair=pair, npu=_statistics_summary(pair), note=pair.reason)
+            rows[number] = _uncompared(pair)
     total = sum(_cost(pair) for bundle in bundles.values() for _, pair in bundle)
-    run = _Run(rows, total, progress)
-    workers = workers or _cores()
+    run = _Run(rows, total, progress, measures)
+    workers = workers or cores()
     try:
         if executor is not None:
             run.spread(list(bundles.values()), executor, workers)
@@ -434,7 +565,7 @@ def compare_pairs(
             for bundle in bundles.values():
                 run.compare_here(bundle)
         else:
-            with _process_pool(workers) as pool:
+            with process_pool(workers) as pool:
                 run.spread(list(bundles.values()), pool, workers)
     except KeyboardInterrupt:
         raise WorkStoppedError(f"stopped: {run.state()}", "", run.rows_so_far(pairs)) from None
@@ -448,14 +579,15 @@ def compare_pairs(
     return [row for row in rows if row is not None]
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Processor cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 @contextmanager
-def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that are killed, not waited for, when the block ends with an exception."""
     # fork starts at once and needs no importable main module, but is not safe beside other threads.
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
@@ -492,31 +624,14 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _statistics_summary(pair: Pair) -> Summary | None:
-    """What a statistics dump tells of a tensor."""
-    npu = pair.npu
-    if not isinstance(npu, TensorStatistics):
-        return None
-
-    def number(value: float | None) -> float:
-        return float("nan") if value is None else value
-
-    return Summary(
-        count=npu.count if npu.count is not None else npu.size,
-        minimum=number(npu.minimum),
-        maximum=number(npu.maximum),
-        mean=number(npu.mean),
-        nan_count=npu.nan_count or 0,
-        positive_inf_count=npu.positive_inf_count or 0,
-        negative_inf_count=npu.negative_inf_count or 0,
-    )
-
-
 class _Run:
     """The state of one call of `compare_pairs`."""
 
-    def __init__(self, rows: list[Comparison | None], total: int, progress: Progress | None) -> None:
+    def __init__(
+        self, rows: list[Comparison | None], total: int, progress: Progress | None, measures: Measures
+    ) -> None:
         self._rows = rows
+        self._measures = measures
         self._total = total
         self._done = 0
         self._progress = progress
@@ -536,7 +651,7 @@ class _Run:
     def compare_here(self, bundle: list[Numbered]) -> None:
         """Compares a bundle in this process."""
         before = self._done
-        self.take(compare_bundle(bundle, self._tell), self._done - before)
+        self.take(compare_bundle(bundle, self._tell, self._measures), self._done - before)
 
     def state(self) -> str:
         """How far the run came, in words."""
@@ -557,7 +672,7 @@ class _Run:
         weights.sort(key=lambda item: -item[0])
         small: list[tuple[int, list[Numbered]]] = []
         for weight, bundle in weights:
-            if workers > 1 and _cost(bundle[0][1]) >= _SPLIT_BYTES:
+            if workers > 1 and bundle[0][1].status is Status.COMPARED and _cost(bundle[0][1]) >= _SPLIT_BYTES:
                 self._compare_split(bundle, pool)
             else:
                 small.append((weight, bundle))
@@ -571,7 +686,7 @@ class _Run:
                 filled = 0
             tasks[-1].append(bundle)
             filled += weight
-        self._collect([pool.submit(compare_bundles, task) for task in tasks], self.take)
+        self._collect([pool.submit(compare_bundles, task, self._measures) for task in tasks], self.take)
 
     def _collect(self, futures: list[Future[T]], take: Callable[[T], object]) -> None:
         """Hands on results as they come; the short timeout lets Ctrl+C through."""
@@ -614,7 +729,8 @@ class _Run:
         return None
 
     def _row_of_parts(self, comparer: Comparer, pair: Pair, pool: Executor) -> Comparison:
-        parts = comparer.parts(pair)
+        limit = self._measures.limit
+        parts = comparer.parts(pair, limit)
         share = _cost(pair) // (2 * len(parts))
         futures = [pool.submit(_first_pass, part) for part in parts]
         self._collect(futures, lambda sums: self._tell(share))
@@ -627,6 +743,12 @@ class _Run:
             second.add(part)
             self._tell(share)
 
-        self._collect([pool.submit(_second_pass, part, first) for part in parts], take)
-        self._tell(_cost(pair) - 2 * share * len(parts))
-        return comparer.finish(pair, first, second)
+        told = share * len(parts)
+        if _needs_second(first, self._measures):
+            self._collect([pool.submit(_second_pass, part, first) for part in parts], take)
+            told *= 2
+        self._tell(_cost(pair) - told)
+        row = comparer.finish(pair, first, second, limit)
+        measured: list[Comparison] = []
+        self._collect([pool.submit(_measured, row, self._measures)], measured.append)
+        return measured[0]

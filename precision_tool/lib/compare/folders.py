@@ -3,23 +3,75 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from precision_tool.lib.compare.custom import CustomMetrics
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
-from precision_tool.lib.compare.engine import Progress, WorkStoppedError, compare_pairs
+from precision_tool.lib.compare.elements import Detail, compare_elements
+from precision_tool.lib.compare.engine import Measures, Progress, WorkStoppedError, compare_pairs
 from precision_tool.lib.compare.match import match_by_graph, match_by_name
-from precision_tool.lib.discover import graphs, walk
-from precision_tool.lib.discover.graphs import GraphChoice
+from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice
+from precision_tool.lib.compare.selection import Selection, is_by_number, select
+from precision_tool.lib.discover import walk
+from precision_tool.lib.discover.graphs import GraphChoice, find_graph
+from precision_tool.lib.discover.walk import Stamps
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.comparison import Comparison, Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What is compared and found out, beside the two folders and the graph.
+
+    `metrics` are the vendor's columns that are wanted, `limit` is how many elements of each tensor are compared (0:
+    all), `worst` how many of the worst elements of each tensor are kept for a detailed table (0: no table). With
+    `pairs_only` nothing is compared: the rows only tell which tensors belong together.
+    """
+
+    selection: Selection | None = None
+    metrics: tuple[str, ...] = METRIC_COLUMNS
+    limit: int = 0
+    overflow: bool = False
+    custom: CustomMetrics | None = None
+    worst: int = 0
+    pairs_only: bool = False
+
+    @property
+    def measures(self) -> Measures:
+        """What the engine is asked for."""
+        return Measures(
+            divergence="KullbackLeiblerDivergence" in self.metrics,
+            limit=self.limit,
+            overflow=self.overflow,
+            custom=self.custom,
+        )
+
+    @property
+    def choice(self) -> ColumnChoice:
+        """The columns of the result file."""
+        return ColumnChoice(
+            # As the vendor's: with a selection by number, and only then.
+            sequence=is_by_number(self.selection),
+            overflow=self.overflow,
+            metrics=self.metrics,
+            custom=self.custom.names if self.custom is not None else (),
+        )
+
+
+DEFAULT_OPTIONS = CompareOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeafResult:
-    """The comparison of one leaf of the NPU side. `graph` is None when ops were matched by name alone."""
+    """The comparison of one leaf of the NPU side. `graph` is None when ops were matched by name alone.
+
+    `choice` says which columns were asked for, `details` are the tensors that were looked at element by element.
+    """
 
     leaf: DumpLeaf
     golden_root: str
@@ -27,6 +79,8 @@ class LeafResult:
     rows: Sequence[Comparison]
     graph: GraphChoice | None = None
     notes: tuple[str, ...] = ()
+    choice: ColumnChoice = field(default_factory=ColumnChoice)
+    details: tuple[Detail, ...] = ()
 
 
 class ComparisonStoppedError(PrecisionToolError):
@@ -56,19 +110,23 @@ def find_inputs(npu: str, golden: str) -> Inputs:
             hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
             raise DataNotFoundError(error.message, hint) from error
         raise
-    if walk.has_benchmark_files(golden):
-        benchmark = walk.find_benchmark(golden)
-        return Inputs(run=run, golden=GoldenFiles(benchmark), notes=(*run.notes, *benchmark.notes))
+    side = find_golden(golden)
+    return Inputs(run=run, golden=side, notes=(*run.notes, *side.notes))
+
+
+def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
+    """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
+    if walk.has_benchmark_files(path):
+        return GoldenFiles(walk.find_benchmark(path, stamps))
     try:
-        other = walk.find_run(golden)
+        return walk.find_run(path, stamps)
     except DataNotFoundError:
         # Neither: say so in the words of what is most often meant.
-        walk.find_benchmark(golden)
+        walk.find_benchmark(path)
         raise
-    return Inputs(run=run, golden=other, notes=(*run.notes, *other.notes))
 
 
-def _golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
+def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
     """The leaf of the other run that stands for the same device, model id and step, or for the same place.
 
     Different steps are never taken for each other, unless each side is the one folder that was named.
@@ -87,37 +145,28 @@ def _golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpL
     )
 
 
-def find_graph(leaf: DumpLeaf, graph: str | None, extra_folders: Sequence[str] = ()) -> GraphChoice:
-    """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits."""
-    if graph is not None and not os.path.isdir(graph):
-        return graphs.load_choice(graph, leaf, "it was named with -g")
-    folders = [graph] if graph is not None else graphs.graph_folders(leaf.path)
-    # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
-    paths = graphs.find_graph_files(folders, () if graph is not None or folders else extra_folders)
-    if not paths:
-        where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
-        raise DataNotFoundError(
-            f"no graph: no ge_proto_*_Build.txt {where}",
-            "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
-        )
-    return graphs.choose_graph(paths, leaf)
-
-
 def match_leaf(
-    leaf: DumpLeaf, inputs: Inputs, position: int, graph: str | None, extra_folders: Sequence[str]
+    leaf: DumpLeaf,
+    inputs: Inputs,
+    position: int,
+    graph: str | None,
+    extra_folders: Sequence[str],
+    *,
+    chosen: str | None = None,
+    store: GraphStore | None = None,
 ) -> tuple[list[Pair], LeafResult]:
     """The pairs of one leaf and the result they will be part of, its rows still empty."""
     dumps = DumpIndex(leaf)
     other: DumpIndex | None = None
     side: BenchmarkSide
     if isinstance(inputs.golden, Run):
-        golden_leaf = _golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
-        golden_dumps = GoldenDumps(golden_leaf)
+        counterpart = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
+        golden_dumps = GoldenDumps(counterpart)
         other, side, root = golden_dumps.index, golden_dumps, golden_dumps.root
         notes = [
-            f"{what} {getattr(leaf, what)} is compared with {what} {getattr(golden_leaf, what)}"
+            f"{what} {getattr(leaf, what)} is compared with {what} {getattr(counterpart, what)}"
             for what in ("device", "step")
-            if getattr(leaf, what) != getattr(golden_leaf, what)
+            if getattr(leaf, what) != getattr(counterpart, what)
         ]
     else:
         side, root = inputs.golden, inputs.golden.root
@@ -127,7 +176,8 @@ def match_leaf(
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None:
         try:
-            choice = find_graph(leaf, graph, extra_folders)
+            models = {one.model_name for one in inputs.run.leaves}
+            choice = find_graph(leaf, graph, extra_folders, store=store, chosen=chosen, models=models)
         except DataNotFoundError as error:
             if graph is not None:
                 raise
@@ -153,20 +203,54 @@ def match_leaf(
     return pairs, result
 
 
+def _chosen(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
+    """The pairs that are wanted, and the result with what there is to say of that."""
+    notes = list(result.notes)
+    if options.selection is not None:
+        selected = select(pairs, options.selection, result.graph.file if result.graph is not None else None)
+        pairs = selected.pairs
+        notes += selected.notes
+    if options.limit:
+        notes.append(f"only the first {options.limit} elements of each tensor are compared")
+    return pairs, replace(result, choice=options.choice, notes=tuple(notes))
+
+
+def _custom_notes(rows: Sequence[Comparison]) -> list[str]:
+    """How often each of the user's own metrics failed, and where first."""
+    asked = sum(bool(row.custom) for row in rows)
+    failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
+    first = {name: (where, why) for name, where, why in reversed(failed)}
+    return [
+        f"{name} failed for {count} of {asked} tensors, first {first[name][0]}: {first[name][1]}"
+        for name, count in Counter(name for name, _, _ in failed).items()
+    ]
+
+
+def _details(rows: Sequence[Comparison], worst: int, workers: int) -> tuple[Detail, ...]:
+    if not worst:
+        return ()
+    compared = [row.pair for row in rows if row.metrics is not None]
+    return tuple(compare_elements(pair, atol=0.0, rtol=0.0, shown=worst, workers=workers) for pair in compared)
+
+
 def compare_folders(
     npu: str,
     golden: str,
     *,
     graph: str | None = None,
     graph_folders: Sequence[str] = (),
+    chosen: str | None = None,
+    store: GraphStore | None = None,
     workers: int = 0,
     executor: Executor | None = None,
     progress: Progress | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
 ) -> list[LeafResult]:
     """Compares the NPU dumps below `npu` with the benchmark below `golden`; one result per leaf folder.
 
     Folders may be of any level of the trees. `graph` is a graph file or a folder of them, by default the one
-    found beside the dump (or in `graph_folders`) that fits. Rows that could not be compared carry the reason.
+    found beside the dump (or in `graph_folders`) that fits, `chosen` first; they are read through `store`. Rows that
+    could not be compared carry the reason. `options` choose the ops and what is found out.
     Raises DataNotFoundError, FormatError for a graph that was asked for, and WorkStoppedError when interrupted.
     """
     if graph is not None and not os.path.exists(graph):
@@ -175,7 +259,8 @@ def compare_folders(
     results: list[LeafResult] = []
     for position, leaf in enumerate(inputs.run.leaves):
         try:
-            pairs, result = match_leaf(leaf, inputs, position, graph, graph_folders)
+            pairs, result = match_leaf(leaf, inputs, position, graph, graph_folders, chosen=chosen, store=store)
+            pairs, result = _chosen(pairs, result, options)
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:
                 raise
@@ -189,12 +274,26 @@ def compare_folders(
                 )
             )
             continue
+        if options.pairs_only:
+            results.append(replace(result, rows=[Comparison(pair=pair, note=pair.reason) for pair in pairs]))
+            continue
         try:
-            rows = compare_pairs(pairs, workers=workers, executor=executor, progress=progress)
+            rows = compare_pairs(
+                pairs, workers=workers, executor=executor, progress=progress, measures=options.measures
+            )
         except WorkStoppedError as stop:
             results.append(replace(result, rows=stop.rows))
             raise ComparisonStoppedError(stop.message, stop.hint, results, stop.exit_code) from stop
-        results.append(replace(result, rows=rows))
+        result = replace(result, rows=rows, notes=(*result.notes, *_custom_notes(rows)))
+        try:
+            results.append(replace(result, details=_details(rows, options.worst, workers)))
+        except (KeyboardInterrupt, WorkStoppedError) as stop:
+            why, hint, code = ("stopped", "", 130)
+            if isinstance(stop, WorkStoppedError):
+                why, hint, code = stop.message, stop.hint, stop.exit_code
+            results.append(result)
+            done = "the tensors are compared, their worst elements are not listed"
+            raise ComparisonStoppedError(f"{why}: {done}", hint, results, code) from None
     if results:
         results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes))
     return results

@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from precision_tool.lib.compare.align import Alignment, SizeMismatchError, align
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.discover.neighbourhood import TRANSPARENT_TYPES, described_inputs
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 
-#: Ops that change storage and type of a tensor but not what it stands for.
-_TRANSPARENT = ("Cast", "TransData")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NO_ORIGINAL = "*"
 #: Compiler-made ops in a row that a walk back passes through at most.
@@ -96,7 +95,7 @@ class Origins:
             for edge in _data_inputs(op):
                 producer = self.producer(op, edge)
                 steps = 0
-                while producer is not None and producer.type in _TRANSPARENT and id(producer) not in members:
+                while producer is not None and producer.type in TRANSPARENT_TYPES and id(producer) not in members:
                     steps += 1
                     inputs = _data_inputs(producer)
                     producer = self.producer(producer, inputs[0]) if inputs and steps < _MAX_STEPS else None
@@ -106,7 +105,7 @@ class Origins:
 
     def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
         """The op and its edge that feed what `op` only passes on; None if `op` makes its output itself."""
-        if op.type in _TRANSPARENT:
+        if op.type in TRANSPARENT_TYPES:
             inputs = _data_inputs(op)
             return (op, inputs[0]) if inputs else None
         if op.type == "Data" and op.parent_index is not None:
@@ -224,17 +223,15 @@ def in_order(file: GraphFile) -> list[Op]:
         done.add(root.name)
         stack.append((root, 0))
         while stack:
-            graph, position = stack.pop()
-            if position == len(graph.ops):
-                continue
-            op = graph.ops[position]
-            below = next((name for name in op.subgraph_names if name in graphs and name not in done), None)
-            if below is None:
+            graph, start = stack.pop()
+            for position in range(start, len(graph.ops)):
+                op = graph.ops[position]
+                below = next((name for name in op.subgraph_names if name in graphs and name not in done), None)
+                if below is not None:
+                    done.add(below)
+                    stack += [(graph, position), (graphs[below], 0)]
+                    break
                 ops.append(op)
-                stack.append((graph, position + 1))
-            else:
-                done.add(below)
-                stack += [(graph, position), (graphs[below], 0)]
     return ops
 
 
@@ -261,23 +258,41 @@ def groups_of(file: GraphFile) -> list[Group]:
 
 def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
     """All pairs in execution order; ops without a dump are one row with the reason."""
-    groups = groups_of(file)
-    origins = Origins(file, groups)
-    alike = _alike(op.name for op in file.ops)
-    finder = _Finder(dumps, alike)
-    known = {flatten(op.name) for op in file.ops}
-    for index, group in enumerate(groups):
-        yield from _match_group(index, group, finder, origins, benchmark)
-    strangers = [name for name in dumps.names_by_time() if name not in known]
-    for index, name in enumerate(strangers, start=len(groups)):
-        base = Pair(
-            index=index, op_name=name, op_type=dumps.op(name).op_type, npu_names=name, golden_names=_NO_ORIGINAL
-        )
-        whole = _SLICE.sub("", name)
-        if whole != name and whole in known:
-            yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
-        else:
-            yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+    return GraphMatcher(dumps, file, benchmark).pairs()
+
+
+class GraphMatcher:
+    """Matches one leaf by a graph: all of it, or one op, for which only the files it needs are opened."""
+
+    def __init__(self, dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> None:
+        self._dumps = dumps
+        self._benchmark = benchmark
+        self._groups = groups_of(file)
+        self._origins = Origins(file, self._groups)
+        self._finder = _Finder(dumps, _alike(op.name for op in file.ops))
+        self._known = {flatten(op.name) for op in file.ops}
+        self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, in execution order."""
+        for index, group in enumerate(self._groups):
+            yield from _match_group(index, group, self._finder, self._origins, self._benchmark)
+        strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
+        for index, name in enumerate(strangers, start=len(self._groups)):
+            op_type = self._dumps.op(name).op_type
+            base = Pair(index=index, op_name=name, op_type=op_type, npu_names=name, golden_names=_NO_ORIGINAL)
+            whole = _SLICE.sub("", name)
+            if whole != name and whole in self._known:
+                yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
+            else:
+                yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+    def pairs_of(self, op: Op) -> tuple[Pair, ...]:
+        """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
+        index = self._group_of[id(op)]
+        if not self._finder.has(op):
+            return ()
+        return tuple(_match_group(index, self._groups[index], self._finder, self._origins, self._benchmark, only=op))
 
 
 class _Finder:
@@ -298,6 +313,17 @@ class _Finder:
             return self._dumps.op(name)
         return self._dumps.op_by_header(name, op.name)
 
+    def has(self, op: Op) -> bool:
+        """Whether the op has a dump; files are opened only where their names do not tell."""
+        return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
+
+    def timestamp(self, op: Op) -> int:
+        """When the newest dump of an op that has one was made."""
+        if op.name not in self._alike:
+            return self._dumps.timestamp(flatten(op.name))
+        dump = self.find(op)
+        return 0 if dump is None else dump.timestamp
+
     def why_missing(self, op: Op) -> str:
         """The reason for an op without a dump."""
         if flatten(op.name) in self._sliced:
@@ -306,21 +332,32 @@ class _Finder:
 
 
 def _match_group(
-    index: int, group: Group, finder: _Finder, origins: Origins, benchmark: BenchmarkSide
+    index: int,
+    group: Group,
+    finder: _Finder,
+    origins: Origins,
+    benchmark: BenchmarkSide,
+    only: Op | None = None,
 ) -> Iterator[Pair]:
-    dumped = [(op, dump) for op in group.ops if (dump := finder.find(op)) is not None]
-    npu_names = ",".join(op.name for op in ([op for op, _ in dumped] or group.ops))
+    """The rows of a group, or with `only` those of that op of it."""
+    dumped = [op for op in group.ops if finder.has(op)]
+    npu_names = ",".join(op.name for op in (dumped or group.ops))
     if not dumped:
         reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
         yield _without(_base(index, group.ops[0], npu_names, group), Status.NO_NPU_DUMP, reason)
         return
     inner: set[int] = set()
     if group.ops[0].l1_fusion_group and len(dumped) > 2:
-        inner = {id(op) for op, _ in sorted(dumped, key=lambda item: item[1].timestamp)[1:-1]}
-    for op, dump in dumped:
+        inner = {id(op) for op in sorted(dumped, key=finder.timestamp)[1:-1]}
+    for op in dumped:
+        if only is not None and op is not only:
+            continue
         base = _base(index, op, npu_names, group)
         if id(op) in inner:
             yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
+            continue
+        dump = finder.find(op)
+        if dump is None:  # its files have gone since `has`
             continue
         for pair in _match_op(base, op, dump, origins, benchmark):
             yield _with_dump_notes(pair, dump)
@@ -381,8 +418,7 @@ def _input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | No
     Unconnected optional inputs are slots in the dumps of some releases and left out of those of others.
     """
     connected = [slot for slot, edge in enumerate(op.inputs) if edge is not None]
-    described = connected if len(op.input_descs) == len(connected) else range(len(op.input_descs))
-    descs = dict(zip(described, op.input_descs, strict=True))
+    descs = described_inputs(op)
     slots = connected if count <= len(connected) else range(len(op.inputs))
     return [(op.inputs[slot], descs.get(slot)) for slot in slots]
 
@@ -394,28 +430,7 @@ def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex |
     """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has."""
     names = dumps.names_by_time()
     for index, name in enumerate(names):
-        op = dumps.op(name)
-        base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=name)
-        if other is not None and name not in other:
-            alone = replace(base, golden_names=_NO_ORIGINAL)
-            yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
-            continue
-        yield from (_without(base, Status.UNREADABLE, error) for error in op.errors)
-        if not op.inputs and not op.outputs:
-            if not op.errors:
-                yield _without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
-            continue
-        for slot, tensor in sorted(op.inputs.items()):
-            row = replace(base, slot=f"input:{slot}")
-            if other is None:
-                reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
-                yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
-            else:
-                found = other.op(name).inputs.get(slot, Missing(f"the other run's dump of {name} has no input {slot}"))
-                yield _pair_up(row, tensor, found, None, None)
-        for slot, tensor in sorted(op.outputs.items()):
-            row = replace(base, slot=f"output:{slot}")
-            yield _finish(row, tensor, Origin(name, slot, None, None), None, benchmark)
+        yield from _match_name(index, name, dumps, benchmark, other)
     if other is not None:
         only_other = [name for name in other.names_by_time() if name not in dumps]
         for index, name in enumerate(only_other, start=len(names)):
@@ -423,6 +438,42 @@ def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex |
                 index=index, op_name=name, op_type=other.op(name).op_type, npu_names=_NO_ORIGINAL, golden_names=name
             )
             yield _without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
+
+
+def match_name(
+    name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None
+) -> tuple[Pair, ...]:
+    """The rows that `match_by_name` has for the op with this flattened name; () if it was not dumped."""
+    if name not in dumps:
+        return ()
+    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other))
+
+
+def _match_name(
+    index: int, name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None
+) -> Iterator[Pair]:
+    op = dumps.op(name)
+    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=name)
+    if other is not None and name not in other:
+        alone = replace(base, golden_names=_NO_ORIGINAL)
+        yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
+        return
+    yield from (_without(base, Status.UNREADABLE, error) for error in op.errors)
+    if not op.inputs and not op.outputs:
+        if not op.errors:
+            yield _without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
+        return
+    for slot, tensor in sorted(op.inputs.items()):
+        row = replace(base, slot=f"input:{slot}")
+        if other is None:
+            reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
+            yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
+        else:
+            found = other.op(name).inputs.get(slot, Missing(f"the other run's dump of {name} has no input {slot}"))
+            yield _pair_up(row, tensor, found, None, None)
+    for slot, tensor in sorted(op.outputs.items()):
+        row = replace(base, slot=f"output:{slot}")
+        yield _finish(row, tensor, Origin(name, slot, None, None), None, benchmark)
 
 
 # --- one row ----------------------------------------------------------------------------------------------------------

@@ -270,13 +270,8 @@ class Kernel:
     def _add_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
         """Adds a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
         a, b = x.astype(np.float64), y.astype(np.float64)
-        error = a - b
-        # Integers are subtracted modulo 2**64, also signed from unsigned ones: right for all differences that fit.
-        # For the others, rounding of the sides is nothing beside the difference.
-        exact = (x.view(np.int64) - y.view(np.int64)).astype(np.float64)
-        np.copyto(error, exact, where=np.abs(error) < 2.0**62)
         sums.size += x.size
-        self._add_finite(sums, a, b, offset, _ranges(a, b), both=True, exact_error=error)
+        self._add_finite(sums, a, b, offset, _ranges(a, b), both=True, exact_error=integer_errors(x, y))
 
     def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         ranges = _ranges(x, y)
@@ -360,14 +355,8 @@ class Kernel:
         """A block with NaN or Inf: rare, so plain arrays in float64."""
         x, y = x.astype(np.float64), y.astype(np.float64)
         x_finite, y_finite = np.isfinite(x), np.isfinite(y)
-        for side, a, finite in ((sums.npu, x, x_finite), (sums.golden, y, y_finite)):
-            side.nan_count += int(np.isnan(a).sum())
-            side.positive_inf_count += int(np.isposinf(a).sum())
-            side.negative_inf_count += int(np.isneginf(a).sum())
-            values = a[finite]
-            if values.size:
-                low, high, zeros = float(values.min()), float(values.max()), int((values == 0).sum())
-                side.add_values(values.size, float(values.sum()), float(np.dot(values, values)), low, high, zeros)
+        add_side(sums.npu, x, x_finite)
+        add_side(sums.golden, y, y_finite)
         both = x_finite & y_finite
         agree = (np.isnan(x) & np.isnan(y)) | ((x == y) & ~x_finite)
         wrong = np.flatnonzero(~(both | agree))
@@ -440,9 +429,36 @@ class Kernel:
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
         if not side.is_cancelled or not a.size:
             return
-        centred = a.astype(np.float64) * side.scale - side.centre * side.scale
-        for field_name, value in (("deviation", centred.sum()), ("deviation_squares", np.dot(centred, centred))):
-            setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + float(value))
+        for field_name, value in zip(("deviation", "deviation_squares"), deviations(side, a), strict=True):
+            setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + value)
+
+
+def integer_errors(x: Numbers, y: Numbers) -> npt.NDArray[np.float64]:
+    """x - y of 64-bit integers, from the integers themselves where the difference is small beside their rounding."""
+    error = x.astype(np.float64) - y.astype(np.float64)
+    # Integers are subtracted modulo 2**64, also signed from unsigned ones: right for all differences that fit.
+    # For the others, rounding of the sides is nothing beside the difference.
+    exact = (x.view(np.int64) - y.view(np.int64)).astype(np.float64)
+    np.copyto(error, exact, where=np.abs(error) < 2.0**62)
+    return error
+
+
+def add_side(side: SideSums, a: npt.NDArray[np.float64], finite: npt.NDArray[np.bool_]) -> None:
+    """Adds values to the sums of one side; those that are not `finite` are only counted."""
+    side.nan_count += int(np.isnan(a).sum())
+    side.positive_inf_count += int(np.isposinf(a).sum())
+    side.negative_inf_count += int(np.isneginf(a).sum())
+    values = a[finite]
+    if values.size:
+        low, high, zeros = float(values.min()), float(values.max()), int((values == 0).sum())
+        side.add_values(values.size, float(values.sum()), float(np.dot(values, values)), low, high, zeros)
+
+
+def deviations(side: SideSums, a: Floats) -> tuple[float, float]:
+    """Sum, and sum of squares, of what finite values differ from the centre of their side, scaled as `summarize`
+    takes them where the first sums do not give the variance."""
+    centred = a.astype(np.float64) * side.scale - side.centre * side.scale
+    return float(centred.sum()), float(np.dot(centred, centred))
 
 
 def _ranges(x: Floats, y: Floats) -> tuple[float, float, float, float]:

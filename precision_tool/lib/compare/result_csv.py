@@ -9,20 +9,21 @@ import csv
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from math import isnan
 from typing import TextIO
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.files import user_error
-from precision_tool.lib.model.comparison import Comparison, Metrics, Summary
+from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
 NO_RESULT = "NaN"
-_METRIC_COLUMNS = (
+#: The vendor's metrics in its order, which is also that of the numbers its `-alg` takes.
+METRIC_COLUMNS = (
     "CosineSimilarity", "MaxAbsoluteError", "AccumulatedRelativeError", "RelativeEuclideanDistance",
     "KullbackLeiblerDivergence", "StandardDeviation", "MeanAbsoluteError", "RootMeanSquareError",
     "MaxRelativeError", "MeanRelativeError",
@@ -46,6 +47,9 @@ _SUMMARY_FIELDS = {
     "minimum": "Min", "maximum": "Max", "mean": "Mean", "std": "Std",
     "nan_count": "NaN", "positive_inf_count": "PosInf", "negative_inf_count": "NegInf", "zero_count": "Zeros",
 }  # fmt: skip
+_COSINE = "CosineSimilarity"
+#: The cosine of a result whose metrics, as asked for, are without it.
+_OWN_COSINE = "Cosine"
 #: Our columns, after the vendor's.
 EXTRA_COLUMNS = (
     "Status", "PassName", "OriginalOps", "GroundTruthTensor", "MaxErrorIndex", "NPUAtMaxError",
@@ -61,12 +65,54 @@ _MAX_NAMES = 32
 _SCALAR_NOTE = "This tensor is scalar"
 
 
-def columns(*, npu_address: bool, golden_address: bool) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnChoice:
+    """Which of the columns that depend on options a result file has.
+
+    `metrics` are those of the vendor's that were asked for, in that order; without CosineSimilarity, which everything
+    else needs, our columns end with it. `custom` names the user's own metrics, which follow the vendor's.
+    """
+
+    sequence: bool = False
+    overflow: bool = False
+    metrics: tuple[str, ...] = METRIC_COLUMNS
+    custom: tuple[str, ...] = ()
+
+    @property
+    def has_cosine(self) -> bool:
+        """Whether the cosine is among the metrics asked for."""
+        return _COSINE in self.metrics
+
+
+def parse_metrics(text: str) -> tuple[str, ...]:
+    """The metrics that names or the vendor's numbers, with commas between them, stand for; `all` is each of them."""
+    found: list[str] = []
+    by_name = {name.lower(): name for name in METRIC_COLUMNS} | {
+        str(number): name for number, name in enumerate(METRIC_COLUMNS)
+    }
+    for word in filter(None, (part.strip().lower() for part in text.split(","))):
+        if word == "all":
+            found += METRIC_COLUMNS
+        elif word in by_name:
+            found.append(by_name[word])
+        else:
+            known = ", ".join(f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS))
+            raise UsageError(f"--algorithm: there is no metric {word!r}", f"known are {known}, and all")
+    if not found:
+        raise UsageError("--algorithm: no metric is named", "for example --algorithm CosineSimilarity,MaxAbsoluteError")
+    return tuple(dict.fromkeys(found))
+
+
+def columns(*, npu_address: bool, golden_address: bool, choice: ColumnChoice | None = None) -> list[str]:
     """The header line; an Address column follows a DataType only for a side that is an NPU dump."""
+    choice = choice or ColumnChoice()
     return [
-        "Index", "OpType", "NPUDump", "DataType", *(["Address"] if npu_address else []),
+        "Index", *(["OpSequence"] if choice.sequence else []),
+        "OpType", "NPUDump", "DataType", *(["Address"] if npu_address else []),
         "GroundTruth", "DataType", *(["Address"] if golden_address else []),
-        "TensorIndex", "Shape", *_METRIC_COLUMNS, "CompareFailReason", *EXTRA_COLUMNS,
+        "TensorIndex", "Shape", *(["OverFlow"] if choice.overflow else []),
+        *choice.metrics, *choice.custom, "CompareFailReason", *EXTRA_COLUMNS,
+        *([] if choice.has_cosine else [_OWN_COSINE]),
     ]  # fmt: skip
 
 
@@ -104,10 +150,10 @@ def _list(values: Iterable[int]) -> str:
     return f"[{','.join(str(value) for value in values)}]"
 
 
-def _metric_cells(row: Comparison) -> list[str]:
+def _metric_cells(row: Comparison) -> dict[str, str]:
     metrics, npu, golden = row.metrics, row.npu, row.golden
     if metrics is None or npu is None or golden is None:
-        return [NO_RESULT] * len(_METRIC_COLUMNS)
+        return dict.fromkeys(METRIC_COLUMNS, NO_RESULT)
     deviation = f"({_small(npu.mean)};{_small(npu.std)}),({_small(golden.mean)};{_small(golden.std)})"
     cells = [
         "1.0" if metrics.both_zero and not metrics.is_scalar else _number(metrics.cosine),
@@ -121,10 +167,29 @@ def _metric_cells(row: Comparison) -> list[str]:
         _number(metrics.max_relative_error),
         _number(metrics.mean_relative_error),
     ]
-    if row.pair.npu is not None and row.pair.npu.dtype == "bool":
-        return [cell if name in ("CosineSimilarity", "RelativeEuclideanDistance") else NO_RESULT
-                for name, cell in zip(_METRIC_COLUMNS, cells, strict=True)]  # fmt: skip
-    return cells
+    is_bool = row.pair.npu is not None and row.pair.npu.dtype == "bool"
+    return {
+        name: cell if not is_bool or name in (_COSINE, "RelativeEuclideanDistance") else NO_RESULT
+        for name, cell in zip(METRIC_COLUMNS, cells, strict=True)
+    }
+
+
+def _overflow_cell(overflow: bool | None) -> str:
+    if overflow is None:
+        return NO_RESULT
+    return "YES" if overflow else "NO"
+
+
+def _custom_cells(row: Comparison, count: int) -> list[str]:
+    return [_custom_cell(value) for value in row.custom or (None,) * count]
+
+
+def _custom_cell(value: float | str | None) -> str:
+    if value is None:
+        return NO_RESULT
+    if isinstance(value, str):
+        return _text(value)
+    return str(value) if isinstance(value, int) else f"{value:.9g}"
 
 
 def _summary_cells(summary: Summary | None) -> list[str]:
@@ -135,9 +200,11 @@ def _summary_cells(summary: Summary | None) -> list[str]:
     return [*(f"{value:.9g}" for value in values), *map(str, counts)]
 
 
-def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[str]:
+def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: ColumnChoice | None = None) -> list[str]:
     """One line of the result file."""
     pair, metrics = row.pair, row.metrics
+    choice = choice or ColumnChoice()
+    metric_cells = _metric_cells(row)
 
     def address(tensor: AnyTensor | None) -> str:
         return str(tensor.address) if isinstance(tensor, Tensor) else NO_RESULT
@@ -145,6 +212,7 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[s
     compared = metrics is not None
     return [
         str(pair.index),
+        *([NO_RESULT if pair.sequence is None else str(pair.sequence)] if choice.sequence else []),
         _text(pair.op_type) or NO_RESULT,
         _text(_short(pair.npu_names)),
         _type_cell(pair.npu if compared else None),
@@ -154,7 +222,9 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[s
         *([address(pair.golden)] if golden_address else []),
         _text(pair.tensor_index) or NO_RESULT,
         NO_RESULT if pair.shape is None else _list(pair.shape),
-        *_metric_cells(row),
+        *([_overflow_cell(row.overflow)] if choice.overflow else []),
+        *(metric_cells[name] for name in choice.metrics),
+        *_custom_cells(row, len(choice.custom)),
         _text(row.note),
         str(pair.status),
         _text(",".join(pair.pass_names)),
@@ -166,6 +236,7 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool) -> list[s
         str(metrics.non_finite_mismatches) if metrics else "",
         *_summary_cells(row.npu),
         *_summary_cells(row.golden),
+        *([] if choice.has_cosine else [metric_cells[_COSINE]]),
     ]
 
 
@@ -198,13 +269,36 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def write_result(path: str, rows: Sequence[Comparison], *, golden_address: bool = False) -> None:
+def write_result(
+    path: str, rows: Sequence[Comparison], *, golden_address: bool = False, choice: ColumnChoice | None = None
+) -> None:
     """Writes the result file (CRLF, mode 0600, as the vendor's). OutputError when it cannot be written."""
     with atomic_text(path) as file:
         writer = csv.writer(file, lineterminator="\r\n")
-        writer.writerow(columns(npu_address=True, golden_address=golden_address))
+        writer.writerow(columns(npu_address=True, golden_address=golden_address, choice=choice))
         for row in rows:
-            writer.writerow(cells(row, npu_address=True, golden_address=golden_address))
+            writer.writerow(cells(row, npu_address=True, golden_address=golden_address, choice=choice))
+
+
+def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -> None:
+    """Writes the vendor's mapping table: of every tensor the ops and the files of both sides, `NaN` for none."""
+    with atomic_text(path) as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        head = ["Index", *(["OpSequence"] if sequence else []), "OpType", "NPUDump", "GroundTruth", "TensorIndex"]
+        writer.writerow([*head, "NPUDumpPath", "GroundTruthPath"])
+        for pair in pairs:
+            writer.writerow(
+                [
+                    str(pair.index),
+                    *([NO_RESULT if pair.sequence is None else str(pair.sequence)] if sequence else []),
+                    _text(pair.op_type) or NO_RESULT,
+                    _text(_short(pair.npu_names)),
+                    _text(_short(pair.golden_names)),
+                    _text(pair.tensor_index) or NO_RESULT,
+                    NO_RESULT if pair.npu is None else _text(pair.npu.path),
+                    NO_RESULT if pair.golden is None else _text(pair.golden.path),
+                ]
+            )
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -236,6 +330,12 @@ class ResultRow:
     max_error_index: tuple[int, ...] | None = None
     npu_dtype: str = ""
     golden_dtype: str = ""
+    #: The op's id in the graph, where ops were selected by it.
+    sequence: int | None = None
+    #: Whether a float16 tensor reaches the type's limit, where that was looked at.
+    overflow: bool | None = None
+    #: The user's own metrics by column; None where there is no result.
+    custom: dict[str, float | str | None] = field(default_factory=dict)
     line: int = 0
     cells: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -256,6 +356,10 @@ def _as_number(text: str) -> float | None:
     if not text or text == NO_RESULT or text == "*":
         return None
     return float(text)
+
+
+def _as_count(text: str) -> int | None:
+    return int(text) if text and text != NO_RESULT else None
 
 
 def _as_indices(text: str) -> tuple[int, ...] | None:
@@ -279,13 +383,48 @@ def _untext(text: str) -> str:
     return text[1:] if text.startswith("'") and text.lstrip("'").startswith(_FORMULA_START) else text
 
 
+_NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
+
+
 def read_result(path: str) -> list[ResultRow]:
     """The rows of a result CSV, columns found by header name (current, `NPUDump`, and oldest, `LeftOp`).
 
     FormatError names the file and line of what is no result file.
     """
-    hint = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
     rows: list[ResultRow] = []
+    with _csv_lines(path) as (header, lines):
+        custom = _custom_columns(header)
+        for line, values in lines:
+            try:
+                rows.append(_result_row(dict(zip(header, values, strict=False)), line, custom))
+            except ValueError as error:
+                raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+    return rows
+
+
+def read_output_cosines(path: str) -> dict[str, float]:
+    """Op name → the lowest cosine of its outputs in a result file, NaN lowest of all; quicker than all rows."""
+    lowest: dict[str, float] = {}
+    with _csv_lines(path) as (header, lines):
+        cosine_at = header.index(_COSINE if _COSINE in header else _OWN_COSINE)
+        name_at = header.index("TensorIndex") if "TensorIndex" in header else len(header)
+        for line, values in lines:
+            if max(cosine_at, name_at) >= len(values):
+                continue
+            name, is_output, _ = _untext(values[name_at]).rpartition(":output:")
+            try:
+                cosine = _as_number(values[cosine_at]) if is_output else None
+            except ValueError as error:
+                raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+            if cosine is not None:
+                known = lowest.get(name, cosine)
+                lowest[name] = known if isnan(known) or known <= cosine else cosine
+    return lowest
+
+
+@contextmanager
+def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """The header of a result file, its columns under names of their own, and its lines with their numbers."""
     usual_limit = csv.field_size_limit(_MAX_CELL)  # of the whole process, so it is put back
     try:
         if os.path.isdir(path):
@@ -293,25 +432,45 @@ def read_result(path: str) -> list[ResultRow]:
         with open(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
             reader = csv.reader(file)
             header = _unique(next(reader, []))
-            absent = next((name for name in ("CosineSimilarity", "Index") if name not in header), "")
-            if absent or not {"NPUDump", "LeftOp"} & set(header):
-                column = absent or "NPUDump"
-                raise FormatError(f"{path}: no comparison result: the first line has no {column} column", hint)
-            for values in reader:
-                if not values:
-                    continue
-                cell = dict(zip(header, values, strict=False))
-                try:
-                    rows.append(_result_row(cell, reader.line_num))
-                except ValueError as error:
-                    raise FormatError(f"{path}: line {reader.line_num} cannot be read: {error}", hint) from error
+            column = _absent_column(header)
+            if column:
+                raise FormatError(
+                    f"{path}: no comparison result: the first line has no {column} column", _NO_RESULT_HINT
+                )
+            yield header, ((reader.line_num, values) for values in reader if values)
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:
-        raise FormatError(f"{path}: no valid CSV: {error}", hint) from error
+        raise FormatError(f"{path}: no valid CSV: {error}", _NO_RESULT_HINT) from error
     finally:
         csv.field_size_limit(usual_limit)
-    return rows
+
+
+def _absent_column(header: Sequence[str]) -> str:
+    """The column without which a file is no result, empty if none is missing."""
+    for names in ((_COSINE, _OWN_COSINE), ("Index",), ("NPUDump", "LeftOp")):
+        if not set(names) & set(header):
+            return names[0]
+    return ""
+
+
+def _custom_columns(names: Sequence[str]) -> list[str]:
+    """The columns of the user's own metrics: those behind the shape that are not known."""
+    start = names.index("Shape") + 1 if "Shape" in names else len(names)
+    stop = names.index("CompareFailReason") if "CompareFailReason" in names else len(names)
+    return [name for name in names[start:stop] if name not in METRIC_COLUMNS and name != "OverFlow"]
+
+
+def _custom_value(text: str) -> float | str | None:
+    text = text.strip()
+    try:
+        return _as_number(text)
+    except ValueError:
+        return _untext(text)
+
+
+def _cosine_cell(cell: Mapping[str, str]) -> str:
+    return cell.get(_COSINE, cell.get(_OWN_COSINE, ""))
 
 
 def _unique(header: Sequence[str]) -> list[str]:
@@ -320,12 +479,12 @@ def _unique(header: Sequence[str]) -> list[str]:
     return [name if first[name] == position else f"GroundTruth{name}" for position, name in enumerate(header)]
 
 
-def _result_row(cell: dict[str, str], line: int) -> ResultRow:
+def _result_row(cell: dict[str, str], line: int, custom: Sequence[str]) -> ResultRow:
     def text(*names: str) -> str:
         return next((_untext(cell[name]) for name in names if name in cell), "")
 
-    if "CosineSimilarity" not in cell:
-        raise ValueError("it ends before the CosineSimilarity column")
+    if not {_COSINE, _OWN_COSINE} & set(cell):
+        raise ValueError(f"it ends before the {_COSINE} column")
     tensor_index, reason = text("TensorIndex"), text("CompareFailReason")
     return ResultRow(
         index=int(cell["Index"]),
@@ -333,7 +492,7 @@ def _result_row(cell: dict[str, str], line: int) -> ResultRow:
         npu_names=_short(text("NPUDump", "LeftOp")),
         golden_names=_short(text("GroundTruth", "RightOp")),
         tensor_index=_known(tensor_index),
-        cosine=_as_number(cell.get("CosineSimilarity", "")),
+        cosine=_as_number(_cosine_cell(cell)),
         max_absolute_error=_as_number(cell.get("MaxAbsoluteError", "")),
         relative_euclidean_distance=_as_number(cell.get("RelativeEuclideanDistance", "")),
         reason=reason,
@@ -348,14 +507,18 @@ def _result_row(cell: dict[str, str], line: int) -> ResultRow:
         max_error_index=_as_indices(cell.get("MaxErrorIndex", "")),
         npu_dtype=_known(cell.get("DataType", "")),
         golden_dtype=_known(cell.get("GroundTruthDataType", "")),
+        sequence=_as_count(cell.get("OpSequence", "")),
+        overflow={"YES": True, "NO": False}.get(cell.get("OverFlow", "")),
+        custom={name: _custom_value(cell.get(name, "")) for name in custom},
         line=line,
         cells=cell,
     )
 
 
-def row_of(row: Comparison, line: int = 0) -> ResultRow:
+def row_of(row: Comparison, choice: ColumnChoice | None = None) -> ResultRow:
     """A fresh comparison as its line in the result file would be read back, without rounding."""
     metrics: Metrics | None = row.metrics
+    custom = choice.custom if choice is not None else ()
     return ResultRow(
         index=row.pair.index,
         op_type=row.pair.op_type,
@@ -377,7 +540,9 @@ def row_of(row: Comparison, line: int = 0) -> ResultRow:
         max_error_index=None if metrics is None else metrics.max_error_index,
         npu_dtype="" if metrics is None else _type_cell(row.pair.npu),
         golden_dtype="" if metrics is None else _type_cell(row.pair.golden),
-        line=line,
+        sequence=row.pair.sequence,
+        overflow=row.overflow,
+        custom=dict(zip(custom, row.custom or (None,) * len(custom), strict=True)),
     )
 
 
@@ -390,9 +555,13 @@ class RowNumbers:
     golden: dict[str, object] | None
 
 
-def numbers_of(row: Comparison) -> RowNumbers:
-    """The numbers of a fresh comparison."""
+def numbers_of(row: Comparison, choice: ColumnChoice | None = None) -> RowNumbers:
+    """The numbers of a fresh comparison; metrics that were not asked for are None, as they are when it is read."""
     metrics, npu, golden = (None if part is None else asdict(part) for part in (row.metrics, row.npu, row.golden))
+    if metrics is not None and choice is not None:
+        for name, column in _METRIC_FIELDS.items():
+            if column in METRIC_COLUMNS and column not in choice.metrics and column != _COSINE:
+                metrics[name] = None
     return RowNumbers(metrics=metrics, npu=npu, golden=golden)
 
 
@@ -428,7 +597,8 @@ def _read_summary(row: ResultRow, side: str) -> dict[str, object]:
 def _read_metrics(row: ResultRow, npu: dict[str, object], golden: dict[str, object]) -> dict[str, object] | None:
     values: dict[str, object] = dict.fromkeys(one.name for one in fields(Metrics))
     for name, column in _METRIC_FIELDS.items():
-        values[name] = _cell_number(row, column, row.cells.get(column, ""))
+        text = _cosine_cell(row.cells) if column == _COSINE else row.cells.get(column, "")
+        values[name] = _cell_number(row, column, text)
     if _none_if_empty(values) is None:
         return None
     zero_scalar = row.is_scalar and all(side[name] == 0 for side in (npu, golden) for name in ("minimum", "maximum"))
@@ -437,7 +607,7 @@ def _read_metrics(row: ResultRow, npu: dict[str, object], golden: dict[str, obje
         "first_mismatch_index": row.max_error_index if row.mismatches else None,
         "non_finite_mismatches": row.mismatches if "NonFiniteMismatches" in row.cells else None,
         "is_scalar": row.is_scalar,
-        "both_zero": zero_scalar or row.cells["CosineSimilarity"] == "1.0",
+        "both_zero": zero_scalar or _cosine_cell(row.cells) == "1.0",
     }
 
 
@@ -451,13 +621,18 @@ def find_results(folder: str) -> list[str]:
         return [folder]
     found: dict[str, list[str]] = {}
     for below, _, names in os.walk(folder):
-        results = [name for name in names if name.endswith(".csv") and "result_" in name and not name.startswith(".")]
+        results = [name for name in names if _is_result(name)]
         if results:
             found[below] = sorted(results)
     if not found:
         raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
     newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
     return [os.path.join(newest, name) for name in found[newest]]
+
+
+def _is_result(name: str) -> bool:
+    """Not so the tables of the worst errors of one op, whose name may be anything."""
+    return name.endswith(".csv") and "result_" in name and not name.startswith(".") and not name.endswith("_topn.csv")
 
 
 def _result_time(name: str) -> str:

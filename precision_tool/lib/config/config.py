@@ -21,3 +21,8 @@ PRINT_COUNT = 20
 
 # Parallel workers, 0 = one for each core.
 WORKERS = 0
+
+# What is shown: columns (0 = as wide as the terminal), 'dark', 'light' or 'plain', and what goes to temp/*.log.
+WIDTH = 0
+THEME = "dark"
+LOG_LEVEL = "warning"

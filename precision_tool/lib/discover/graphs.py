@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from precision_tool.lib.discover import names
-from precision_tool.lib.discover.walk import list_folders
+from precision_tool.lib.discover.walk import Stamps, list_folders
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.formats.ge_graph import GraphSkim, load_graph_file, peek_graph_name, skim_graph_file
+from precision_tool.lib.formats.ge_graph import GraphSkim
+from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
+#: Reasons of graphs that somebody chose.
+NAMED = "it was named with -g"
+CHOSEN = "it was chosen with graphs --use"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +34,37 @@ class GraphChoice:
     rejected: tuple[tuple[str, str], ...] = ()
 
 
-def find_graph_files(folders: Iterable[str], flat_folders: Iterable[str] = ()) -> list[str]:
-    """Paths of all Build graphs below `folders`, and directly in `flat_folders`, each once."""
+def find_graph_files(
+    folders: Iterable[str],
+    flat_folders: Iterable[str] = (),
+    *,
+    wanted: Callable[[str], bool] = names.is_build_graph,
+    stamps: Stamps | None = None,
+) -> list[str]:
+    """Paths of all Build graphs (or those with `wanted` names) below `folders` and directly in `flat_folders`.
+
+    `stamps` notes the folders and the files.
+    """
     listed = [
-        (below, names_in) for folder in folders if os.path.isdir(folder) for below, names_in in list_folders(folder)
+        (below, names_in)
+        for folder in folders
+        if os.path.isdir(folder)
+        for below, names_in in list_folders(folder, stamps)
     ]
-    listed += [(folder, sorted(os.listdir(folder))) for folder in flat_folders if os.path.isdir(folder)]
-    found = {
-        os.path.join(folder, name): None
-        for folder, file_names in listed
-        for name in file_names
-        if names.is_build_graph(name)
-    }
-    return list(found)
+    for folder in flat_folders:
+        if stamps is not None:
+            stamps.note(folder)
+        with suppress(OSError):  # not there, or not to be read
+            listed.append((folder, sorted(os.listdir(folder))))
+    found = list(
+        dict.fromkeys(
+            os.path.join(folder, name) for folder, file_names in listed for name in file_names if wanted(name)
+        )
+    )
+    if stamps is not None:
+        for path in found:
+            stamps.note(path)
+    return found
 
 
 def graph_folders(dump_path: str) -> list[str]:
@@ -92,49 +116,52 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
     return max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
 
 
-def load_choice(path: str, leaf: DumpLeaf, reason: str) -> GraphChoice:
+def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
     """A graph that somebody chose by name, with its share of the dump."""
-    file = of_model(load_graph_file(path), leaf)
+    file = of_model(store.load(path), leaf)
     total = len({dump.name.op_name for dump in leaf.files})
     return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
 
 
-def _by_head(paths: Iterable[str], model_name: str) -> tuple[list[str], list[str]]:
+def _by_head(paths: Iterable[str], model_name: str, store: GraphStore) -> tuple[list[str], list[str]]:
     """The files whose first bytes show the name of the dump's model, or do not tell, and those of another name."""
     named: list[str] = []
     others: list[str] = []
     for path in paths:
         try:
-            name = peek_graph_name(path)
+            name = store.peek(path)
         except PrecisionToolError:
             name = None  # reading it whole will say why
         (named if name is None or is_named_by([name], model_name) else others).append(path)
     return named, others
 
 
-def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]]) -> list[GraphSkim]:
+def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: GraphStore) -> list[GraphSkim]:
     """What the files hold; those that cannot be read are added to `rejected`."""
     skims = []
-    for path in paths:
+    listed = list(paths)
+    for path in listed:
         try:
-            skims.append(skim_graph_file(path))
+            if len(listed) == 1:
+                store.load(path)  # it will be needed, and then need not be skimmed
+            skims.append(store.skim(path))
         except PrecisionToolError as error:
             rejected.append((path, error.message))
     return skims
 
 
-def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
+def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
     """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
 
     DataNotFoundError says what was found when no candidate can be read or none fits.
     """
     rejected: list[tuple[str, str]] = []
-    named, others = _by_head(paths, leaf.model_name)
-    skims = _skim_all(named, rejected)
+    named, others = _by_head(paths, leaf.model_name, store)
+    skims = _skim_all(named, rejected, store)
     if any(is_named_by(skim.graph_names, leaf.model_name) for skim in skims):
         rejected += [(path, "has another graph name") for path in others]  # and need not be read
     else:
-        skims += _skim_all(others, rejected)
+        skims += _skim_all(others, rejected, store)
     if not skims:
         why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
         raise DataNotFoundError(
@@ -150,7 +177,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
             rejected.append((skim.path, f"has only {skim.op_count} ops"))
             continue
         try:
-            file = of_model(load_graph_file(skim.path), leaf)
+            file = of_model(store.load(skim.path), leaf)
         except PrecisionToolError as error:
             rejected.append((skim.path, error.message))
             continue
@@ -183,3 +210,86 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf) -> GraphChoice:
         reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
     reasons.append(f"it names {matched} of {total} dumped ops")
     return GraphChoice(file=file, reason=", ".join(reasons), matched=matched, total=total, rejected=tuple(rejected))
+
+
+def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
+    """The candidate with a data source and most ops, where no dump tells more.
+
+    DataNotFoundError says why when none can be read.
+    """
+    rejected: list[tuple[str, str]] = []
+    skims = _skim_all(paths, rejected, store)
+    skims.sort(key=lambda skim: (not skim.data_source_types, -skim.op_count))
+    for position, skim in enumerate(skims):
+        try:
+            file = store.load(skim.path)
+        except PrecisionToolError as error:
+            rejected.append((skim.path, error.message))
+            continue
+        for other in skims[position + 1 :]:
+            smaller = f"has only {other.op_count} ops"
+            without = skim.data_source_types and not other.data_source_types
+            rejected.append((other.path, "has no data-source op" if without else smaller))
+        source = f"it holds the data source {', '.join(skim.data_source_types)} and " if skim.data_source_types else ""
+        reason = f"{source or 'it '}has most ops ({skim.op_count}); there is no dump to fit"
+        return GraphChoice(file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected))
+    why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
+    raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files of the run to npu/debug_0/graph")
+
+
+def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
+    """True for a graph that lies in the `graph` folder beside the dumps of another run."""
+    own = graph_folders(leaf.path)
+    for folder in PurePath(os.path.abspath(path)).parents:
+        if folder.name == "graph" and os.path.isdir(folder.parent / "dump"):
+            return str(folder) not in own
+    return False
+
+
+def _load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | str:
+    """The graph a user prefers, as the graph of a leaf, or why it is not one."""
+    if _is_of_other_run(path, leaf):
+        return f"{CHOSEN}, but lies beside another run"
+    choice = load_choice(path, leaf, CHOSEN, store)
+    called = [graph.name for graph in choice.file.graphs[:1]]
+    if is_named_by(called, leaf.model_name):
+        return choice
+    if any(is_named_by(called, model) for model in models):
+        return f"{CHOSEN}, but is of another model"
+    return choice if choice.matched else f"{CHOSEN}, but it names no dumped op"
+
+
+def find_graph(
+    leaf: DumpLeaf,
+    graph: str | None,
+    extra_folders: Sequence[str] = (),
+    *,
+    store: GraphStore | None = None,
+    chosen: str | None = None,
+    models: Collection[str] = (),
+) -> GraphChoice:
+    """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits.
+
+    `chosen` is a file to prefer to the others where it is a graph of the leaf, and not of another of the run's
+    `models`.
+    """
+    store = store or GraphStore()
+    if graph is not None and not os.path.isdir(graph):
+        return load_choice(graph, leaf, NAMED, store)
+    refused: tuple[tuple[str, str], ...] = ()
+    if graph is None and chosen is not None:
+        choice = _load_chosen(chosen, leaf, models, store)
+        if not isinstance(choice, str):
+            return choice
+        refused = ((chosen, choice),)
+    folders = [graph] if graph is not None else graph_folders(leaf.path)
+    # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
+    paths = find_graph_files(folders) or find_graph_files((), () if graph is not None else extra_folders)
+    if not paths:
+        where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
+        raise DataNotFoundError(
+            f"no graph: no ge_proto_*_Build.txt {where}",
+            "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
+        )
+    choice = choose_graph(paths, leaf, store)
+    return replace(choice, rejected=(*refused, *choice.rejected))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.model.run import DumpName
@@ -19,6 +23,8 @@ _GOLDEN_FILE_TF2 = re.compile(
 )
 _GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
+#: Hexadecimal digits of the hash in a shortened name.
+_HASH = 12
 _FLATTEN = str.maketrans("./\\ ", "____")
 
 #: Stages of the compiler after which the graph is what ran on the device.
@@ -30,15 +36,62 @@ def flatten(name: str) -> str:
     return name.translate(_FLATTEN)
 
 
+_GLOB = re.compile(r"[*?\[]")
+
+
+def pattern(text: str) -> Callable[[str], bool]:
+    """Whether a name fits: `*`, `?` and `[…]` make a glob for the whole name, else it is a part of it.
+
+    Case does not matter, nor whether it is spelled with `/` or `_`.
+    """
+    wanted = flatten(text).lower()
+    if _GLOB.search(wanted):
+        matches = re.compile(fnmatch.translate(wanted)).match
+        return lambda name: matches(flatten(name).lower()) is not None
+    return lambda name: wanted in flatten(name).lower()
+
+
 def parse_dump_name(name: str) -> tuple[DumpName, bool] | None:
     """The parts of a dump file name and whether it holds statistics; None if it is no dump file name."""
     statistics = name.endswith(".csv")
     match = _DUMP_FILE.fullmatch(name[:-4] if statistics else name)
     if match is None:
         return None
-    parts = match.groupdict()
-    numbers = {key: int(value) for key, value in parts.items() if value is not None and not key.startswith("op_")}
-    return DumpName(op_type=parts["op_type"], op_name=parts["op_name"], **numbers), statistics
+    op_type, op_name, task_id, stream_id, timestamp, *of_thread = match.groups()
+    task_type, context_id, thread_id, device_id = (None if part is None else int(part) for part in of_thread)
+    parsed = DumpName(
+        op_type=op_type,
+        op_name=op_name,
+        task_id=int(task_id),
+        timestamp=int(timestamp),
+        stream_id=None if stream_id is None else int(stream_id),
+        task_type=task_type,
+        context_id=context_id,
+        thread_id=thread_id,
+        device_id=device_id,
+    )
+    return parsed, statistics
+
+
+def is_dump_file(name: str) -> bool:
+    """True for names that `parse_dump_name` can read, which takes longer."""
+    return _DUMP_FILE.fullmatch(name.removesuffix(".csv")) is not None
+
+
+def dump_name(name: DumpName) -> str:
+    """The file name of a dump, as `parse_dump_name` reads it: for files that are bare numbers."""
+    ffts = (name.task_type, name.context_id, name.thread_id, name.device_id)
+    numbers = (name.task_id, name.stream_id, name.timestamp, *ffts)
+    return ".".join([name.op_type, name.op_name, *(str(number) for number in numbers if number is not None)])
+
+
+def shortened(stem: str, room: int) -> str:
+    """A file name of at most `room` bytes: a longer one keeps its start and gets a hash that tells it from others."""
+    encoded = os.fsencode(stem)
+    if len(encoded) <= room:
+        return stem
+    digest = hashlib.sha256(encoded).hexdigest()[:_HASH]
+    return f"{encoded[: room - _HASH - 1].decode('utf-8', 'ignore')}~{digest}"
 
 
 def parse_golden_name(name: str) -> tuple[str, int, int] | None:
@@ -71,7 +124,7 @@ def is_graph_file(name: str) -> bool:
 
 def is_data_file(name: str) -> bool:
     """True for names that dump files, benchmark tensors and graphs have."""
-    return parse_dump_name(name) is not None or parse_golden_name(name) is not None or is_graph_file(name)
+    return is_dump_file(name) or parse_golden_name(name) is not None or is_graph_file(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

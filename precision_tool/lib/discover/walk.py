@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import time
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -14,17 +15,69 @@ from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, Dum
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.
-_STATUS_OP_TYPE = "Opdebug"
+STATUS_OP_TYPE = "Opdebug"
 _MAX_MAPPING_BYTES = 256 << 20
 _MAX_DEPTH = 24
 
 
-def list_folders(root: str) -> Iterator[tuple[str, list[str]]]:
-    """Each folder below `root` and the names of its files, sorted; links to folders are followed once."""
+#: A change this soon (ns) after a folder was listed may leave its time stamp as it was.
+_TICK = 50_000_000
+
+
+class Stamps:
+    """Folders and files as they were when they were read, to tell later whether any has changed since."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, ...] | None] = {}
+        self._unsure: set[str] = set()
+        self._sure_until = 0.0
+
+    def note(self, path: str) -> None:
+        """Remembers a folder or a file that is about to be read, or that is not there."""
+        stamp = self._seen[path] = _stamp(path)
+        if stamp is not None and abs(time.time_ns() - stamp[0]) < _TICK:
+            self._unsure.add(path)
+
+    def update(self, other: Stamps) -> None:
+        """Remembers what `other` does."""
+        self._seen |= other._seen
+        self._unsure |= other._unsure
+
+    def are_current(self) -> bool:
+        """True if nothing has changed. Of slow disks with very many folders, it is not asked all the time."""
+        if time.monotonic() < self._sure_until:
+            return True
+        start = time.monotonic()
+        current = not self._unsure and all(_stamp(path) == stamp for path, stamp in self._seen.items())
+        now = time.monotonic()
+        if current and now - start > _SLOW:
+            self._sure_until = now + _REST * (now - start)
+        return current
+
+
+#: Checking that takes longer than this (s) is not repeated for so many times as long.
+_SLOW, _REST = 0.02, 10
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        stat = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
+
+
+def list_folders(root: str, stamps: Stamps | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Each folder below `root` and the names of its files, sorted; links to folders are followed once.
+
+    `stamps` notes the folders, a moment before they are listed.
+    """
     seen: set[tuple[int, int]] = set()
     stack = [(root, 0)]
     while stack:
         folder, depth = stack.pop()
+        if stamps is not None:
+            stamps.note(folder)
         try:
             stat = os.stat(folder)
             if (stat.st_dev, stat.st_ino) in seen:
@@ -103,7 +156,7 @@ def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
             ignored.append((file_name, "not named like a dump file"))
             continue
         name, statistics = parsed
-        if name.op_type == _STATUS_OP_TYPE:
+        if name.op_type == STATUS_OP_TYPE:
             ignored.append((file_name, "overflow status, not a tensor dump"))
             continue
         files.append(DumpFile(path=os.path.join(folder, file_name), name=name, statistics=statistics))
@@ -122,14 +175,14 @@ def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
     )
 
 
-def find_run(path: str) -> Run:
+def find_run(path: str, stamps: Stamps | None = None) -> Run:
     """Every folder with dump files below `path`, which may be of any level of the tree.
 
     Of several dump times of one device the newest is kept, with all its models and steps; `notes` names the others.
-    Raises DataNotFoundError when there is no dump file at all.
+    Raises DataNotFoundError when there is no dump file at all. `stamps` notes what is listed.
     """
     root = _check_folder(path, "NPU dump")
-    leaves = [leaf for folder, files in list_folders(root) if (leaf := _leaf(folder, files)) is not None]
+    leaves = [leaf for folder, files in list_folders(root, stamps) if (leaf := _leaf(folder, files)) is not None]
     if not leaves and any(name.isdigit() for _, file_names in list_folders(root) for name in file_names):
         raise DataNotFoundError(
             f"{path}: files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
@@ -166,14 +219,33 @@ def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
     return number(leaf.device), leaf.model_name, number(leaf.model_id), number(leaf.step), leaf.path
 
 
-def find_benchmark(path: str) -> Benchmark:
-    """The golden `.npy` files below `path`. Raises DataNotFoundError when there is none."""
+def find_named(root: str, name: str) -> list[str]:
+    """Paths of the files below `root` of this name, their own or the one that `mapping.csv` gives a bare number."""
+    found = []
+    for folder, file_names in list_folders(root):
+        if name in file_names:
+            found.append(os.path.join(folder, name))
+        elif MAPPING_FILE in file_names:
+            try:
+                mapping = _read_mapping(os.path.join(folder, MAPPING_FILE))
+            except (DataNotFoundError, FormatError):
+                continue  # `vc` and `ls dump` say what is wrong with it
+            found += [
+                os.path.join(folder, number)
+                for number, real_name in mapping.items()
+                if real_name == name and number in file_names
+            ]
+    return found
+
+
+def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
+    """The golden `.npy` files below `path`. Raises DataNotFoundError when there is none. `stamps` notes folders."""
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}
     numbered: list[BenchmarkFile] = []
     ignored: list[tuple[str, str]] = []
     older = 0
-    for folder, file_names in list_folders(root):
+    for folder, file_names in list_folders(root, stamps):
         for file_name in file_names:
             if not file_name.endswith(".npy"):
                 continue

@@ -13,11 +13,13 @@ from precision_tool.lib.formats import data_types, decode
 from precision_tool.lib.formats.data_types import DataType
 from precision_tool.lib.formats.decode import Numbers
 from precision_tool.lib.formats.files import LocalFile
-from precision_tool.lib.formats.layouts import Box, copy_box, storage_slices
+from precision_tool.lib.formats.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.model.tensor import Plan, Tensor
 
 #: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
 _WHOLE_READ = 4 << 20
+#: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
+_FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
 
@@ -39,6 +41,11 @@ class Scratch:
         """`count` items of `dtype`, their content undefined."""
         numbers: Numbers = self.bytes(name, count * dtype.itemsize).view(dtype)
         return numbers
+
+
+def box_size(box: Box) -> int:
+    """Number of items in a box."""
+    return prod(stop - start for start, stop in box)
 
 
 def _is_packed(file: LocalFile, tensor: Tensor, data_type: DataType) -> bool:
@@ -72,7 +79,7 @@ class TensorReader:
         self._plan = plan.with_trailing(self._reals) if self._reals > 1 else plan
         self.logical_shape = self._plan.logical_shape
         self.granules = self._plan.blocks
-        self._dtype = dtype
+        self.dtype = dtype
         self._scratch = scratch
         self._name = name
         self._bits = self._type.bits // self._reals
@@ -116,6 +123,33 @@ class TensorReader:
             self._file.read_into(self._tensor.offset + offset, raw.data)
         self._decode(raw, out)
 
+    @property
+    def size(self) -> int:
+        """Real numbers in the logical tensor."""
+        return prod(self.logical_shape)
+
+    def boxes(self) -> list[Box]:
+        """The tensor in parts of bounded size for `read`, outer axes cut first; in flat order if `is_flat`."""
+        if self.is_flat:
+            return split_boxes((self.size,), (1,), _FLAT_ITEMS)
+        return split_boxes(self.logical_shape, self.granules, _BOX_ITEMS)
+
+    def read(self, box: Box, out: Numbers) -> None:
+        """The items of one of the `boxes`."""
+        if self.is_flat:
+            self.read_flat(*box[0], out)
+        else:
+            self.read_box(box, out)
+
+    def head(self, count: int) -> Numbers:
+        """The first `count` items in logical order (all, if there are fewer), in an array of their own."""
+        count = min(count, self.size)
+        box = ((0, count),) if self.is_flat else head_box(self.logical_shape, count)
+        items = np.empty(box_size(box) if count else 0, self.dtype)
+        if count:
+            self.read(box, items)
+        return items[:count]
+
     def read_flat(self, start: int, stop: int, out: Numbers) -> None:
         """The items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
         self._read_run(start, stop - start, out)
@@ -127,7 +161,7 @@ class TensorReader:
         shape = tuple(part.stop - part.start for part in slices)
         count = prod(shape)
         target = out.reshape([stop - start for start, stop in box])
-        stored = self._scratch.numbers(f"{self._name}.stored", count, self._dtype)
+        stored = self._scratch.numbers(f"{self._name}.stored", count, self.dtype)
         if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
             self._file.read_into(self._tensor.offset, whole.data)

@@ -11,6 +11,19 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionT
 _PIECE = 64 << 20
 
 
+#: What changes when a file does: size, modification and change time (ns), inode, device.
+Signature = tuple[int, int, int, int, int]
+
+
+def signature_of(path: str) -> Signature | None:
+    """The signature of a file; None if it cannot be looked at."""
+    try:
+        stat = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):

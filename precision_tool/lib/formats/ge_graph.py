@@ -29,7 +29,7 @@ DATA_SOURCE_TYPES = ("IteratorV2", "Iterator", "GetNext")
 #: The output index of an edge that carries no tensor, only the order of two ops.
 CONTROL_INDEX = -1
 
-_Node: TypeAlias = dict[str, list[Any]]
+Node: TypeAlias = dict[str, list[Any]]
 
 _WANTED = "Give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it."
 
@@ -48,7 +48,7 @@ class _Scalars(Protocol):
     def guess(self, value: Any) -> Any: ...
 
 
-class _TextScalars:
+class TextScalars:
     """Scalars of the text format: tokens as they stand in the file."""
 
     text = staticmethod(proto_text.string_of)
@@ -100,14 +100,14 @@ def load_graph_file(path: str | os.PathLike[str]) -> GraphFile:
     Raises `DataNotFoundError` when it cannot be read and `FormatError` when it is damaged or no GE graph.
     """
     name = os.fspath(path)
-    return load_graph_bytes(_read(name), name)
+    return load_graph_bytes(read_graph_bytes(name), name)
 
 
 def load_graph_bytes(data: bytes, path: str) -> GraphFile:
     """Like `load_graph_file`, for the contents of the file; `path` names it."""
     root, notes, scalars = _tree(data, path)
     with proto_text.paused_gc():
-        graphs = tuple(_Builder(scalars, path).graph(node) for node in _graph_nodes(root, path))
+        graphs = tuple(GraphBuilder(scalars, path).graph(node) for node in graph_nodes(root, path))
     return GraphFile(path=path, graphs=graphs, notes=notes)
 
 
@@ -129,7 +129,7 @@ def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
     Same answers and errors as of the full load, save that the values in ops and tensors are not looked at.
     """
     name = os.fspath(path)
-    data = _read(name)
+    data = read_graph_bytes(name)
     names, types, count = _skim_lines(data) or _skim_tree(data, name)
     return GraphSkim(
         path=name,
@@ -140,7 +140,53 @@ def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
     )
 
 
-def _read(path: str) -> bytes:
+_OP_HEAD = re.compile(rb'\n  op \{\n    name: ("(?:[^"\\\n]|\\.)*+")(?:\n    type: ("(?:[^"\\\n]|\\.)*+"))?+(?=\n)')
+_OP_START = b"\n  op {"
+_BLOCK = 4 << 20
+#: The name and the type of an op are never longer than this together.
+_MAX_OP_HEAD = 1 << 16
+
+
+def skim_ops(path: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
+    """Name and type of every op of a graph file, in file order.
+
+    A text as GE writes it is read in pieces, so it may be of any size, and is not checked as a whole; of others the
+    answers and errors are those of the full load.
+    """
+    name = os.fspath(path)
+    with LocalFile(name) as file:
+        in_lines = _HEAD.match(file.read_at(0, min(_HEAD_BYTES, file.size))) is not None
+        if in_lines:
+            yield from _op_heads(file)
+    if not in_lines:
+        yield from ((op.name, op.type) for op in load_graph_file(name).ops)
+
+
+def _op_heads(file: LocalFile) -> Iterator[tuple[str, str]]:
+    rest, position = b"", 0
+    while position < file.size:
+        data = file.read_at(position, min(_BLOCK, file.size - position))
+        position += len(data)
+        rest += data
+        # The last op may go on in the next piece: it is left for then.
+        last = rest.rfind(_OP_START)
+        if last < 0:
+            last = max(len(rest) - len(_OP_START), 0)
+        if position == file.size or len(rest) - last > _MAX_OP_HEAD:
+            last = len(rest)
+        for match in _OP_HEAD.finditer(rest):
+            if match.start() >= last:
+                break
+            yield _text_token(match[1]), _text_token(match[2] or b'""')
+        rest = rest[last:]
+
+
+def _text_token(token: bytes) -> str:
+    return proto_text.string_of(token.decode("latin-1"))
+
+
+def read_graph_bytes(path: str) -> bytes:
+    """The contents of a graph file, which is neither empty nor too large."""
     with LocalFile(path) as file:
         if file.size > MAX_FILE_SIZE:
             raise FormatError(
@@ -148,12 +194,12 @@ def _read(path: str) -> bytes:
                 "Dump the graph without weights (DUMP_GE_GRAPH=2).",
             )
         data = file.read_at(0, file.size)
-    if not data.strip():
+    if not data or data.isspace():
         raise FormatError(f"{path}: the file is empty", "Dump or copy the graph again.")
     return data
 
 
-def _tree(data: bytes, path: str) -> tuple[_Node, tuple[str, ...], _Scalars]:
+def _tree(data: bytes, path: str) -> tuple[Node, tuple[str, ...], _Scalars]:
     """Parse by what the content looks like: no text format starts with a brace, all JSON objects do."""
     if data.startswith(b"IMOD"):
         raise FormatError(f"{path}: an offline model (.om), not a graph file", _WANTED)
@@ -161,10 +207,10 @@ def _tree(data: bytes, path: str) -> tuple[_Node, tuple[str, ...], _Scalars]:
         root, notes = parse_graph_json(data, path)
         return root, notes, JsonScalars()
     parsed = proto_text.parse_proto_text(data, path)
-    return parsed.root, parsed.notes, _TextScalars()
+    return parsed.root, parsed.notes, TextScalars()
 
 
-def _graph_nodes(root: _Node, path: str) -> list[_Node]:
+def graph_nodes(root: Node, path: str) -> list[Node]:
     """The GraphDefs of a ModelDef, or the root itself when it is a GraphDef; anything else is no GE graph."""
     nodes = [node for node in root.get("graph", ()) if isinstance(node, dict)]
     if not nodes and "op" in root:
@@ -183,19 +229,19 @@ def _graph_nodes(root: _Node, path: str) -> list[_Node]:
 # ---- building
 
 
-def _block(value: Any) -> _Node:
+def _block(value: Any) -> Node:
     if not isinstance(value, dict):
         raise FormatError("a value where a block was expected", _WANTED)
     return value
 
 
-def _messages(node: _Node, field: str) -> Iterator[_Node]:
+def _messages(node: Node, field: str) -> Iterator[Node]:
     return map(_block, node.get(field, ()))
 
 
-def _attr_nodes(node: _Node, scalars: _Scalars) -> dict[str, _Node]:
+def attr_nodes(node: Node, scalars: _Scalars) -> dict[str, Node]:
     """The AttrDefs of a message's attribute map, by key; of two with one key the last, as protobuf has it."""
-    nodes: dict[str, _Node] = {}
+    nodes: dict[str, Node] = {}
     for entry in _messages(node, "attr"):
         # The vendor's JSON loses the key, or the value, of an attribute whose value is empty.
         if "key" in entry:
@@ -213,7 +259,7 @@ class Attrs(Mapping[str, Any]):
 
     __slots__ = ("_nodes", "_scalars")
 
-    def __init__(self, nodes: dict[str, _Node], scalars: _Scalars) -> None:
+    def __init__(self, nodes: dict[str, Node], scalars: _Scalars) -> None:
         self._nodes = nodes
         self._scalars = scalars
 
@@ -263,7 +309,7 @@ _REPEATED = frozenset(
 )
 
 
-def _attr_value(node: _Node, scalars: _Scalars) -> Any:
+def _attr_value(node: Node, scalars: _Scalars) -> Any:
     for kind, values in node.items():
         if kind in _KINDS:
             return _KINDS[kind](scalars, values[-1])
@@ -278,7 +324,7 @@ def _attr_value(node: _Node, scalars: _Scalars) -> Any:
     return None
 
 
-def _list_value(node: _Node, scalars: _Scalars) -> list[Any]:
+def _list_value(node: Node, scalars: _Scalars) -> list[Any]:
     for kind, values in node.items():
         if kind in _LIST_KINDS:
             return [_LIST_KINDS[kind](scalars, value) for value in values]
@@ -295,7 +341,7 @@ def _plain(value: Any, scalars: _Scalars) -> Any:
     plain: dict[str, Any] = {}
     for field, values in value.items():
         if field == "attr":
-            attrs = _attr_nodes(value, scalars)
+            attrs = attr_nodes(value, scalars)
             plain[field] = {key: _attr_value(attr, scalars) for key, attr in attrs.items()}
         elif field == "data":
             plain[field] = scalars.data(values[-1])
@@ -309,7 +355,7 @@ def _plain(value: Any, scalars: _Scalars) -> Any:
 # ---- attributes the model knows, straight from their nodes; None is an attribute that is absent
 
 
-def _texts(node: _Node | None, scalars: _Scalars) -> tuple[str, ...]:
+def _texts(node: Node | None, scalars: _Scalars) -> tuple[str, ...]:
     """The texts of an attribute that is s, list.s or (as a number) i."""
     if not node:
         return ()
@@ -320,67 +366,68 @@ def _texts(node: _Node | None, scalars: _Scalars) -> tuple[str, ...]:
     return (str(scalars.integer(node["i"][-1])),) if "i" in node else ()
 
 
-def _first_text(node: _Node | None, scalars: _Scalars) -> str | None:
+def _first_text(node: Node | None, scalars: _Scalars) -> str | None:
     texts = _texts(node, scalars)
     return texts[0] if texts else None
 
 
-def _whole(node: _Node | None, scalars: _Scalars) -> int | None:
+def _whole(node: Node | None, scalars: _Scalars) -> int | None:
     return scalars.integer(node["i"][-1]) if node and "i" in node else None
 
 
-def _position(node: _Node | None, scalars: _Scalars) -> int | None:
+def _position(node: Node | None, scalars: _Scalars) -> int | None:
     """A whole number that counts from 0; a negative one points nowhere."""
     value = _whole(node, scalars)
     return None if value is None or value < 0 else value
 
 
-def _whole_numbers(node: _Node | None, scalars: _Scalars) -> tuple[int, ...] | None:
+def _whole_numbers(node: Node | None, scalars: _Scalars) -> tuple[int, ...] | None:
     if node is None:
         return None
     values = _block(node["list"][-1]).get("i", ()) if "list" in node else node.get("i", ())
     return tuple([scalars.integer(value) for value in values])
 
 
-def _truth(node: _Node | None, scalars: _Scalars) -> bool:
+def _truth(node: Node | None, scalars: _Scalars) -> bool:
     """A flag, which is b by its kind but may be a number or a word."""
     value = _attr_value(node, scalars) if node else False
     return value.lower() in ("true", "1") if isinstance(value, str) else bool(value)
 
 
-class _Builder:
+class GraphBuilder:
     """Makes the model from a tree; `path` is for errors."""
 
     def __init__(self, scalars: _Scalars, path: str) -> None:
         self._scalars = scalars
         self._path = path
 
-    def graph(self, node: _Node) -> Graph:
+    def graph(self, node: Node) -> Graph:
         where = "graph"
         ops: list[Op] = []
         try:
             name = self._text(node, "name")
             where = f"graph {name!r}"
-            attrs = Attrs(_attr_nodes(node, self._scalars), self._scalars)
+            attrs = Attrs(attr_nodes(node, self._scalars), self._scalars)
             for op_node in _messages(node, "op"):
                 where = f"graph {name!r}, op number {len(ops)}"
                 op_name = self._text(op_node, "name")
                 where = f"graph {name!r}, op {op_name!r}"
-                ops.append(self._op(op_node, op_name))
+                ops.append(self.op(op_node, op_name))
         except FormatError as error:
             raise FormatError(f"{self._path}: {where}: {error.message}", error.hint) from None
         return Graph(name=name, ops=tuple(ops), attrs=attrs)
 
-    def skim(self, node: _Node) -> tuple[str, list[str]]:
+    def skim(self, node: Node) -> tuple[str, list[str]]:
         """Name of a graph and the types of its ops."""
         try:
             return self._text(node, "name"), [self._text(op, "type") for op in _messages(node, "op")]
         except FormatError as error:
             raise FormatError(f"{self._path}: {error.message}", error.hint) from None
 
-    def _op(self, node: _Node, name: str) -> Op:
+    def op(self, node: Node, name: str, all_attrs: Mapping[str, Any] | None = None) -> Op:
+        """An op from its block; `all_attrs` where the block does not hold all attributes."""
         scalars = self._scalars
-        attrs = _attr_nodes(node, scalars)
+        attrs = attr_nodes(node, scalars)
         inputs, control_inputs = self._inputs(node)
         original = attrs.get("_datadump_original_op_names")
         kernel = attrs.get(f"{name}_kernelname") or attrs.get("_kernelname")
@@ -390,8 +437,8 @@ class _Builder:
             id=self._integer(node, "id"),
             inputs=inputs,
             control_inputs=control_inputs,
-            input_descs=tuple([self._desc(desc) for desc in _messages(node, "input_desc")]),
-            output_descs=tuple([self._desc(desc) for desc in _messages(node, "output_desc")]),
+            input_descs=tuple([self.desc(desc) for desc in _messages(node, "input_desc")]),
+            output_descs=tuple([self.desc(desc) for desc in _messages(node, "output_desc")]),
             pass_names=tuple(filter(None, _texts(attrs.get("pass_name"), scalars))),
             original_names=None if original is None else _texts(original, scalars),
             stream_id=self._integer(node, "stream_id"),
@@ -401,10 +448,10 @@ class _Builder:
             is_multiop=_truth(attrs.get("_datadump_is_multiop"), scalars),
             parent_index=_position(attrs.get("_parent_node_index"), scalars),
             subgraph_names=tuple([scalars.text(value) for value in node.get("subgraph_name", ())]),
-            attrs=Attrs(attrs, scalars),
+            attrs=Attrs(attrs, scalars) if all_attrs is None else all_attrs,
         )
 
-    def _inputs(self, node: _Node) -> tuple[tuple[Edge | None, ...], tuple[str, ...]]:
+    def _inputs(self, node: Node) -> tuple[tuple[Edge | None, ...], tuple[str, ...]]:
         data: list[Edge | None] = []
         control: list[str] = []
         for value in node.get("input", ()):
@@ -422,9 +469,10 @@ class _Builder:
                 raise FormatError(f"input {text!r} has the index {number}; only -1 (control) may be negative", _WANTED)
         return tuple(data), tuple(control)
 
-    def _desc(self, node: _Node) -> TensorDesc:
+    def desc(self, node: Node) -> TensorDesc:
+        """A tensor from its block."""
         scalars = self._scalars
-        attrs = _attr_nodes(node, scalars)
+        attrs = attr_nodes(node, scalars)
         shape = node.get("shape")
         return TensorDesc(
             dtype=self._dtype(node),
@@ -437,7 +485,7 @@ class _Builder:
             dump_origin_layout=_first_text(attrs.get("_datadump_origin_format"), scalars),
         )
 
-    def _dtype(self, node: _Node) -> str:
+    def _dtype(self, node: Node) -> str:
         """Our name of the data type; one that has no name in our table stays as it is written."""
         if "dtype" not in node:
             return ""
@@ -447,10 +495,10 @@ class _Builder:
             return data_type.name if data_type else word
         return BY_GE_NAME[word].name if word in BY_GE_NAME else word
 
-    def _text(self, node: _Node, field: str) -> str:
+    def _text(self, node: Node, field: str) -> str:
         return self._scalars.text(node[field][-1]) if field in node else ""
 
-    def _integer(self, node: _Node, field: str) -> int:
+    def _integer(self, node: Node, field: str) -> int:
         """A number field of a message; protobuf does not write a 0, so an absent one is 0."""
         return self._scalars.integer(node[field][-1]) if field in node else 0
 
@@ -464,11 +512,11 @@ _Found: TypeAlias = tuple[list[str], set[str], int]
 def _skim_tree(data: bytes, path: str) -> _Found:
     """Skim by a full parse, for JSON and for text in any style."""
     root, _, scalars = _tree(data, path)
-    builder = _Builder(scalars, path)
+    builder = GraphBuilder(scalars, path)
     names: list[str] = []
     types: set[str] = set()
     count = 0
-    for node in _graph_nodes(root, path):
+    for node in graph_nodes(root, path):
         name, op_types = builder.skim(node)
         names.append(name)
         types.update(op_types)
@@ -501,11 +549,22 @@ _LANDMARK = re.compile(
 )
 
 
-def _skim_lines(data: bytes) -> _Found | None:
-    """Skim text by its lines; None when it is not written line by line as GE does, or is no ModelDef."""
+def lines_of(data: bytes) -> str | None:
+    """The text of a ModelDef that is written line by line as GE does, so that indentation tells its structure.
+
+    It begins with a line end; None when it is written otherwise, damaged, or no ModelDef.
+    """
     text = "\n" + data.decode("latin-1")
     too_deep = " " * (2 * proto_text.MAX_DEPTH)
-    if "\ngraph {\n" not in text or text[1] == " " or "\0" in text or too_deep in text or _ODD_LINE.search(text):
+    if "\ngraph {\n" not in text or text[1] in " }" or "\0" in text or too_deep in text or _ODD_LINE.search(text):
+        return None
+    return text
+
+
+def _skim_lines(data: bytes) -> _Found | None:
+    """Skim text by its lines; None when it is not written line by line, or is no ModelDef."""
+    text = lines_of(data)
+    if text is None:
         return None
     names: list[str] = []
     types: list[str] = []

@@ -183,6 +183,53 @@ def _split_merged(layout: str, storage_shape: tuple[int, ...], extents: dict[str
     return (*split, *rest)
 
 
+def permuted_shape(shape: tuple[int, ...], layout: str, target: str) -> tuple[int, ...] | None:
+    """A shape in `layout` as one in `target`; None if they have not the same named axes."""
+    if len(shape) != len(layout) or sorted(layout) != sorted(target):
+        return None
+    extents = dict(zip(layout, shape, strict=True))
+    return tuple(extents[letter] for letter in target)
+
+
+def padded_shape(layout: str, storage_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
+    """A plain layout of a blocked tensor and its shape in it, padding included; None where that cannot be told."""
+    if layout == "FRACTAL_NZ" and len(storage_shape) >= 4:
+        *batch, c1, n1, n0, c0 = storage_shape
+        return "ND", (*batch, n1 * n0, c1 * c0)
+    axes = _AXES.get(layout, ())
+    targets = candidate_targets(layout)
+    if layout in _MERGED or len(axes) != len(storage_shape) or not targets:
+        return None
+    extents: dict[str, int] = {}
+    for (letter, _), extent in zip(axes, storage_shape, strict=True):
+        extents[letter] = extents.get(letter, 1) * extent
+    return targets[0], tuple(extents[letter] for letter in targets[0])
+
+
+def known_layouts() -> tuple[str, ...]:
+    """All layouts that tensors can be read in or brought to."""
+    return ("ND", *_AXES, "FRACTAL_NZ")
+
+
+def blocked_plan(layout: str, shape: tuple[int, ...], target: str) -> tuple[Plan, tuple[int, ...]]:
+    """How a plain `layout` of this shape is stored as a blocked `target`: the plan to read that back, and its shape."""
+    axes = _AXES.get(target)
+    if axes is None or not is_named(layout) or not {letter for letter, _ in axes} <= set(layout):
+        raise LayoutError(f"{layout} cannot be converted to {target}")
+    if len(layout) != len(shape):
+        raise LayoutError(f"the shape {list(shape)} has not the axes of {layout}")
+    extents = dict(zip(layout, shape, strict=True))
+    blocked = {letter for letter, role in axes if role == INNER}
+    block = {letter: 4 if target.endswith("_C04") and letter == "C" else _BLOCK for letter in blocked}
+    stored_shape = tuple(
+        extents[letter] if role == WHOLE else block[letter] if role == INNER else -(-extents[letter] // block[letter])
+        for letter, role in axes
+    )
+    merged = len(_MERGED.get(target, ""))
+    shown = (prod(stored_shape[:merged]), *stored_shape[merged:]) if merged else stored_shape
+    return _build(axes, stored_shape, layout, shape), shown
+
+
 def candidate_targets(layout: str) -> tuple[str, ...]:
     """Plain layouts a blocked one is usually read as, likeliest first (TensorFlow's before PyTorch's)."""
     return {
@@ -216,6 +263,15 @@ def split_boxes(shape: tuple[int, ...], granules: tuple[int, ...], limit: int) -
     for extent, step in zip(shape, steps, strict=True):
         boxes = [(*box, (start, min(extent, start + step))) for box in boxes for start in range(0, extent, step)]
     return boxes
+
+
+def head_box(shape: tuple[int, ...], count: int) -> Box:
+    """The smallest box whose first `count` elements are those of an array of `shape`."""
+    box: list[tuple[int, int]] = []
+    for extent in reversed(shape):
+        box.append((0, min(extent, count)))
+        count = -(-count // extent) if extent else 0
+    return tuple(reversed(box))
 
 
 def storage_slices(plan: Plan, box: Box) -> tuple[slice, ...]:
@@ -295,26 +351,15 @@ def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int,
         result = np.empty(to_plain.logical_shape, array.dtype)
         copy_box(to_plain, array.reshape(to_plain.storage_shape), result)
         return result.reshape(shape)
-    axes = _AXES.get(target)
-    if axes is None or not is_named(layout) or not {letter for letter, _ in axes} <= set(layout):
-        raise LayoutError(f"{layout} cannot be converted to {target}")
-    if len(layout) != len(shape) or prod(shape) != array.size:
+    if prod(shape) != array.size:
         raise LayoutError(f"the shape {list(shape)} is not that of {array.size} elements in {layout}")
-    extents = dict(zip(layout, shape, strict=True))
-    blocked = {letter for letter, role in axes if role == INNER}
-    block = {letter: 4 if target.endswith("_C04") and letter == "C" else _BLOCK for letter in blocked}
-    stored_shape = tuple(
-        extents[letter] if role == WHOLE else block[letter] if role == INNER else -(-extents[letter] // block[letter])
-        for letter, role in axes
-    )
-    to_plain = _build(axes, stored_shape, layout, shape)
+    to_plain, stored_shape = blocked_plan(layout, shape, target)
     result = np.zeros(stored_shape, array.dtype)
-    _copy_back(to_plain, array.reshape(shape), result.reshape(to_plain.storage_shape))
-    merged = len(_MERGED.get(target, ""))
-    return result.reshape((prod(stored_shape[:merged]), *stored_shape[merged:])) if merged else result
+    fill_blocks(to_plain, array.reshape(shape), result.reshape(to_plain.storage_shape))
+    return result
 
 
-def _copy_back(plan_to_plain: Plan, array: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
+def fill_blocks(plan_to_plain: Plan, array: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
     """The reverse of `copy_box`: fills the blocks of `stored`, element by index arithmetic on whole axes."""
     index: list[npt.NDArray[Any]] = []
     rank = array.ndim

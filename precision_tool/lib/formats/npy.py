@@ -1,15 +1,23 @@
-"""`.npy` headers, without unpickling anything (numpy's format documentation, NEP 1)."""
+"""`.npy` files: headers read without unpickling anything, arrays written in pieces (numpy's documentation, NEP 1)."""
 
 from __future__ import annotations
 
 import io
+import os
+import tempfile
 import warnings
+from itertools import product
+from math import prod
+from types import TracebackType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, OutputError
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.layouts import Box
 from precision_tool.lib.model.tensor import Tensor
 
 _MAX_HEADER = 1 << 16
@@ -70,3 +78,86 @@ def read_npy(path: str) -> Tensor:
                 "the file is cut off: copy or dump it again",
             )
         return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
+
+
+#: What the temporary files of writers end with.
+PART = ".part"
+
+
+class NpyWriter:
+    """A `.npy` file written in boxes of its array, in any order. It appears under its name when it is complete.
+
+    Everything that goes wrong with the file is an OutputError.
+    """
+
+    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, prefix: str = ".") -> None:
+        """`prefix` begins the name of the temporary file, which lies beside `path`."""
+        self._path, self._dtype = path, dtype
+        self._temporary = ""
+        self._fd = -1
+        header = io.BytesIO()
+        description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(header, description)
+        self._start = len(header.getvalue())
+        try:
+            folder = os.path.dirname(path) or "."
+            os.makedirs(folder, exist_ok=True)
+            self._fd, self._temporary = tempfile.mkstemp(dir=folder, prefix=prefix, suffix=PART)
+            os.pwrite(self._fd, header.getvalue(), 0)
+        except OSError as error:
+            self._drop()
+            raise self._error(error) from error
+
+    def write(self, box: Box, within: tuple[int, ...], items: npt.NDArray[Any]) -> None:
+        """Writes the items of a box of the array, which for this may be taken to be of the shape `within`."""
+        items = np.ascontiguousarray(items, self._dtype).reshape(-1)
+        if not items.size:
+            return
+        inner = len(box)
+        while inner > 0 and box[inner - 1] == (0, within[inner - 1]):
+            inner -= 1
+        outer, rest = box[: max(inner - 1, 0)], box[max(inner - 1, 0) :]
+        strides = [prod(within[axis + 1 :]) for axis in range(len(within))]
+        run = prod(stop - start for start, stop in rest)
+        first = rest[0][0] * strides[len(outer)] if rest else 0
+        raw = items.view(np.uint8).data
+        size = run * self._dtype.itemsize
+        try:
+            for number, index in enumerate(product(*(range(*extent) for extent in outer))):
+                at = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
+                self._write_at(self._start + at * self._dtype.itemsize, raw[number * size : (number + 1) * size])
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _write_at(self, offset: int, data: memoryview) -> None:
+        while data:
+            count = os.pwrite(self._fd, data, offset)
+            data, offset = data[count:], offset + count
+
+    def _error(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"{self._path}: cannot be written ({error.strerror or error})", "free some space or name another folder"
+        )
+
+    def _drop(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._temporary and os.path.exists(self._temporary):
+            os.unlink(self._temporary)
+
+    def __enter__(self) -> NpyWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                os.close(self._fd)
+                self._fd = -1
+                os.replace(self._temporary, self._path)
+        except OSError as failure:
+            raise self._error(failure) from failure
+        finally:
+            self._drop()

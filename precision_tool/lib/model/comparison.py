@@ -29,7 +29,8 @@ class Pair:
     """A tensor of the NPU side and the benchmark tensor it must equal, or the reason why there is none.
 
     `index` numbers the op groups in execution order. `shape` is the shape both are compared in, as the
-    result file prints it. With a status other than COMPARED, `reason` is a sentence for the user.
+    result file prints it. With a status other than COMPARED, `reason` is a sentence for the user. `sequence` is the
+    op's id in the graph, where it was asked for.
     """
 
     index: int
@@ -49,6 +50,7 @@ class Pair:
     reason: str = ""
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
+    sequence: int | None = None
 
     @property
     def is_input(self) -> bool:
@@ -104,10 +106,17 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One row of the result: a pair and, where it was compared, its metrics and both summaries."""
+    """One row of the result: a pair and, where it was compared, its metrics and both summaries.
+
+    `overflow` tells of a float16 tensor, where it was asked for, whether a value reaches the type's limit. `custom`
+    has the values of the user's own metrics, None for one that failed, and `custom_errors` which failed and why.
+    """
 
     pair: Pair
     metrics: Metrics | None = None
     npu: Summary | None = None
     golden: Summary | None = None
     note: str = ""
+    overflow: bool | None = None
+    custom: tuple[float | str | None, ...] = ()
+    custom_errors: tuple[tuple[str, str], ...] = ()

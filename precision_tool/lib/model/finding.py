@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Any
 
 
 class Grade(IntEnum):
@@ -23,6 +24,8 @@ class FindingKind(StrEnum):
     NOTHING_COMPARED = "nothing_compared"
     ALL_AGREE = "all_agree"
     UNREADABLE = "unreadable"
+    DANGEROUS_CASTS = "dangerous_casts"
+    GRAPH_SIMILARITY = "graph_similarity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +40,18 @@ class Finding:
     pass_name: str = ""
     original_ops: str = ""
     facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What one check of a run looked at and found; without a finding it was not made, and `skipped` says why.
+
+    `details` are the check's own values, for programs.
+    """
+
+    name: str
+    title: str
+    looked_at: str = ""
+    finding: Finding | None = None
+    skipped: str = ""
+    details: tuple[Any, ...] = ()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from math import isfinite
+from math import isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,11 +15,21 @@ from rich.text import Text
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.compare.elements import Detail, Element
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_csv import ResultRow, RowNumbers, numbers_of, read_numbers
 from precision_tool.lib.model.comparison import Status
-from precision_tool.lib.model.finding import Finding, FindingKind, Grade
-from precision_tool.lib.report.text import LabelledLines, cosine_text, plain, safe, shown_path, shown_reason, whole_path
+from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.report.text import (
+    LabelledLines,
+    cosine_text,
+    json_text,
+    plain,
+    safe,
+    shown_path,
+    shown_reason,
+    whole_path,
+)
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -40,11 +49,13 @@ _TWO_RUNS_WORDS = {
     Status.NO_NPU_DUMP: "ops this run dumped no file of",
     Status.NO_BENCHMARK: "tensors the other run does not have",
 }
+#: Of the worst elements of a tensor, as many are shown; the files list more.
+_SHOWN_ELEMENTS = 3
 _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
-_GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
+GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
 
 
-def _pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+def pairs_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Names and values in two columns that wrap within their own."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -87,7 +98,7 @@ def summary_lines(analyses: Sequence[Analysis]) -> RenderableType:
     lines = []
     for analysis in analyses:
         found = plain("; ".join(finding.message for finding in analysis.findings))
-        found.stylize(_GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
+        found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
         lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
     return Group(*lines)
 
@@ -101,17 +112,38 @@ def overview_lines(analysis: Analysis) -> RenderableType:
         f" in {view.ops_below} ops" if view.below else "",
     )
     rows = [("compared", counted)]
+    limits = [row for row in analysis.rows if row.overflow is not None]
+    if limits:
+        over = [row for row in limits if row.overflow]
+        where = f", first {over[0].tensor_index}" if over else ""
+        told = f"{len(over)} of {len(limits)} float16 tensors have values of 65504 or more, or Inf{where}"
+        rows.append(("overflow", plain(told, "red" if over else "green")))
+    counted_rows = len(rows)
     status_words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
     for status, count in view.not_compared:
         known = status in set(Status)
         words = status_words.get(Status(status), status) if known else "tensors without a result"
         problem = known and Status(status) in _PROBLEMS
-        label = "not compared" if len(rows) == 1 else ""
+        label = "not compared" if len(rows) == counted_rows else ""
         rows.append((label, plain(f"{words}: {count}", "yellow" if problem else "dim")))
         if problem:
             first = next(row for row in analysis.rows if row.cosine is None and row.status == status)
             where = f"{first.op_name} {first.slot}".rstrip()
             rows.append(("", plain(f"first: {where}: {shown_reason(first.reason)}", "yellow")))
+    return LabelledLines(rows)
+
+
+def mapping_lines(analysis: Analysis) -> RenderableType:
+    """Counts of a result that only tells which tensors belong together."""
+    paired = sum(bool(row.slot) and row.status == Status.COMPARED for row in analysis.rows)
+    counted = f"{paired} of {analysis.tensors} tensors of {analysis.dumped_ops} ops have a tensor to be compared with"
+    rows = [("paired", Text(counted))]
+    words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
+    alone = [(status, number) for status, number in analysis.overview.not_compared if status != Status.COMPARED]
+    rows += [
+        ("" if number else "alone", plain(f"{words[Status(status)]}: {times}", "dim"))
+        for number, (status, times) in enumerate(alone)
+    ]
     return LabelledLines(rows)
 
 
@@ -135,10 +167,26 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     ]
     if op.pass_name:
         rows.insert(0, ("Pass:", plain(op.pass_name)))
+    over = [row.slot for row in op.rows if row.overflow]
+    if over:
+        rows.append(("Overflow:", plain(", ".join(over), "bold red")))
+    rows += [(f"{name}:", plain(values)) for name, values in _custom_values(op.rows).items()]
     notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
     rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
+    style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
     title = Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"), f" ({safe(op.op_type)})" if op.op_type else "")
-    return Panel(_pairs(rows), title=title, title_align="left", border_style="red" if op.is_suspect else "yellow")
+    return Panel(pairs_table(rows), title=title, title_align="left", border_style=style)
+
+
+def _custom_values(rows: Sequence[ResultRow]) -> dict[str, str]:
+    """The values of the user's own metrics, by metric, a line each."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for name, value in row.custom.items():
+            if value is not None:
+                text = f"{value:.6g}" if isinstance(value, float) else str(value)
+                found.setdefault(name, []).append(f"{row.slot} {text}")
+    return {name: ", ".join(texts) for name, texts in found.items()}
 
 
 def below_list(analysis: Analysis, limit: int) -> RenderableType:
@@ -159,6 +207,27 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
     return Group(*parts)
 
 
+def detail_panel(detail: Detail, shown: int = _SHOWN_ELEMENTS) -> RenderableType:
+    """The worst few elements of one tensor."""
+    pair = detail.comparison.pair
+    if detail.equal == detail.count:
+        body: RenderableType = plain(f"all {detail.count} elements are equal", "green")
+    else:
+        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+        for name in ("worst", "index", "NPU", "benchmark", "error", "relative"):
+            table.add_column(name, justify="left" if name in ("worst", "index") else "right", overflow="fold")
+        for name, elements in (("absolute", detail.worst_absolute), ("relative", detail.worst_relative)):
+            for number, element in enumerate(elements[:shown]):
+                table.add_row("" if number else name, *_element_cells(element))
+        body = Group(plain(f"{detail.count - detail.equal} of {detail.count} elements differ", "bold"), table)
+    return Panel(body, title=plain(f"{pair.op_name} {pair.slot}", "bold"), title_align="left", border_style="cyan")
+
+
+def _element_cells(element: Element) -> list[str]:
+    relative = "-" if isnan(element.relative) else f"{element.relative:.3g}"
+    return [str(list(element.index)), f"{element.npu:.6g}", f"{element.golden:.6g}", f"{element.error:.3g}", relative]
+
+
 def finding_panel(finding: Finding) -> RenderableType:
     """One finding with the facts behind it."""
     rows: list[tuple[str, RenderableType]] = []
@@ -176,9 +245,9 @@ def finding_panel(finding: Finding) -> RenderableType:
         FindingKind.NOTHING_COMPARED: "Nothing compared",
         FindingKind.UNREADABLE: "Not read",
     }.get(finding.kind, "Finding")
-    style = _GRADE_STYLE[finding.grade]
+    style = GRADE_STYLE[finding.grade]
     return Panel(
-        Group(plain(finding.message, "bold"), _pairs(rows)) if rows else plain(finding.message, "bold"),
+        Group(plain(finding.message, "bold"), pairs_table(rows)) if rows else plain(finding.message, "bold"),
         title=title,
         title_align="left",
         border_style=style,
@@ -186,17 +255,6 @@ def finding_panel(finding: Finding) -> RenderableType:
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _finite(value: object) -> object:
-    """JSON has no NaN and Inf: they are written as text."""
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _row_json(row: ResultRow, numbers: RowNumbers) -> dict[str, Any]:
@@ -215,6 +273,9 @@ def _row_json(row: ResultRow, numbers: RowNumbers) -> dict[str, Any]:
         "benchmark_type": row.golden_dtype or None,
         "status": row.status,
         "reason": row.reason,
+        "sequence": row.sequence,
+        "overflow": row.overflow,
+        "custom": row.custom,
         **asdict(numbers),
     }
 
@@ -228,12 +289,41 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     return {**asdict(finding), "grade": finding.grade.name.lower(), "facts": facts}
 
 
-def to_json(analyses: Sequence[Analysis]) -> str:
-    """All results as one JSON document, of one schema whether compared now or read from a file."""
+def _detail_json(detail: Detail) -> dict[str, Any]:
+    return {
+        "tensor": detail.comparison.pair.tensor_index,
+        "shape": detail.shape,
+        "count": detail.count,
+        "equal": detail.equal,
+        "worst_absolute": [_element_json(element) for element in detail.worst_absolute],
+        "worst_relative": [_element_json(element) for element in detail.worst_relative],
+    }
+
+
+def _element_json(element: Element) -> dict[str, Any]:
+    relative = None if isnan(element.relative) else element.relative
+    return {**asdict(element), "error": element.error, "relative": relative}
+
+
+def _check_json(check: CheckResult) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "looked_at": check.looked_at,
+        "skipped": check.skipped,
+        "finding": None if check.finding is None else _finding_json(check.finding),
+        "details": [asdict(detail) for detail in check.details],
+    }
+
+
+def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None = None) -> str:
+    """All results as one JSON document, of one schema whether compared now or read from a file; `checks` are `ac`'s."""
     documents = []
     for analysis in analyses:
         leaf = analysis.leaf
-        numbers = map(numbers_of, leaf.rows) if leaf else map(read_numbers, analysis.rows)
+        if leaf is not None:
+            numbers = [numbers_of(row, leaf.choice) for row in leaf.rows]
+        else:
+            numbers = list(map(read_numbers, analysis.rows))
         documents.append(
             {
                 "file": analysis.path or None,
@@ -244,7 +334,9 @@ def to_json(analyses: Sequence[Analysis]) -> str:
                 "threshold": analysis.threshold,
                 "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
                 "findings": [_finding_json(finding) for finding in analysis.findings],
+                "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
                 "rows": [_row_json(row, each) for row, each in zip(analysis.rows, numbers, strict=True)],
             }
         )
-    return json.dumps(_finite({"results": documents}), indent=1, ensure_ascii=True)
+    made = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+    return json_text({"results": documents, **made})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
-from math import isnan
+from math import isfinite, isnan
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -43,7 +44,7 @@ class LabelledLines:
 def whole_path(path: str) -> Text:
     """A path to be copied: on one line, however long, even with spaces in it."""
     text = plain(shown_path(path))
-    text.no_wrap = True
+    text.no_wrap, text.overflow = True, "ignore"
     return text
 
 
@@ -73,6 +74,11 @@ def cosine_text(cosine: float | None, agrees: bool | None) -> Text:
     return Text("nan" if isnan(cosine) else f"{cosine:.6f}", style=cosine_style(cosine, agrees))
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as result files have it: [8,12]; [] for a scalar."""
+    return f"[{','.join(map(str, shape))}]"
+
+
 def byte_size(count: float) -> str:
     """A number of bytes with a unit: 1.5 GB."""
     for unit in ("B", "kB", "MB"):
@@ -80,3 +86,18 @@ def byte_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def json_text(document: object) -> str:
+    """A document as JSON, which has no NaN and Inf: they are written as text."""
+    return json.dumps(_finite(document), indent=1, ensure_ascii=True)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

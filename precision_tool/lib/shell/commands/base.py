@@ -6,9 +6,11 @@ import argparse
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NoReturn
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.session import Session
@@ -18,10 +20,47 @@ DONE, FOUND = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command writes: results to `out`, progress and warnings to `err`."""
+    """Where a command writes: results to `out`, progress and warnings to `err`.
+
+    `pager`, which only the prompt has, shows what is longer than the screen page by page.
+    """
 
     out: Console
     err: Console
+    pager: Callable[[RenderableType], None] | None = None
+
+    def show(self, *renderables: RenderableType) -> None:
+        """Prints results that may be long, through the pager where there is one."""
+        if self.pager is not None:
+            self.pager(Group(*renderables))
+        else:
+            self.out.print(*renderables, sep="\n", crop=False)
+
+
+class Completion(StrEnum):
+    """What Tab offers for an argument."""
+
+    OP = "op"
+    OP_TYPE = "op_type"
+    PASS = "pass"
+    KERNEL = "kernel"
+    GRAPH = "graph"
+    #: An op, a dump file or a `.npy`.
+    TENSOR = "tensor"
+    RESULT = "result"
+    FILE = "file"
+    FOLDER = "folder"
+
+
+def completes(action: argparse.Action, kind: Completion) -> argparse.Action:
+    """Marks an argument of a parser with what Tab offers for it; the prompt looks for the mark."""
+    action.completion = kind  # type: ignore[attr-defined]
+    return action
+
+
+def completion_of(action: argparse.Action) -> Completion | None:
+    """The mark that `completes` set."""
+    return getattr(action, "completion", None)
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,3 +123,8 @@ def tell_notes(session: Session, output: Output) -> None:
     for note in session.workspace.notes:
         output.err.print(f"note: {note}", style="yellow", markup=False, highlight=False)
     session.workspace.notes.clear()
+
+
+def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
+    """Everything in order, with an empty line between the parts."""
+    return [line for number, part in enumerate(parts) for line in (*([Text()] if number else []), *part)]

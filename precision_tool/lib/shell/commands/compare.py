@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.rule import Rule
 
-from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.compare.folders import ComparisonStoppedError
-from precision_tool.lib.model.finding import Grade
+from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
+from precision_tool.lib.compare.custom import load_metrics
+from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions, ComparisonStoppedError
+from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
+from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.model.finding import CheckResult, Grade
 from precision_tool.lib.report import compare as report
+from precision_tool.lib.report.checks import check_panel
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import plain, shown_path
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import DONE, FOUND, Command, Output, Parser, cosine, count, tell_notes
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    FOUND,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    cosine,
+    count,
+    tell_notes,
+)
+
+#: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
+_TOP, _MOST_TOP = 20, 10000
 
 
 def _add_common(parser: Parser, session: Session) -> None:
@@ -37,9 +59,18 @@ def _add_common(parser: Parser, session: Session) -> None:
 
 
 def _add_sides(parser: Parser) -> None:
-    parser.add_argument("-lt", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree")
-    parser.add_argument("-rt", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run")
-    parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them")
+    left = parser.add_argument(
+        "-lt", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
+    )
+    right = parser.add_argument(
+        "-rt", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
+    )
+    graph = parser.add_argument(
+        "-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"
+    )
+    completes(left, Completion.FOLDER)
+    completes(right, Completion.FOLDER)
+    completes(graph, Completion.GRAPH)
     parser.add_argument(
         "--workers",
         metavar="N",
@@ -49,14 +80,94 @@ def _add_sides(parser: Parser) -> None:
     )
 
 
+def _add_measures(parser: Parser) -> None:
+    parser.add_argument(
+        "-overflow_detection",
+        "--overflow_detection",
+        dest="overflow",
+        action="store_true",
+        help="look for float16 values of 65504 or more: column OverFlow",
+    )
+    custom = parser.add_argument(
+        "--custom",
+        metavar="FILE.py",
+        help="your own metrics: the file is run, and its functions compare_*(x, y), or those that its list METRICS "
+        "names, become columns. x is the NPU tensor, y the benchmark's, whole in memory (at most 4 GiB a pair and "
+        "worker); they return a number or a short text",
+    )
+    completes(custom, Completion.FILE)
+
+
+def _add_choice(parser: Parser) -> None:
+    """Which ops, and what of them."""
+    ops = parser.add_mutually_exclusive_group()
+    name = ops.add_argument(
+        "-op",
+        dest="op",
+        metavar="NAME",
+        action="append",
+        help="only this op (whole name or part of it; again for more ops), with its worst elements as files",
+    )
+    completes(name, Completion.OP)
+    ops.add_argument(
+        "-r",
+        "--range",
+        dest="range",
+        metavar="START,END,STEP",
+        help="only the ops with these ids in the graph; an END of -1 is the last. Column OpSequence has the ids",
+    )
+    ops.add_argument("-s", "--select", dest="select", metavar="1,5,7", help="only the ops with these ids in the graph")
+    parser.add_argument(
+        "-i", dest="inputs", metavar="N", type=count(0), action="append", help="with -op: only this input"
+    )
+    parser.add_argument(
+        "-o", dest="outputs", metavar="N", type=count(0), action="append", help="with -op: only this output"
+    )
+    parser.add_argument(
+        "-n",
+        "--top",
+        dest="top",
+        metavar="N",
+        type=count(1),
+        help=f"with -op: how many of the worst elements the files list (default {_TOP}, at most {_MOST_TOP})",
+    )
+    parser.add_argument(
+        "-alg",
+        "--algorithm",
+        dest="metrics",
+        metavar="NAME",
+        nargs="+",
+        help="only these metrics, by name or number, with commas or spaces between them: "
+        + ", ".join(f"{number} {metric}" for number, metric in enumerate(METRIC_COLUMNS)),
+    )
+    parser.add_argument(
+        "-max",
+        "--max",
+        dest="max",
+        metavar="N",
+        type=count(0),
+        default=0,
+        help="compare only the first N elements of each tensor (default: all)",
+    )
+    parser.add_argument(
+        "-map",
+        "--map",
+        dest="map",
+        action="store_true",
+        help="compare nothing: write which tensors of the two sides belong together as mapping_*.csv",
+    )
+
+
 def _vc_parser(session: Session) -> Parser:
     parser = Parser(
         prog="vc",
         description="Compare two dump folders op by op and write the result as CSV. Without folders: "
         "npu/debug_0 with tf/dump, or with npu/debug_1.",
-        epilog="example: vc -lt precision_data/npu/debug_0/dump -rt precision_data/tf/dump",
+        epilog="example: vc -op conv1/Conv2D --top 50",
     )
     _add_sides(parser)
+    _add_choice(parser)
+    _add_measures(parser)
     _add_common(parser, session)
     return parser
 
@@ -67,9 +178,10 @@ def _vcs_parser(session: Session) -> Parser:
         description="List the ops below a cosine similarity, in execution order, from a result file.",
         epilog="example: vcs -c 0.99 -l 10",
     )
-    parser.add_argument(
+    file = parser.add_argument(
         "-f", dest="file", metavar="FILE|DIR", help="result CSV, ours or msaccucmp's (default: the newest)"
     )
+    completes(file, Completion.RESULT)
     _add_common(parser, session)
     return parser
 
@@ -81,75 +193,207 @@ def _ac_parser(session: Session) -> Parser:
         epilog="example: ac -c",
     )
     parser.add_argument(
-        "-c", dest="compare", action="store_true", help="compare first; implied by -lt, -rt, -g and --workers"
+        "-c", dest="compare", action="store_true", help="compare first; implied by the options of the comparison"
     )
     _add_sides(parser)
+    _add_measures(parser)
     _add_common(parser, session)
     return parser
 
 
-def _compare(session: Session, args: argparse.Namespace, output: Output) -> list[Analysis]:
+def _compare(
+    session: Session, args: argparse.Namespace, output: Output, options: CompareOptions = DEFAULT_OPTIONS
+) -> list[Analysis]:
     workers = session.settings.workers if args.workers is None else args.workers
     try:
         with ProgressReport(output.err, "comparing") as progress:
-            return session.compare(args.left, args.right, args.graph, args.threshold, workers, progress)
+            return session.compare(args.left, args.right, args.graph, args.threshold, workers, progress, options)
     except ComparisonStoppedError:
         tell_notes(session, output)
         raise
 
 
-def _exit_code(analyses: Sequence[Analysis], fail: bool) -> int:
-    found = any(finding.grade >= Grade.WARNING for analysis in analyses for finding in analysis.findings)
-    return FOUND if fail and found else DONE
+def _measure_options(args: argparse.Namespace) -> CompareOptions:
+    """What `vc` and `ac` both can be asked for."""
+    taken = columns(npu_address=True, golden_address=True, choice=ColumnChoice(sequence=True, overflow=True))
+    custom = load_metrics(args.custom, taken) if args.custom else None
+    return CompareOptions(overflow=args.overflow, custom=custom)
 
 
-def _show(analyses: Sequence[Analysis], args: argparse.Namespace, output: Output, *, verdict: bool) -> None:
-    """Each result: where it is from, the counts, the ops below, and with `verdict` the findings; then a summary."""
+def _options(args: argparse.Namespace) -> CompareOptions:
+    """The options of `vc`; UsageError for those that make no sense together."""
+    _refuse("only goes with -op", args.op is None, {"-i": args.inputs, "-o": args.outputs, "--top": args.top})
+    _refuse("does not go with -op, which looks at whole tensors", args.op is not None, {"--max": args.max})
+    of_numbers = {"--algorithm": args.metrics, "--max": args.max, "--overflow_detection": args.overflow}
+    _refuse(
+        "does not go with --map, which compares nothing",
+        args.map,
+        {"-op": args.op, **of_numbers, "--custom": args.custom},
+    )
+    if args.top is not None and args.top > _MOST_TOP:
+        raise UsageError(f"vc: --top {args.top}: at most {_MOST_TOP}", "`cp -s` saves every element of two tensors")
+    selection: Selection | None = None
+    if args.op is not None:
+        selection = OpNames(names=tuple(args.op), inputs=tuple(args.inputs or ()), outputs=tuple(args.outputs or ()))
+    elif args.range is not None:
+        selection = parse_range(args.range)
+    elif args.select is not None:
+        selection = parse_ids(args.select)
+    return replace(
+        _measure_options(args),
+        selection=selection,
+        metrics=parse_metrics(",".join(args.metrics)) if args.metrics else METRIC_COLUMNS,
+        limit=args.max,
+        worst=(args.top or _TOP) if args.op is not None else 0,
+        pairs_only=args.map,
+    )
+
+
+def _refuse(why: str, holds: bool, options: dict[str, object]) -> None:
+    given = [name for name, value in options.items() if value]
+    if holds and given:
+        raise UsageError(f"vc: {given[0]} {why}", "`vc -h` shows the options")
+
+
+def _exit_code(analyses: Sequence[Analysis], checks: Sequence[CheckResult], fail: bool) -> int:
+    findings = [finding for analysis in analyses for finding in analysis.findings]
+    findings += [check.finding for check in checks if check.finding is not None]
+    return FOUND if fail and any(finding.grade >= Grade.WARNING for finding in findings) else DONE
+
+
+def _print_path(output: Output, label: str, path: str) -> None:
+    output.out.print(plain(f"{label}: {shown_path(path)}"), soft_wrap=True)
+
+
+def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) -> None:
+    if analysis.leaf is None:
+        _print_path(output, "result file", analysis.path)
+        return
+    if is_one_of_many:
+        output.out.print(Rule(plain(report.leaf_title(analysis)), style="dim"))
+    output.out.print(report.source_lines(analysis.leaf), crop=False)
+
+
+def _show(
+    analyses: Sequence[Analysis],
+    args: argparse.Namespace,
+    output: Output,
+    *,
+    verdict: bool,
+    checks: Sequence[CheckResult] = (),
+) -> None:
+    """Each result: where it is from, the counts, the ops below, and with `verdict` the findings; then a summary.
+
+    The checks of the run stand before the verdict, or, with several results, before the summary.
+    """
+    is_many = len(analyses) > 1
     for analysis in analyses:
-        if analysis.leaf is not None:
-            if len(analyses) > 1:
-                output.out.print(Rule(plain(report.leaf_title(analysis)), style="dim"))
-            output.out.print(report.source_lines(analysis.leaf), crop=False)
-        else:
-            output.out.print(plain(f"result file: {shown_path(analysis.path)}"), soft_wrap=True)
+        _show_source(analysis, output, is_one_of_many=is_many)
         if analysis.rows:
             output.out.print(report.overview_lines(analysis), crop=False)
-        if analysis.overview.compared or not verdict:
+        if analysis.leaf is not None and analysis.leaf.details:
+            _show_details(analysis, output)
+        elif analysis.overview.compared or not verdict:
             output.out.print(report.below_list(analysis, args.limit))
         if analysis.leaf is not None and analysis.path:
-            output.out.print(plain(f"result file: {shown_path(analysis.path)}"), soft_wrap=True)
+            _print_path(output, "result file", analysis.path)
+        if not is_many:
+            _show_checks(checks, output)
         if verdict:
             for finding in analysis.findings:
                 output.out.print(report.finding_panel(finding))
-    if len(analyses) > 1:
-        output.out.print(Rule(plain("summary"), style="dim"))
-        output.out.print(report.summary_lines(analyses))
+    if is_many:
+        _show_checks(checks, output)
+        if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
+            output.out.print(Rule(plain("summary"), style="dim"))
+            output.out.print(report.summary_lines(analyses))
 
 
-def _finish(session: Session, args: argparse.Namespace, output: Output, analyses: list[Analysis], verdict: bool) -> int:
+def _show_checks(checks: Sequence[CheckResult], output: Output) -> None:
+    for check in checks:
+        output.out.print(check_panel(check))
+
+
+def _show_details(analysis: Analysis, output: Output) -> None:
+    """The ops that were asked for, and the worst elements of their tensors."""
+    assert analysis.leaf is not None
+    for op in analysis.ops:
+        output.out.print(report.op_panel(op, analysis.threshold))
+    for detail in analysis.leaf.details:
+        output.out.print(report.detail_panel(detail))
+    _print_path(output, "worst elements", os.path.join(os.path.dirname(analysis.path), "*_topn.csv"))
+
+
+def _finish(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    analyses: list[Analysis],
+    *,
+    checks: Sequence[CheckResult] | None = None,
+) -> int:
+    """Shows or prints as JSON; with `checks`, which `ac` has, the verdict too."""
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses) + "\n")
+        output.out.file.write(report.to_json(analyses, checks) + "\n")
     else:
-        _show(analyses, args, output, verdict=verdict)
-    return _exit_code(analyses, args.fail)
+        _show(analyses, args, output, verdict=checks is not None, checks=checks or ())
+    return _exit_code(analyses, checks or (), args.fail)
 
 
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
-    return _finish(session, args, output, _compare(session, args, output), verdict=False)
+    options = _options(args)
+    analyses = _compare(session, args, output, options)
+    if options.pairs_only:
+        return _finish_mapping(session, args, output, analyses)
+    return _finish(session, args, output, analyses)
+
+
+def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, analyses: list[Analysis]) -> int:
+    """Nothing was compared, so there is nothing to judge."""
+    tell_notes(session, output)
+    if args.json:
+        unjudged = [replace(analysis, findings=()) for analysis in analyses]
+        output.out.file.write(report.to_json(unjudged) + "\n")
+        return DONE
+    for analysis in analyses:
+        _show_source(analysis, output, is_one_of_many=len(analyses) > 1)
+        output.out.print(report.mapping_lines(analysis), crop=False)
+        if analysis.path:
+            _print_path(output, "mapping file", analysis.path)
+    return DONE
 
 
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
-    return _finish(session, args, output, session.results(args.file, args.threshold), verdict=False)
+    return _finish(session, args, output, session.results(args.file, args.threshold))
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
-    sides = (args.left, args.right, args.graph, args.workers)
-    if args.compare or any(side is not None for side in sides):
-        analyses = _compare(session, args, output)
+    asked = (args.left, args.right, args.graph, args.workers, args.custom, args.overflow or None)
+    if args.compare or any(option is not None for option in asked):
+        analyses = _compare(session, args, output, _measure_options(args))
     else:
         analyses = session.results(None, args.threshold)
-    return _finish(session, args, output, analyses, verdict=True)
+    return _finish(session, args, output, analyses, checks=_checks(session, args, analyses))
+
+
+def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
+    """The checks of the NPU runs of the data folder, or of the run that was named with -lt."""
+    if args.left is None:
+        try:
+            runs = session.run_graphs(args.graph)
+        except PrecisionToolError as error:
+            return skip_checks(error.advice)
+    else:
+        leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
+        runs = tuple(
+            RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
+            for leaf in leaves
+            if leaf.graph is not None
+        )
+        if not runs:
+            return skip_checks("the two runs were compared without a graph; name one with -g")
+    return check_runs(runs)
 
 
 VC = Command(_vc_parser, _run_vc)

@@ -1,0 +1,227 @@
+"""Casts to a narrower type: which the graph has, and what the dumped tensors say was lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from precision_tool.lib.compare.align import align
+from precision_tool.lib.compare.dumps import DumpIndex
+from precision_tool.lib.compare.engine import compare_pairs
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.layouts import LayoutError
+from precision_tool.lib.model.comparison import Comparison, Pair, Summary
+from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.tensor import Tensor
+
+NAME, TITLE = "dangerous_casts", "Dangerous casts"
+#: Bytes of casts' inputs and outputs that are read; `ac` stays quick.
+_MAX_BYTES = 512 << 20
+#: Share of the values that are not zero which may become zero: small gradients do, of which the sum shows nothing.
+_LOST = 0.01
+#: Relative distance of output and input that no rounding to a known type gives (bfloat16: at most 0.004).
+_LARGE_LOSS = 0.05
+_SHOWN = 5
+
+#: Largest value and explicit mantissa bits of the floating-point types.
+_FLOATS = {
+    "float64": (1.7976931348623157e308, 52), "float32": (3.4028234663852886e38, 23), "float16": (65504.0, 10),
+    "bfloat16": (3.3895313892515355e38, 7), "hifloat8": (32768.0, 3), "float8_e5m2": (57344.0, 2),
+    "float8_e4m3fn": (448.0, 3),
+}  # fmt: skip
+#: Smallest and largest value of the integer types.
+_INTEGERS = {
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for sign in ("", "u")
+    for bits in (4, 8, 16, 32, 64)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastLoss:
+    """One cast to a narrower type. `verdict` is dangerous or harmless by its values, suspicious by its types alone."""
+
+    op_name: str
+    op_type: str
+    source: str
+    target: str
+    verdict: str
+    reason: str
+
+
+def narrows(source: str, target: str) -> bool:
+    """Whether a type holds less than another: values beyond its range, or digits."""
+    if target in _FLOATS:
+        if source in _FLOATS:
+            return any(new < old for new, old in zip(_FLOATS[target], _FLOATS[source], strict=True))
+        # Counters and ids in float32 are the rule, and exact up to 2**24.
+        return source in _INTEGERS and max(_INTEGERS[source]) > 2 ** (_FLOATS[target][1] + 1) and target != "float32"
+    if target not in _INTEGERS:
+        return False
+    if source in _FLOATS:
+        return True
+    if source not in _INTEGERS:
+        return False
+    (low, high), (new_low, new_high) = _INTEGERS[source], _INTEGERS[target]
+    return low < new_low or high > new_high
+
+
+def check_casts(runs: Sequence[RunGraph]) -> CheckResult:
+    """The casts of the run under test, judged by their dumped inputs and outputs where there are any."""
+    number = min((run.number for run in runs if run.number is not None), default=None)
+    mine = [run for run in runs if run.number == number]
+    ops = [op for run in mine for op in run.file.ops]
+    losses = [loss for run in mine for loss in _losses(run)]
+    judged = Counter(loss.verdict for loss in losses)
+    dangerous = [loss for loss in losses if loss.verdict == "dangerous"]
+    where = f"debug_{number}" if number is not None else "the graph"
+    casts = sum(op.type == "Cast" for op in ops)
+    seen = judged["dangerous"] + judged["harmless"]
+    looked_at = f"the {len(ops)} ops of {where}, {casts} of them casts: " + (
+        f"{len(losses)} narrow a type, the values of {seen} were read before and after" if losses else "none narrows"
+    )
+    if dangerous:
+        message = f"{len(dangerous)} of {len(losses)} casts to a narrower type lose values"
+    elif judged["suspicious"]:
+        message = f"no cast was seen to lose values; {judged['suspicious']} narrow by their types, and were not read"
+    elif losses:
+        message = f"none of the {len(losses)} casts to a narrower type loses values"
+    else:
+        message = "no op casts to a narrower type"
+    finding = Finding(
+        kind=FindingKind.DANGEROUS_CASTS,
+        grade=Grade.WARNING if dangerous else Grade.INFO,
+        message=message,
+        op_name=dangerous[0].op_name if dangerous else "",
+        op_type=dangerous[0].op_type if dangerous else "",
+        facts=tuple(_facts(losses, dangerous)),
+    )
+    return CheckResult(name=NAME, title=TITLE, looked_at=looked_at, finding=finding, details=tuple(losses))
+
+
+def _facts(losses: Sequence[CastLoss], dangerous: Sequence[CastLoss]) -> Iterator[tuple[str, str]]:
+    for loss in dangerous[:_SHOWN]:
+        yield "loses", f"{loss.op_name}: {loss.source} → {loss.target}: {loss.reason}"
+    if len(dangerous) > _SHOWN:
+        yield "loses", f"and {len(dangerous) - _SHOWN} more"
+    unread = [loss for loss in losses if loss.verdict == "suspicious"]
+    for loss in unread[: _SHOWN - len(dangerous)]:
+        yield "suspicious", f"{loss.op_name} ({loss.op_type}): {loss.source} → {loss.target}: {loss.reason}"
+    for (source, target), count in Counter((loss.source, loss.target) for loss in losses).most_common():
+        yield "types", f"{source} → {target}: {count}"
+
+
+def _types(op: Op) -> tuple[str, str]:
+    source = op.input_descs[0].dtype if op.input_descs else ""
+    return source, op.output_descs[0].dtype if op.output_descs else ""
+
+
+def _losses(run: RunGraph) -> list[CastLoss]:
+    """The narrowing casts of one graph in execution order; only the tensors of Cast ops are read."""
+    losses: list[CastLoss] = []
+    pairs: list[tuple[int, Pair]] = []
+    dumps = DumpIndex(run.leaf) if run.leaf is not None else None
+    spelled = Counter(flatten(op.name) for op in run.file.ops)
+    read = 0
+    for op in _narrowing(run.file):
+        source, target = _types(op)
+        loss = CastLoss(
+            op_name=op.name, op_type=op.type, source=source, target=target, verdict="suspicious", reason="not dumped"
+        )
+        if op.type != "Cast":
+            loss = replace(loss, reason="the op computes more than a cast, so its loss cannot be told from its tensors")
+        elif dumps is not None and flatten(op.name) in dumps and spelled[flatten(op.name)] == 1:
+            found = _dumped_pair(op, dumps)
+            if isinstance(found, str):
+                loss = replace(loss, reason=found)
+            elif read + found[1] > _MAX_BYTES:
+                loss = replace(loss, reason=f"not read: {_MAX_BYTES >> 20} MiB of casts were read before it")
+            else:
+                read += found[1]
+                pairs.append((len(losses), found[0]))
+        losses.append(loss)
+    rows = compare_pairs([pair for _, pair in pairs], workers=1)
+    for (at, _), row in zip(pairs, rows, strict=True):
+        losses[at] = _judged(losses[at], row)
+    return losses
+
+
+def _narrowing(file: GraphFile) -> Iterable[Op]:
+    """Cast ops to a narrower type, and other ops that put out fewer digits, or a smaller range, than they are fed."""
+    for op in file.ops:
+        source, target = _types(op)
+        if narrows(source, target) and (op.type == "Cast" or (source in _FLOATS and target in _FLOATS)):
+            yield op
+
+
+def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
+    """Output and input of a cast as a pair, with their bytes; or why they cannot be compared."""
+    dump = dumps.op(flatten(op.name))
+    before, after = dump.inputs.get(0), dump.outputs.get(0)
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return "its input or its output was not dumped, or only as statistics"
+    if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
+        return f"{before.dtype} and {after.dtype} are not both numbers"
+    try:
+        alignment = align(after, before, None, None)
+    except LayoutError as error:
+        return str(error)
+    pair = Pair(
+        index=0,
+        op_name=op.name,
+        op_type=op.type,
+        npu_names=op.name,
+        golden_names=op.name,
+        slot="output:0",
+        npu=after,
+        golden=before,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.npu_plan.logical_shape,
+    )
+    return pair, before.nbytes + after.nbytes
+
+
+def _judged(loss: CastLoss, row: Comparison) -> CastLoss:
+    if row.npu is None or row.golden is None:
+        return replace(loss, reason=row.note)
+    problems = _problems(loss.target, row, row.golden, row.npu)
+    verdict = "dangerous" if problems else "harmless"
+    return replace(loss, verdict=verdict, reason="; ".join(problems) or "the values keep what the type can hold")
+
+
+def _problems(target: str, row: Comparison, before: Summary, after: Summary) -> list[str]:
+    """What a cast lost, by the values before and after it."""
+    problems = []
+    finite = before.minimum <= before.maximum
+    infs = [side.positive_inf_count + side.negative_inf_count for side in (before, after)]
+    if target in _INTEGERS:
+        low, high = _INTEGERS[target]
+        if finite and (before.minimum < low or before.maximum >= high + 1):
+            problems.append(
+                f"values from {before.minimum:g} to {before.maximum:g}, and the type ends at {low} and {high}"
+            )
+        if before.nan_count + infs[0]:
+            problems.append(f"{before.nan_count + infs[0]} NaN or Inf become integers")
+    elif target in _FLOATS:
+        limit = _FLOATS[target][0]
+        largest = max(-before.minimum, before.maximum) if finite else 0.0
+        if largest > limit:
+            problems.append(f"values up to {largest:g}, and the type ends at {limit:g}")
+        nonzero = before.count - before.zero_count
+        lost = after.zero_count - before.zero_count
+        if nonzero and lost > _LOST * nonzero:
+            problems.append(f"{lost} of {nonzero} values become 0, too small for the type")
+    if after.nan_count > before.nan_count:
+        problems.append(f"{after.nan_count - before.nan_count} NaN appear")
+    if infs[1] > infs[0]:
+        problems.append(f"{infs[1] - infs[0]} Inf appear")
+    distance = row.metrics.relative_euclidean_distance if row.metrics is not None else 0.0
+    if not problems and distance > _LARGE_LOSS:
+        problems.append(f"the output is {distance:.1%} off the input")
+    return problems

@@ -1,0 +1,197 @@
+"""How alike the graphs of two runs are: ops in both, ops in one only, and what differs in ops of the same name.
+
+The similarity is the share of ops that have a partner of the same name and type in the other graph: 2 x (ops with a
+partner) / (ops of one graph + ops of the other). Ops that the compiler put in (Cast, TransData) are numbered anew in
+every graph, so their names mean nothing: they are paired by type alone, and what they pass on is looked at instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.graph import Edge, GraphFile, Op
+
+NAME, TITLE = "graph_similarity", "Graph similarity"
+DEFINITION = "share of ops with one of the same name and type in the other graph, ops put in by the compiler by type"
+#: Ops put in one after the other that a walk back to what they pass on goes through at most.
+_MAX_STEPS = 64
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpDifference:
+    """An op of both graphs in which something differs: `what` with its values there and here."""
+
+    op_name: str
+    what: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Similarity:
+    """Two graphs beside each other.
+
+    `inserted` counts by type the ops that the compiler put in, left and right; all else is of the other ops.
+    `fused_away` counts, by pass, ops of the right graph that an op of the left one, made by that pass, stands for.
+    """
+
+    left: str
+    right: str
+    left_ops: int
+    right_ops: int
+    in_both: int
+    alike: int
+    only_left: tuple[str, ...]
+    only_right: tuple[str, ...]
+    differences: tuple[OpDifference, ...]
+    fused_away: tuple[tuple[str, int], ...]
+    inserted: tuple[tuple[str, int, int], ...]
+
+    @property
+    def share(self) -> float:
+        """The similarity, 0 to 1."""
+        total = self.left_ops + self.right_ops
+        return 2 * self.alike / total if total else 1.0
+
+
+def compare_graphs(left: GraphFile, right: GraphFile) -> Similarity:
+    """Compares two graphs by the names of their ops."""
+    views = _View(left), _View(right)
+    ops, others = views[0].named, views[1].named
+    both = [name for name in ops if name in others]
+    only_right = tuple(name for name in others if name not in ops)
+    counts = [Counter(op.type for op in view.inserted) for view in views]
+    return Similarity(
+        left=left.path,
+        right=right.path,
+        left_ops=len(left.ops),
+        right_ops=len(right.ops),
+        in_both=len(both),
+        alike=sum(ops[name].type == others[name].type for name in both) + (counts[0] & counts[1]).total(),
+        only_left=tuple(name for name in ops if name not in others),
+        only_right=only_right,
+        differences=tuple(found for name in both for found in _differences(name, *views)),
+        fused_away=_fused_away(left, set(only_right)),
+        inserted=tuple((name, counts[0][name], counts[1][name]) for name in sorted(counts[0] | counts[1])),
+    )
+
+
+class _View:
+    """The ops of a graph by name, those that the compiler put in apart."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self.inserted = [op for op in file.ops if op.original_names == ()]
+        self.named: dict[str, Op] = {}
+        for op in file.ops:
+            if op.original_names != ():
+                self.named.setdefault(op.name, op)
+        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
+
+    def fed(self, op: Op) -> str:
+        """What an op is fed, as tensors of the training script where the graph tells them."""
+        return ", ".join("-" if edge is None else self._source(op, edge) for edge in op.inputs)
+
+    def _source(self, op: Op, edge: Edge) -> str:
+        by_name = self._home[id(op)].by_name
+        for _ in range(_MAX_STEPS):
+            producer = by_name.get(edge.producer)
+            if producer is None:
+                break
+            if producer.original_names != () or not producer.inputs or producer.inputs[0] is None:
+                desc = producer.output_descs[edge.index] if edge.index < len(producer.output_descs) else None
+                if desc is not None and desc.dump_origin_name:
+                    return f"{desc.dump_origin_name}:{desc.dump_origin_index or 0}"
+                break
+            edge = producer.inputs[0]
+        return f"{edge.producer}:{edge.index}"
+
+
+def _differences(name: str, *views: _View) -> list[OpDifference]:
+    left, right = (view.named[name] for view in views)
+    if left.type != right.type:  # all else follows from that
+        return [OpDifference(op_name=name, what="type", left=left.type, right=right.type)]
+    sides = [_described(view.named[name], view) for view in views]
+    return [
+        OpDifference(op_name=name, what=what, left=sides[0][what], right=sides[1][what])
+        for what in sides[0]
+        if sides[0][what] != sides[1][what]
+    ]
+
+
+def _described(op: Op, view: _View) -> dict[str, str]:
+    descs = op.output_descs
+    return {
+        "output dtype": ", ".join(desc.dtype for desc in descs),
+        "output layout": ", ".join(desc.layout for desc in descs),
+        "output shape": ", ".join(str(list(desc.shape)) for desc in descs),
+        "inputs": view.fed(op),
+        "passes": ", ".join(op.pass_names),
+    }
+
+
+def _fused_away(left: GraphFile, only_right: set[str]) -> tuple[tuple[str, int], ...]:
+    counts: Counter[str] = Counter()
+    for op in left.ops:
+        gone = only_right.intersection(op.original_names or ())
+        for name in op.pass_names:
+            counts[name] += len(gone)
+    return tuple((name, count) for name, count in counts.most_common() if count)
+
+
+def check_similarity(runs: Sequence[RunGraph]) -> CheckResult:
+    """The graphs of debug_0 beside those of debug_1 that are most like them."""
+    left, right = ([run for run in runs if run.number == number] for number in (0, 1))
+    if not left or not right:
+        only = next((f"debug_{number}" for number, found in ((0, left), (1, right)) if found), "")
+        reason = f"only {only} has a graph" if only else "neither debug_0 nor debug_1 has a graph that was looked at"
+        return CheckResult(name=NAME, title=TITLE, skipped=f"{reason}; it takes the graphs of two NPU runs")
+    found = [_closest(run.file, right) for run in left]
+    total = sum(one.left_ops + one.right_ops for one in found)
+    share = sum(2 * one.alike for one in found) / total if total else 1.0
+    finding = Finding(
+        kind=FindingKind.GRAPH_SIMILARITY,
+        grade=Grade.INFO,
+        message=f"the graphs of debug_0 and debug_1 are alike to {share:.1%} ({DEFINITION})",
+        facts=tuple(fact for one in found for fact in _facts(one)),
+    )
+    sizes = "; ".join(f"{one.left_ops} ops with {one.right_ops}" for one in found)
+    looked_at = f"types, dtypes, layouts, shapes, inputs and passes of the ops of debug_0 and debug_1: {sizes}"
+    return CheckResult(name=NAME, title=TITLE, looked_at=looked_at, finding=finding, details=tuple(found))
+
+
+def _closest(file: GraphFile, others: Sequence[RunGraph]) -> Similarity:
+    names = {op.name for op in file.ops}
+    best = max(others, key=lambda run: sum(op.name in names for op in run.file.ops) / max(len(run.file.ops), 1))
+    return compare_graphs(file, best.file)
+
+
+def _facts(one: Similarity) -> list[tuple[str, str]]:
+    differing = len({found.op_name for found in one.differences})
+    facts = [
+        ("in both", f"{one.in_both} ops, of which {differing} differ"),
+        ("only debug_0", _named(one.only_left)),
+        ("only debug_1", _named(one.only_right)),
+    ]
+    facts += [("fused away", f"{name}: {count} ops of debug_1") for name, count in one.fused_away[:_SHOWN]]
+    inserted = [f"{name} {left} / {right}" for name, left, right in one.inserted]
+    if inserted:
+        facts.append(("put in", f"by the compiler, in debug_0 / debug_1: {', '.join(inserted)}"))
+    kinds = Counter(found.what for found in one.differences)
+    if kinds:
+        facts.append(("differ in", ", ".join(f"{what}: {count}" for what, count in kinds.most_common())))
+    facts += [
+        ("first", f"{found.op_name}: {found.what} {found.left or 'none'} / {found.right or 'none'}")
+        for found in one.differences[:_SHOWN]
+    ]
+    return facts
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    listed = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(names)} ops: {listed}" if names else "none"

@@ -1,0 +1,367 @@
+"""Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several processes.
+
+Files are named `{dump name}.{input|output}.{i}.npy`, with the shape in between (`….{1x2x3}.npy`) where the layout was
+converted. A tensor that cannot be decoded is a row with the reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.engine import Progress, cores, process_pool
+from precision_tool.lib.compare.reading import Reading, as_stored, reading_as
+from precision_tool.lib.discover import walk
+from precision_tool.lib.discover.names import dump_name, shortened
+from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.formats import data_types, layouts
+from precision_tool.lib.formats.blocks import Scratch, TensorReader, box_size
+from precision_tool.lib.formats.data_types import DataType
+from precision_tool.lib.formats.layouts import Box, LayoutError, split_boxes
+from precision_tool.lib.formats.npy import PART, NpyWriter
+from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.model.run import DumpFile
+from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
+
+#: Below this many bytes starting processes takes longer than the work.
+_SERIAL_BYTES = 32 << 20
+#: Items of a box of a blocked result.
+_BOX = 1 << 18
+#: Bytes of a file name.
+_LONGEST_NAME = 255
+#: How long Ctrl+C waits at most.
+_TICK = 0.2
+
+#: (layout, shape) that the graph gives for a slot.
+Origins = Mapping[str, tuple[str | None, tuple[int, ...] | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A dump file to decode into `folder`. `name` begins the names of the results; only `slot` is decoded if given."""
+
+    path: str
+    name: str
+    folder: str
+    slot: str = ""
+    origins: Origins = field(default_factory=dict)
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What became of one tensor, or of a whole file that cannot be read. `reason` says why there is no result."""
+
+    source: str
+    slot: str = ""
+    path: str = ""
+    stored_dtype: str = ""
+    stored_layout: str = ""
+    stored_shape: tuple[int, ...] = ()
+    dtype: str = ""
+    layout: str = ""
+    shape: tuple[int, ...] = ()
+    nbytes: int = 0
+    note: str = ""
+    reason: str = ""
+
+
+class ConvertStoppedError(PrecisionToolError):
+    """The work ended early; `rows` are done."""
+
+    def __init__(self, message: str, hint: str, rows: Sequence[Decoded], exit_code: int = 130) -> None:
+        super().__init__(message, hint)
+        self.rows = list(rows)
+        self.exit_code = exit_code
+
+
+def result_type(data_type: DataType) -> np.dtype[Any]:
+    """The numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""
+    if data_type.decode == "numpy":
+        return np.dtype(data_type.numpy_name)
+    if data_type.name == "complex32":
+        return np.dtype(np.complex64)
+    if data_type.name in ("int4", "int2"):
+        return np.dtype(np.int8)
+    if data_type.name in ("uint1", "uint2"):
+        return np.dtype(np.uint8)
+    return np.dtype(np.float32)
+
+
+# --- one tensor -----------------------------------------------------------------------------------------------------
+
+
+def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = ".") -> np.dtype[Any]:
+    """Decodes a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
+
+    `prefix` begins the name of the temporary file beside it.
+    """
+    data_type = data_types.BY_NAME[tensor.dtype]
+    dtype = result_type(data_type)
+    real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    if data_type.decode == "packed":  # they are looked up as floats
+        real = np.dtype(np.float32)
+    reader = TensorReader(tensor, reading.plan, real, Scratch(), "tensor")
+    try:
+        if reading.stored is None:
+            shape, pieces = reading.shape, _plain_pieces(reader, dtype)
+        else:
+            shape, pieces = reading.stored[1], _blocked_pieces(reader, reading.stored[0])
+        with NpyWriter(path, dtype, shape, prefix=prefix) as writer:
+            for box, within, items in pieces:
+                writer.write(box, within, items)
+    finally:
+        reader.close()
+    return dtype
+
+
+#: A box, the shape it is a part of, and its items.
+_Piece = tuple[Box, tuple[int, ...], npt.NDArray[Any]]
+
+
+def _plain_pieces(reader: TensorReader, dtype: np.dtype[Any]) -> Iterator[_Piece]:
+    """The result as it is read; pairs of reals become complex numbers."""
+    scratch = Scratch()
+    shape = (reader.size,) if reader.is_flat else reader.logical_shape
+    for box in reader.boxes():
+        items: npt.NDArray[Any] = scratch.numbers("items", box_size(box), reader.dtype)
+        reader.read(box, items)
+        if dtype.kind != "c":
+            yield box, shape, items
+        elif reader.is_flat:
+            ((start, stop),) = box
+            yield ((start // 2, stop // 2),), (reader.size // 2,), items.view(dtype)
+        else:
+            yield box[:-1], shape[:-1], items.view(dtype)
+
+
+def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
+    """The result in boxes of its blocked storage, zero where it is padding. `plan` reads it back."""
+    shape = plan.storage_shape
+    granules = tuple(extent if role == INNER else 1 for extent, (_, role) in zip(shape, plan.axes, strict=True))
+    for box in split_boxes(shape, granules, _BOX):
+        logical = list(zip((0,) * len(plan.logical_shape), plan.logical_shape, strict=True))
+        for (start, stop), (axis, role) in zip(box, plan.axes, strict=True):
+            if role == WHOLE:
+                logical[axis] = (start, stop)
+            elif role == OUTER:
+                block = plan.blocks[axis]
+                logical[axis] = (start * block, min(stop * block, plan.logical_shape[axis]))
+        items = np.empty(box_size(tuple(logical)), reader.dtype)
+        reader.read_box(tuple(logical), items)
+        stored = np.zeros([stop - start for start, stop in box], reader.dtype)
+        layouts.fill_blocks(plan, items.reshape([stop - start for start, stop in logical]), stored)
+        yield box, shape, stored
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]:
+    """The dump files below a folder of any level, or a single file, to be decoded below `output`; and notes.
+
+    Of several leaf folders (devices, models, steps) each gets a folder of its own.
+    """
+    if not os.path.isdir(path):
+        return [_source(path, output, _real_name(path))], ()
+    run = walk.find_run(path)
+    sources = []
+    notes = list(run.notes)
+    for leaf in run.leaves:
+        folder = os.path.join(output, os.path.relpath(leaf.path, run.root)) if len(run.leaves) > 1 else output
+        sources += [_source(file.path, folder, _name_of(file)) for file in leaf.files]
+        others = [name for name, _ in leaf.ignored]
+        if others:
+            name, why = leaf.ignored[0]
+            notes.append(f"files that are no tensor dumps, left out: {len(others)}, the first {name} ({why})")
+    return sources, tuple(notes)
+
+
+def _source(path: str, folder: str, name: str) -> Source:
+    try:
+        nbytes = os.path.getsize(path)
+    except OSError:
+        nbytes = 0  # opening it says why
+    return Source(path=path, name=name, folder=folder, nbytes=nbytes)
+
+
+def _name_of(file: DumpFile) -> str:
+    base = os.path.basename(file.path)
+    return dump_name(file.name) if base.removesuffix(".csv").isdigit() else base
+
+
+def _real_name(path: str) -> str:
+    """The name of a dump file; of a bare number the one in `mapping.csv` beside it."""
+    base = os.path.basename(path)
+    if base.removesuffix(".csv").isdigit():
+        try:
+            leaves = walk.find_run(os.path.dirname(path) or os.curdir).leaves
+        except PrecisionToolError:
+            return base
+        files = [file for leaf in leaves for file in leaf.files if os.path.samefile(file.path, path)]
+        return dump_name(files[0].name) if files else base
+    return base
+
+
+def convert_files(
+    sources: Sequence[Source], layout: str | None = None, *, workers: int = 0, progress: Progress | None = None
+) -> list[Decoded]:
+    """Decodes files, brought to `layout` if that is given. `workers` processes (0: one a core) share the work.
+
+    Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
+    """
+    total = sum(source.nbytes for source in sources)
+    prefix = f".dc-{os.getpid()}-{time.time_ns()}-"
+    rows: list[list[Decoded]] = [[] for _ in sources]
+    done = 0
+
+    def take(numbers: Sequence[int], results: Sequence[list[Decoded]]) -> None:
+        nonlocal done
+        for number, result in zip(numbers, results, strict=True):
+            rows[number] = result
+            done += sources[number].nbytes
+        if progress is not None:
+            progress(done, total)
+
+    workers = workers or cores()
+    try:
+        if workers == 1 or total < _SERIAL_BYTES:
+            for number, source in enumerate(sources):
+                take([number], _convert_all([source], layout, prefix))
+        else:
+            with process_pool(workers) as pool:
+                futures = {
+                    pool.submit(_convert_all, [sources[number] for number in task], layout, prefix): task
+                    for task in _tasks(sources, max(1 << 20, total // (workers * 16)))
+                }
+                waiting = set(futures)
+                while waiting:
+                    finished, waiting = wait(waiting, timeout=_TICK, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        take(futures[future], future.result())
+    except (KeyboardInterrupt, BrokenProcessPool) as stop:
+        finished_rows = [row for result in rows for row in result]
+        state = f"{sum(map(bool, rows))} of {len(sources)} files are done"
+        if isinstance(stop, KeyboardInterrupt):
+            raise ConvertStoppedError(f"stopped: {state}", "", finished_rows) from None
+        hint = "was it killed for its memory? try fewer workers (--workers 1)"
+        raise ConvertStoppedError(f"a worker process died: {state}", hint, finished_rows, exit_code=2) from stop
+    finally:
+        _remove_parts({source.folder for source in sources}, prefix)
+    return [row for result in rows for row in result]
+
+
+def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
+    """Numbers of sources in lists of about so many bytes, those with the largest files first."""
+    task: list[int] = []
+    filled = 0
+    for number in sorted(range(len(sources)), key=lambda number: -sources[number].nbytes):
+        task.append(number)
+        filled += sources[number].nbytes
+        if filled >= nbytes:
+            yield task
+            task, filled = [], 0
+    if task:
+        yield task
+
+
+def _remove_parts(folders: Iterable[str], prefix: str) -> None:
+    """Removes what killed workers left behind."""
+    for folder in folders:
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(prefix) and name.endswith(PART):
+                    os.unlink(os.path.join(folder, name))
+
+
+def _convert_all(sources: Sequence[Source], layout: str | None, prefix: str) -> list[list[Decoded]]:
+    return [_convert(source, layout, prefix) for source in sources]
+
+
+def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
+    """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
+    try:
+        if source.path.endswith(".npy"):
+            raise FormatError(f"{source.path}: is decoded already", "name an NPU dump file")
+        dump = open_op_dump(source.path)
+    except PrecisionToolError as error:
+        return [Decoded(source=source.path, slot=source.slot, reason=error.advice)]
+    rows = []
+    for slot, tensor in slots_of(dump):
+        if source.slot in ("", slot):
+            rows.append(_convert_slot(source, slot, tensor, layout, prefix))
+    if not rows:
+        why = f"it has no {source.slot}" if source.slot else "it holds no input and no output"
+        return [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: {why}")]
+    return rows
+
+
+def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
+    """Slot and tensor, or why it cannot be read, of everything in a dump file, inputs first."""
+    bad = dict(dump.bad_slots)
+    for side, tensors in (("input", dump.inputs), ("output", dump.outputs)):
+        for index, tensor in enumerate(tensors):
+            slot = f"{side}:{index}"
+            if tensor is not None:
+                yield slot, tensor
+            elif slot in bad:
+                yield slot, bad.pop(slot)
+    yield from bad.items()
+
+
+def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: str | None, prefix: str) -> Decoded:
+    if isinstance(tensor, str):
+        return Decoded(source=source.path, slot=slot, reason=tensor)
+    row = Decoded(
+        source=source.path,
+        slot=slot,
+        stored_dtype=tensor.dtype,
+        stored_layout=tensor.layout,
+        stored_shape=tensor.shape,
+    )
+    if not isinstance(tensor, Tensor):
+        return replace(row, reason="the dump holds only statistics of this tensor")
+    data_type = data_types.BY_NAME[tensor.dtype]
+    if not data_type.is_numeric:
+        return replace(row, reason=f"elements of type {tensor.dtype} are no numbers")
+    try:
+        reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
+        if reading.stored is not None and data_type.is_complex:
+            raise LayoutError(f"complex tensors are not converted to {layout}")
+    except LayoutError as error:
+        return replace(row, reason=str(error))
+    shape = reading.shape if reading.stored is None else reading.stored[1]
+    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout else ""
+    suffix = f".{slot.replace(':', '.')}{dims}.npy"
+    stem = shortened(source.name, _LONGEST_NAME - len(suffix))
+    path = os.path.join(source.folder, stem + suffix)
+    try:
+        dtype = write_npy(tensor, reading, path, prefix=prefix)
+    except OutputError:
+        raise
+    except PrecisionToolError as error:
+        return replace(row, reason=error.advice)
+    notes = [reading.note] if reading.note else []
+    if data_type.decode != "numpy":
+        notes.append(f"{tensor.dtype} is widened to {dtype}, as numpy has no such type")
+    if stem != source.name:
+        notes.append("its name is shortened, as file names have at most 255 bytes")
+    return replace(
+        row,
+        path=path,
+        dtype=str(dtype),
+        layout=reading.layout or tensor.layout,
+        shape=shape,
+        nbytes=prod(shape) * dtype.itemsize,
+        note="; ".join(notes),
+    )

@@ -1,0 +1,153 @@
+"""`ni`: everything about one op, and a drawing of its neighbourhood."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+
+from precision_tool.lib.compare.op_tensors import compare_op
+from precision_tool.lib.discover.catalog import FoundOp, RunGraph
+from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.discover.neighbourhood import Wiring, connections, neighbourhood
+from precision_tool.lib.report import op as report
+from precision_tool.lib.report.progress import ProgressReport
+from precision_tool.lib.report.text import plain, shown_reason
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    count,
+    tell_notes,
+)
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="ni",
+        description="Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
+        "dumped tensors beside the benchmark's.",
+        epilog="example: ni conv2/Relu -s 2",
+    )
+    completes(
+        parser.add_argument(
+            "name", nargs="?", metavar="NAME", help="the op, or an op of the training script that went into it; "
+            "with / or _, whole or a part that only one op has",
+        ),
+        Completion.OP,
+    )  # fmt: skip
+    completes(parser.add_argument("-n", dest="option", metavar="NAME", help="the same"), Completion.OP)
+    completes(
+        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file, or folder of them, to look in"),
+        Completion.GRAPH,
+    )
+    parser.add_argument("-a", dest="everything", action="store_true", help="all attributes and all readers too")
+    parser.add_argument(
+        "-s", dest="depth", metavar="DEPTH", type=count(1),
+        help="draw the ops that lead to it and that it leads to, in up to DEPTH steps, as .gv and .svg",
+    )  # fmt: skip
+    completes(
+        parser.add_argument("-o", dest="folder", metavar="DIR", help="where the drawing goes (default temp/op_graph)"),
+        Completion.FOLDER,
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    names = [name for name in (args.name, args.option) if name is not None]
+    if len(names) != 1:
+        _parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
+    if args.folder is not None and args.depth is None:
+        _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
+    hits = session.find_ops(names[0], args.graph)
+    wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
+    threshold = session.settings.threshold
+    reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
+    if not args.json:
+        output.show(*report.op_lines(reports, threshold, args.everything))
+    files: list[str] = []
+    if args.depth is not None:
+        files = _draw(session, args, output, hits, wirings)
+    if args.json:
+        output.out.file.write(report.to_json(reports, threshold, args.everything, files) + "\n")
+    tell_notes(session, output)
+    return DONE
+
+
+def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, name: str) -> report.OpReport:
+    pairs = session.pairs_of(hit)
+    with ProgressReport(output.err, "reading") as progress:
+        rows = compare_op(hit.op, pairs, session.settings.workers, progress)
+    run = hit.run
+    not_dumped = ""
+    if not rows:
+        not_dumped = "no dump belongs to this graph"
+        if run.leaf is not None:
+            not_dumped = f"{run.leaf.path} has no file of {hit.op.name} ({hit.op.type})"
+    return report.OpReport(
+        run=run,
+        graph=hit.graph,
+        op=hit.op,
+        connections=connections(wiring, hit.graph.name, hit.op),
+        rows=tuple(rows),
+        not_dumped=not_dumped,
+        asked=_original(hit, name),
+    )
+
+
+def _original(hit: FoundOp, name: str) -> str:
+    """The op of the training script that was asked for, if `hit` does its work under another name."""
+    wanted = flatten(name)
+    if flatten(hit.op.name) == wanted:
+        return ""
+    return next((original for original in hit.op.original_names or () if flatten(original) == wanted), "")
+
+
+def _draw(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    hits: Sequence[FoundOp],
+    wirings: Mapping[int, Wiring],
+) -> list[str]:
+    """Draws the op's neighbourhood in every graph; the paths of the files."""
+    from precision_tool.lib.report import drawing  # the one user of graphviz
+
+    folder = args.folder or str(session.workspace.output_dir("op_graph"))
+    cosines = session.cosines()
+    compared = _compared_run(session.run_graphs(args.graph), cosines)
+    files: dict[str, None] = {}
+    for hit in hits:
+        run = report.run_name(hit.run)
+        hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
+        where = ", ".join(dict.fromkeys((run, hit.graph.name, os.path.basename(hit.run.file.path))))
+        known = cosines if hit.run.number == compared else {}
+        source = drawing.dot_source(hood, known, session.settings.threshold, where)
+        name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")
+        drawn = drawing.write_drawing(source, folder, name)
+        files |= dict.fromkeys(path for path in (drawn.svg, drawn.gv) if path is not None)
+        if not args.json:
+            output.out.print(report.drawing_lines(hood, drawn.gv, drawn.svg, run), crop=False)
+        if hood.left_out:
+            more = f"{hood.left_out} ops farther away are left out of the drawing; a smaller depth shows all"
+            output.err.print(plain(f"note: {more}", "yellow"))
+        if drawn.reason:
+            output.err.print(plain(f"note: no picture: {shown_reason(drawn.reason)}", "yellow"))
+            output.err.print(plain(f"hint: {shown_reason(drawn.hint)}", "yellow"))
+    return list(files)
+
+
+def _compared_run(runs: Sequence[RunGraph], cosines: Mapping[str, float]) -> int | None:
+    """The run that the newest result, which does not say it, is of: whose ops it has most of; of equals the first."""
+    names: dict[int | None, set[str]] = {}
+    for run in runs:
+        names.setdefault(run.number, set()).update(op.name for op in run.file.ops)
+    return max(names, key=lambda number: len(names[number] & cosines.keys()), default=None)
+
+
+NI = Command(_parser, _run)

@@ -1,0 +1,111 @@
+"""`ls`: lists ops, or dump files, that fit all of some patterns."""
+
+from __future__ import annotations
+
+import argparse
+
+from precision_tool.lib.compare.listing import OpFilter, list_dumps, list_ops
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.report import ops as report
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    cosine,
+    count,
+    spaced,
+    tell_notes,
+)
+
+#: Rows that are shown where nothing else is asked for.
+_LIMIT = 50
+_DUMP = "dump"
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="ls",
+        description="List the ops of the graphs in use, or with `ls dump` the dump files, that fit all of the "
+        "patterns. A pattern is a part of the name or, with * ? [ ], a glob; / and _ are the same, and so are small "
+        "and capital letters.",
+        epilog="example: ls -n conv1 -t Conv2D; ls -f '*BNInference*' --below 0.98; ls dump -t Cast",
+    )
+    completes(
+        parser.add_argument("what", nargs="*", metavar="[dump] [NAME]", help="dump: dump files; NAME: as -n"),
+        Completion.OP,
+    )
+    completes(parser.add_argument("-n", dest="name", metavar="NAME", help="name of the op"), Completion.OP)
+    completes(parser.add_argument("-t", dest="type", metavar="TYPE", help="type of the op"), Completion.OP_TYPE)
+    completes(
+        parser.add_argument("-f", dest="fusion", metavar="PASS", help="fusion pass that made the op"), Completion.PASS
+    )
+    completes(
+        parser.add_argument("-k", dest="kernel", metavar="KERNEL", help="kernel of the op, or its library"),
+        Completion.KERNEL,
+    )
+    completes(
+        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file, or a folder of them"),
+        Completion.GRAPH,
+    )
+    parser.add_argument(
+        "--below",
+        dest="below",
+        metavar="COS",
+        type=cosine,
+        help="only ops whose output has a cosine below this in the newest result",
+    )
+    parser.add_argument(
+        "-l", dest="limit", metavar="N", type=count(0), help=f"how many rows to show, 0 for all (default {_LIMIT})"
+    )
+    parser.add_argument("--json", action="store_true", help="print all rows as JSON and nothing else")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    wanted = list(args.what)
+    is_dump = wanted[:1] == [_DUMP]
+    positional = wanted[1:] if is_dump else wanted
+    if len(positional) + (args.name is not None) > 1:
+        raise UsageError("ls: more than one name", "give one NAME, as -n or without")
+    name = args.name or next(iter(positional), None)
+    return _list_dumps(session, args, name, output) if is_dump else _list_ops(session, args, name, output)
+
+
+def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
+    cosines = session.cosines()
+    if args.below is not None and not cosines:
+        raise DataNotFoundError(
+            f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
+        )
+    wanted = OpFilter(name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below)
+    listings = list_ops(session.run_graphs(args.graph), wanted, cosines)
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
+        return DONE
+    threshold = session.settings.threshold if args.below is None else args.below
+    limit = _LIMIT if args.limit is None else args.limit
+    output.show(*spaced([[*report.op_listing(listing, limit, threshold)] for listing in listings]))
+    return DONE
+
+
+def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
+    given = {"-f": args.fusion, "-k": args.kernel, "-g": args.graph, "--below": args.below}
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"ls dump: {option} is for ops", "dump files are listed by -n NAME and -t TYPE")
+    listings = list_dumps(session.run_folders(), name, args.type)
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.dumps_json(listings, args.limit or 0) + "\n")
+        return DONE
+    limit = _LIMIT if args.limit is None else args.limit
+    output.show(*spaced([[*report.dump_listing(listing, limit)] for listing in listings]))
+    return DONE
+
+
+LS = Command(_parser, _run)

@@ -1,0 +1,29 @@
+"""Which command stands behind each word."""
+
+from __future__ import annotations
+
+import importlib
+
+from precision_tool.lib.shell.commands.base import Command
+
+#: Module and name of each word's `Command`. One module a family; a command imports only what it needs.
+_COMMANDS = {
+    "ac": ("compare", "AC"),
+    "vc": ("compare", "VC"),
+    "vcs": ("compare", "VCS"),
+    "ls": ("ops", "LS"),
+    "ni": ("op", "NI"),
+    "graphs": ("graphs", "GRAPHS"),
+    "pt": ("tensors", "PT"),
+    "cp": ("tensors", "CP"),
+    "dc": ("tensors", "DC"),
+    "demo": ("demo", "DEMO"),
+    "run": ("run", "RUN"),
+}
+
+
+def load_command(word: str) -> Command:
+    """The command of a word; KeyError for a word without one."""
+    module, name = _COMMANDS[word]
+    command: Command = getattr(importlib.import_module(f"precision_tool.lib.shell.commands.{module}"), name)
+    return command

@@ -1,0 +1,542 @@
+"""The prompt: cmd2's shell around the commands of `commands/`, one CommandSet a family."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import logging
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+import cmd2
+from cmd2.argparse_completer import ArgparseCompleter
+from cmd2.utils import Settable
+from prompt_toolkit.application import get_app
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from rich.console import RenderableType
+from rich.text import Text
+
+from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.report.banner import banner, command_list
+from precision_tool.lib.report.console import THEMES, ReportConsole
+from precision_tool.lib.report.text import plain, safe, shown_reason
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completion_of
+from precision_tool.lib.shell.commands.registry import load_command
+from precision_tool.lib.shell.completion import Names
+from precision_tool.lib.words import WORDS, Word, find_word
+
+DONE, INTERNAL_ERROR, STOPPED = 0, 3, 130
+
+#: Commands of cmd2 that have no place here: they start editors and Python code.
+_LEFT_OUT = ("edit", "run_pyscript")
+#: Commands of cmd2 that few need: they work, the help does not list them.
+_HIDDEN = ("_relative_run_script", "alias", "macro", "shell", "shortcuts")
+#: cmd2's own settings that are worth showing.
+_KEPT_SETTABLES = ("echo", "timing")
+_SHELL_BUILTINS = ("cd", "export", "source", "alias", "set", "ulimit", "umask")
+
+_log = logging.getLogger(__name__)
+
+
+class Knobs:
+    """The settings that `set` shows and changes; a change is checked as in any other place."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        object.__setattr__(self, "_prompt", prompt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._prompt.session.settings, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        session = self._prompt.session
+        session.settings = replace(session.settings, **{name: value})
+
+
+KNOBS = {
+    "threshold": "cosine similarity below which a tensor counts as wrong",
+    "limit": "how many ops are listed",
+    "atol": "absolute tolerance of cp",
+    "rtol": "relative tolerance of cp",
+    "print_count": "how many values of a tensor are shown",
+    "workers": "processes that share the work, 0 = one a core",
+    "width": "columns of the output, 0 = as wide as the terminal",
+    "theme": "colours: dark, light or plain",
+}
+
+
+class WordSet(cmd2.CommandSet["Prompt"]):
+    """The words of one family as commands of the prompt. The same `Command` runs as on the command line."""
+
+    words: ClassVar[Sequence[Word]] = ()
+
+    def __init__(self, prompt: Prompt) -> None:
+        super().__init__()
+        self._prompt = prompt
+
+    def parser_of(self, word: str) -> Parser:
+        """The parser of a word, with the settings in force as defaults."""
+        return load_command(word).parser(self._prompt.session)
+
+    def complete_word(self, word: str, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """What Tab offers within the arguments of a word."""
+        tokens, _ = self._prompt.tokens_for_completion(line, begidx, endidx)
+        completer = ArgparseCompleter(_completing(self.parser_of(word)), self._prompt)
+        return completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self)
+
+    # cmd2 looks for a completer's object by the class that defines the function.
+    def offer_op(self, text: str, *where: Any) -> cmd2.Completions:
+        """Op names by any part."""
+        return self._prompt.offers(Completion.OP, text)
+
+    def offer_op_type(self, text: str, *where: Any) -> cmd2.Completions:
+        """Op types."""
+        return self._prompt.offers(Completion.OP_TYPE, text)
+
+    def offer_pass(self, text: str, *where: Any) -> cmd2.Completions:
+        """Fusion passes."""
+        return self._prompt.offers(Completion.PASS, text)
+
+    def offer_kernel(self, text: str, *where: Any) -> cmd2.Completions:
+        """Kernels."""
+        return self._prompt.offers(Completion.KERNEL, text)
+
+    def offer_graph(self, text: str, *where: Any) -> cmd2.Completions:
+        """Graph files, found ones first."""
+        return self._prompt.offers(Completion.GRAPH, text) or self.offer_file(text, *where)
+
+    def offer_tensor(self, text: str, *where: Any) -> cmd2.Completions:
+        """Ops, dump files and benchmark tensors, else any file."""
+        return self._prompt.offers(Completion.TENSOR, text) or self.offer_file(text, *where)
+
+    def offer_result(self, text: str, *where: Any) -> cmd2.Completions:
+        """Result files, found ones first."""
+        return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
+
+    def offer_file(self, text: str, *where: Any) -> cmd2.Completions:
+        """Files and folders."""
+        return self._prompt.path_complete(text, *where)
+
+    def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
+        """Folders."""
+        return self._prompt.path_complete(text, *where, path_filter=os.path.isdir)
+
+
+def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
+    """The arguments of a parser of ours in one that cmd2 completes."""
+    known = cmd2.Cmd2ArgumentParser(prog=parser.prog, add_help=False)
+    for action in parser._actions:
+        kind = completion_of(action)
+        if kind is not None:
+            action.set_completer(getattr(WordSet, f"offer_{kind}"))  # type: ignore[attr-defined]
+        # The menu shows it as it is.
+        action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+        known._add_action(action)
+    return known
+
+
+def _word_set(family: str, words: Sequence[Word]) -> type[WordSet]:
+    """The CommandSet of one family: cmd2 finds commands as methods `do_*`."""
+    members: dict[str, Any] = {"DEFAULT_CATEGORY": family, "words": words, "__module__": __name__}
+    for word in words:
+        for name in (word.name, *word.aliases):
+            members[f"do_{name}"] = _do(word, name)
+            members[f"help_{name}"] = _help(word)
+            members[f"complete_{name}"] = _complete(word)
+    return type(family.title().replace(" ", "") + "Commands", (WordSet,), members)
+
+
+def _do(word: Word, name: str) -> Callable[[WordSet, cmd2.Statement], None]:
+    def do(self: WordSet, statement: cmd2.Statement) -> None:
+        # Quotes are for the shell of the prompt: as there, an argument in quotes is one argument without them.
+        self._prompt.run_word(word, [cmd2.string_utils.strip_quotes(text) for text in statement.arg_list])
+
+    do.__name__ = f"do_{name}"  # what cmd2 knows commands by
+    do.__doc__ = word.help
+    return do
+
+
+def _help(word: Word) -> Callable[[WordSet], None]:
+    def help_(self: WordSet) -> None:
+        self._prompt.stdout.write(self.parser_of(word.name).format_help())
+
+    return help_
+
+
+def _complete(word: Word) -> Callable[..., cmd2.Completions]:
+    def complete(self: WordSet, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        return self.complete_word(word.name, text, line, begidx, endidx)
+
+    return complete
+
+
+class Prompt(cmd2.Cmd):
+    """The `PrecisionTool >` prompt."""
+
+    DEFAULT_CATEGORY = "Prompt"
+    DEFAULT_PROMPT = "PrecisionTool > "
+
+    def __init__(
+        self, session: Session, history_file: str = "", stdin: TextIO | None = None, stdout: TextIO | None = None
+    ) -> None:
+        self.session = session
+        #: Exit code of the last command that did not end well; commands that came through a pipe report it.
+        self.failed = DONE
+        self.paging = True
+        self._names: dict[Completion, tuple[Sequence[str], Names]] = {}
+        for name in _LEFT_OUT:
+            setattr(self, f"do_{name}", None)
+        super().__init__(
+            stdin=stdin,
+            stdout=stdout,
+            allow_cli_args=False,
+            allow_clipboard=False,
+            include_py=False,
+            persistent_history_file=history_file,
+            persistent_history_length=5000,
+            shortcuts={"?": "help", "!": "shell", "@": "run_script"},
+            terminators=[],
+        )
+        self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
+        families = dict.fromkeys(word.family for word in WORDS)
+        for family in families:
+            words = [word for word in WORDS if word.family == family and word.name not in _OF_THE_PROMPT]
+            if words:
+                self.register_command_set(_word_set(family, words)(self))
+        self._choose_settables()
+        self._bind_keys()
+        for name, (_, example) in [*_OWN.items(), ("quit", ("", "quit"))]:
+            parser = self._parser_of_cmd2(name)
+            if parser is not None:
+                parser.epilog = f"example: {example}"
+
+    # --- what the prompt shows ----------------------------------------------------------------------------------------
+
+    def preloop(self) -> None:
+        """Greets with what the data folder holds."""
+        if self.stdin.isatty():
+            self.output().out.print(banner(self.session.overview()), crop=False)
+
+    def output(self) -> Output:
+        """The consoles of a command: where cmd2 sends output now, and standard error."""
+        settings = self.session.settings
+        out = ReportConsole(file=self.stdout, width=settings.width, theme=settings.theme)
+        err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
+        return Output(out, err, self._show_paged if self._can_page(out) else None)
+
+    def _can_page(self, out: ReportConsole) -> bool:
+        is_watched = self.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal and not self.in_script()
+        return self.paging and is_watched and shutil.which("less") is not None
+
+    def _show_paged(self, renderable: RenderableType) -> None:
+        out = self.output().out
+        with out.capture() as capture:
+            out.print(renderable, crop=False)
+        text = capture.get()
+        if text.count("\n") < out.height:
+            self.stdout.write(text)
+        else:
+            self.ppaged(Text.from_ansi(text), end="\n")
+
+    def format_exception(self, exception: BaseException) -> str:
+        """What the user sees of an error: message and hint of his own; ours are kept in the log."""
+        err = self.output().err
+        with err.capture() as capture:
+            if isinstance(exception, PrecisionToolError):
+                self.failed = exception.exit_code
+                err.print(Text.assemble(("error: ", "bold red"), safe(shown_reason(exception.message))), soft_wrap=True)
+                if exception.hint:
+                    err.print(Text.assemble(("hint: ", "cyan"), safe(exception.hint)), soft_wrap=True)
+            else:
+                self.failed = INTERNAL_ERROR
+                _log.error("internal error", exc_info=exception)
+                where = self.log_place()
+                summary = safe(f"{type(exception).__name__}: {exception}")
+                err.print(
+                    Text.assemble(("error: ", "bold red"), f"internal error ({summary}); please report it{where}"),
+                    soft_wrap=True,
+                )
+        return capture.get().rstrip("\n")
+
+    def log_place(self) -> str:
+        """` with FILE`, where the log is written to a file."""
+        for handler in logging.getLogger("precision_tool").handlers:
+            path = getattr(handler, "path", None)
+            if path is not None:
+                return f" with {path}"
+        return ""
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run_word(self, word: Word, arguments: Sequence[str]) -> None:
+        """Runs a command. What it raises, cmd2 shows through `format_exception`."""
+        started = time.monotonic()
+        code = DONE
+        try:
+            # argparse prints its help on sys.stdout, wherever the output of the command goes.
+            with contextlib.redirect_stdout(self.stdout):
+                code = load_command(word.name)(self.session, arguments, self.output())
+        except SystemExit as stop:  # argparse, after the help
+            code = stop.code if isinstance(stop.code, int) else DONE
+        except BrokenPipeError:  # what the output was piped to has heard enough
+            code = DONE
+        except KeyboardInterrupt:
+            code = STOPPED
+            self.output().err.print("stopped")
+            raise
+        except PrecisionToolError as error:
+            code = error.exit_code
+            raise
+        finally:
+            self.last_result = code
+            self.failed = code or self.failed
+            _log.info("%s: %d in %.2f s", shlex.join([word.name, *arguments]), code, time.monotonic() - started)
+
+    def default(self, statement: cmd2.Statement) -> None:
+        """An unknown first word: a command of the operating system, as it always was, after saying so."""
+        self.history.append(statement)
+        name = statement.command
+        if shutil.which(name) is None and name not in _SHELL_BUILTINS:
+            known = [command for command in self.get_visible_commands() if self.get_command_func(command)]
+            close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else "`help` lists the commands"
+            raise UsageError(f"{name}: no command here, and no program of that name", hint)
+        self.output().err.print(plain(f"{name} is no command here: run by your shell", "dim"))
+        self.do_shell(statement.command_and_args)
+
+    def do_run(self, statement: cmd2.Statement) -> None:
+        """Run a command of the operating system; `!CMD` is the same."""
+        if statement.arg_list[:1] in ([], ["-h"], ["--help"]):
+            self.help_run()
+        else:
+            self.do_shell(statement)
+
+    def help_run(self) -> None:
+        """The help of the word."""
+        self.stdout.write(load_command("run").parser(self.session).format_help())
+
+    def complete_run(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Programs, then files."""
+        tokens, _ = self.tokens_for_completion(line, begidx, endidx)
+        complete = self.shell_cmd_complete if len(tokens) == 2 else self.path_complete
+        return complete(text, line, begidx, endidx)
+
+    def do_data(self, statement: cmd2.Statement) -> None:
+        """Go on with another data folder, or run one command on it."""
+        args = self._parse(_data_parser(), statement)
+        if args is None:
+            return
+        session = Session(replace(self.session.settings, data=Path(args.folder)))
+        if not session.workspace.root.is_dir():
+            raise UsageError(f"{args.folder}: no such folder", "name a folder that holds npu/, tf/ and so on")
+        if not args.command:
+            self._go_on_with(session)
+            return
+        word = find_word(args.command[0])
+        if word is None or word.name in _OF_THE_PROMPT:
+            raise UsageError(f"data: {args.command[0]} is no command for another data folder", "`help` lists them")
+        before, self.session = self.session, session
+        try:
+            self.run_word(word, args.command[1:])
+        finally:
+            self.session = before
+
+    def help_data(self) -> None:
+        """How `data` is used."""
+        self.stdout.write(_data_parser().format_help())
+
+    def complete_data(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Folders."""
+        return self.path_complete(text, line, begidx, endidx, path_filter=os.path.isdir)
+
+    def do_refresh(self, statement: cmd2.Statement) -> None:
+        """Read dumps, graphs and results anew."""
+        if self._parse(_refresh_parser(), statement) is not None:
+            self.session.refresh()
+            self._go_on_with(self.session)
+
+    def help_refresh(self) -> None:
+        """How `refresh` is used."""
+        self.stdout.write(_refresh_parser().format_help())
+
+    def do_exit(self, statement: cmd2.Statement) -> bool | None:
+        """Leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt."""
+        return self._parse(_exit_parser(), statement) is not None
+
+    def help_exit(self) -> None:
+        """How `exit` is used."""
+        self.stdout.write(_exit_parser().format_help())
+
+    def do__eof(self, _: cmd2.Statement | str) -> bool:
+        """End of input ends; on a terminal the shell's prompt comes on a line of its own."""
+        if self.stdin.isatty():
+            self.stdout.write("\n")
+        return True
+
+    def do_help(self, statement: cmd2.Statement | str) -> None:
+        """List the commands, or explain one."""
+        if not isinstance(statement, cmd2.Statement):
+            statement = self.statement_parser.parse(f"help {statement}")
+        if statement.arg_list:
+            super().do_help(statement)
+        else:
+            self.output().out.print(command_list(_families()))
+
+    def help_help(self) -> None:
+        """How `help` is used."""
+        parser = self._parser_of_cmd2("help")
+        assert parser is not None
+        parser.print_help(self.stdout)
+
+    def complete_help(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Commands."""
+        return self.complete_help_command(text, line, begidx, endidx)
+
+    def _parse(self, parser: Parser, statement: cmd2.Statement) -> argparse.Namespace | None:
+        """The arguments of a command of the prompt itself; None when it was asked for its help."""
+        try:
+            with contextlib.redirect_stdout(self.stdout):
+                return parser.parse_args([cmd2.string_utils.strip_quotes(text) for text in statement.arg_list])
+        except SystemExit:
+            return None
+
+    def _go_on_with(self, session: Session) -> None:
+        self.session = session
+        self._names.clear()
+        self.output().out.print(banner(session.overview()), crop=False)
+
+    def _raise_keyboard_interrupt(self) -> None:
+        if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes
+            sys.stderr.write("\n")
+        raise KeyboardInterrupt
+
+    # --- completion ---------------------------------------------------------------------------------------------------
+
+    def offers(self, kind: Completion, text: str) -> cmd2.Completions:
+        """The names of one kind that hold `text`, those that start with it first."""
+        sources: dict[Completion, Callable[[], Sequence[str]]] = {
+            Completion.OP: self.session.op_names,
+            Completion.OP_TYPE: self.session.op_types,
+            Completion.PASS: self.session.pass_names,
+            Completion.KERNEL: self.session.kernel_names,
+            Completion.GRAPH: self.session.graph_paths,
+            Completion.RESULT: self.session.result_paths,
+            Completion.TENSOR: self._tensor_names,
+        }
+        names = sources[kind]()
+        known = self._names.get(kind)
+        if known is None or known[0] is not names:
+            known = self._names[kind] = names, Names(names)
+        return cmd2.Completions.from_values(known[1].offers(text), is_sorted=True)
+
+    def _tensor_names(self) -> Sequence[str]:
+        session = self.session
+        return (*session.op_names(), *session.dump_file_names(), *session.golden_file_names())
+
+    # --- set-up -------------------------------------------------------------------------------------------------------
+
+    def _parser_of_cmd2(self, name: str) -> cmd2.Cmd2ArgumentParser | None:
+        """The parser of a command that cmd2 brings."""
+        command = getattr(cmd2.Cmd, f"do_{name}", None)
+        return None if command is None else self.command_parsers.get(command.__get__(self))
+
+    def _choose_settables(self) -> None:
+        for name in list(self.settables):
+            if name not in _KEPT_SETTABLES:
+                self.remove_settable(name)
+        knobs = Knobs(self)
+        for name, help_ in KNOBS.items():
+            choices = list(THEMES) if name == "theme" else None
+            self.add_settable(Settable(name, str, help_, knobs, choices=choices))
+        self.add_settable(Settable("paging", bool, "show what is longer than the screen page by page", self))
+
+    def _bind_keys(self) -> None:
+        """Ctrl+C at an empty prompt leaves, as it always did; elsewhere it clears the line."""
+
+        def leave(event: KeyPressEvent) -> None:
+            event.app.exit(exception=EOFError, style="class:exiting")
+
+        bindings = self.main_session.key_bindings
+        assert isinstance(bindings, KeyBindings)
+        for key in (Keys.ControlC, Keys.SIGINT):
+            bindings.add(key, filter=Condition(lambda: not get_app().current_buffer.text))(leave)
+
+
+def _data_parser() -> Parser:
+    parser = Parser(
+        prog="data",
+        description="Go on with another data folder, or run one command on it.",
+        epilog="example: data /data/run2/precision_data",
+    )
+    parser.add_argument("folder", metavar="DIR", help="the data folder")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
+    )
+    return parser
+
+
+def _refresh_parser() -> Parser:
+    return Parser(
+        prog="refresh",
+        description="Read dumps, graphs and results anew. New files are seen by the times of their folders anyway.",
+        epilog=f"example: {_OWN['refresh'][1]}",
+    )
+
+
+def _exit_parser() -> Parser:
+    return Parser(
+        prog="exit",
+        description="Leave. So do quit, Ctrl+D, and Ctrl+C at an empty prompt.",
+        epilog=f"example: {_OWN['exit'][1]}",
+    )
+
+
+def _families() -> dict[str, list[tuple[str, str]]]:
+    """Every command with its line of help, by family."""
+    families: dict[str, list[tuple[str, str]]] = {}
+    for word in WORDS:
+        families.setdefault(word.family, []).append((word.name, word.help))
+    families["Prompt"] = [(name, help_) for name, (help_, _) in _OWN.items()]
+    return families
+
+
+#: Words that the prompt does itself.
+_OF_THE_PROMPT = ("data", "run")
+
+#: The commands that only a prompt has: a line of help and an example.
+_OWN = {
+    "help": ("the commands, or one of them", "help vc"),
+    "set": ("show or change settings: threshold, limit, width, theme, paging and so on", "set threshold 0.99"),
+    "history": ("what was typed, in earlier sessions too; Ctrl+R searches it", "history 20"),
+    "run_script": ("commands from a file, one a line", "run_script commands.txt"),
+    "refresh": ("read dumps, graphs and results anew", "refresh"),
+    "exit": ("leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", "exit"),
+}
+
+
+def history_file() -> str:
+    """Where the history is kept between sessions: the user's own folder, never the data folder; "" without a home."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    folder = os.path.join(base, "precision_tool")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return ""
+    return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""
+
+
+def start(session: Session) -> int:
+    """Runs the prompt until the user leaves; its exit code, for commands that came through a pipe the last failure."""
+    prompt = Prompt(session, history_file() if sys.stdin.isatty() else "")
+    code = prompt.cmdloop()
+    return code or (DONE if prompt.stdin.isatty() else prompt.failed)

@@ -1,0 +1,185 @@
+"""Casts that lose values, told by their types and by dumped tensors with values made for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from builders import STAMP, Array, graph_op, out_tensor, write_dump
+
+from precision_tool.lib.checks import casts
+from precision_tool.lib.checks.casts import CastLoss, check_casts, narrows
+from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.walk import find_run
+from precision_tool.lib.model.finding import Finding, FindingKind, Grade
+from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("float32", "float16", True), ("float16", "float32", False), ("float32", "bfloat16", True),
+        ("bfloat16", "float16", True), ("float16", "bfloat16", True), ("bfloat16", "float32", False),
+        ("float64", "float32", True), ("float32", "float32", False), ("float16", "float8_e4m3fn", True),
+        ("float32", "int32", True), ("float16", "uint8", True), ("int64", "int32", True), ("int32", "int64", False),
+        ("int32", "uint32", True), ("uint8", "int16", False), ("uint8", "int8", True), ("int32", "float16", True),
+        ("int8", "float16", False), ("int64", "float32", False), ("int16", "bfloat16", True),
+        ("bool", "float16", False), ("float32", "bool", False), ("string", "float16", False), ("", "float16", False),
+        ("float32", "", False),
+    ],
+)  # fmt: skip
+def test_which_types_are_narrower(source: str, target: str, expected: bool) -> None:
+    assert narrows(source, target) is expected
+
+
+def desc(dtype: str) -> TensorDesc:
+    return TensorDesc(dtype=dtype, layout="ND")
+
+
+def an_op(name: str, source: str, target: str, op_type: str = "Cast") -> Op:
+    return graph_op(name, op_type, ["x:0"], input_descs=[desc(source)], output_descs=[desc(target)])
+
+
+def stored(values: OutTensor | Array | list[float], dtype: str) -> OutTensor:
+    if isinstance(values, OutTensor):
+        return values
+    if dtype == "bfloat16":
+        return OutTensor(data=np.asarray(values, ml_dtypes.bfloat16), dtype="bfloat16")
+    with np.errstate(all="ignore"):
+        return out_tensor(np.asarray(values).astype(dtype))
+
+
+def run_of(folder: Path, ops: list[Op], dumps: dict[str, tuple[OutTensor, OutTensor]], number: int = 0) -> RunGraph:
+    leaf = folder / "dump" / STAMP / "0" / "m" / "1" / "0"
+    for at, (name, (before, after)) in enumerate(dumps.items()):
+        write_dump(
+            leaf / dump_file_name("Cast", name, at, 1_772_443_800_000_000 + at, stream_id=0), name, [before], [after]
+        )
+    return RunGraph(
+        number=number,
+        leaf=find_run(str(folder)).leaves[0] if dumps else None,
+        file=GraphFile(path="g.txt", graphs=(Graph(name="m", ops=tuple(ops)),)),
+        reason="",
+    )
+
+
+def judged(folder: Path, source: str, target: str, before: list[float], after: list[float]) -> tuple[CastLoss, Finding]:
+    """The verdict on one cast with these values."""
+    run = run_of(folder, [an_op("c", source, target)], {"c": (stored(before, source), stored(after, target))})
+    result = check_casts([run])
+    assert result.finding is not None
+    (loss,) = result.details
+    return loss, result.finding
+
+
+#: So many that a few of them are a small share.
+PLAIN = [1.0, -2.0, 0.5, 3.0] * 50
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "before", "after", "reason"),
+    [
+        ("float32", "float16", [1.0, 70000.0, -1e6], [1.0, 65504.0, -65504.0],
+         "values up to 1e+06, and the type ends at 65504"),
+        ("float32", "float16", [1.0, 70000.0], [1.0, np.inf], "the type ends at 65504; 1 Inf appear"),
+        ("float32", "float16", [1e-9, 1e-8, 0.0, 1.0], [0, 0, 0, 1.0],
+         "2 of 3 values become 0, too small for the type"),
+        ("float32", "float16", [1.0, 2.0], [1.0, np.nan], "1 NaN appear"),
+        ("float32", "bfloat16", [1.0, 2.0, 3.0], [1.0, 2.0, 2.5], "the output is 13.4% off the input"),
+        ("float32", "int32", [1.0, 3e9], [1, 2**31 - 1],
+         "values from 1 to 3e+09, and the type ends at -2147483648 and 2147483647"),
+        ("float32", "int32", [1.0, 2.0**31], [1, -(2**31)], "the type ends at -2147483648 and 2147483647"),
+        ("float32", "uint8", [-1.0, 5.0], [255, 5], "values from -1 to 5, and the type ends at 0 and 255"),
+        ("float32", "int32", [np.nan, np.inf, 5.0], [0, 0, 5], "2 NaN or Inf become integers"),
+        ("int64", "int32", [1, 2**40], [1, 0], "values from 1 to 1.09951e+12, and the type ends at"),
+        ("int32", "float16", [100000, 3], [65504, 3], "values up to 100000, and the type ends at 65504"),
+        ("float32", "int32", [0.4, 0.6, 0.1], [0, 0, 0], "the output is 100.0% off the input"),
+    ],
+)  # fmt: skip
+def test_casts_that_lose_values(
+    tmp_path: Path, source: str, target: str, before: list[float], after: list[float], reason: str
+) -> None:
+    loss, finding = judged(tmp_path, source, target, before, after)
+    assert loss.verdict == "dangerous"
+    assert reason in loss.reason
+    assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.DANGEROUS_CASTS, Grade.WARNING, "c")
+    assert finding.message == "1 of 1 casts to a narrower type lose values"
+    assert finding.facts[0] == ("loses", f"c: {source} → {target}: {loss.reason}")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "before"),
+    [
+        ("float32", "float16", [*PLAIN, 65504.0]),
+        ("float32", "float16", [*PLAIN, 1e-30]),  # one of 201 becomes 0
+        ("float32", "float16", [np.nan, np.inf, 1.0]),  # not the cast's doing
+        ("float32", "bfloat16", [1.001, 3.3e38, 1e-38]),
+        ("float32", "int32", [1.0, -(2.0**31), 2147483520.0]),
+        ("float32", "int32", [100.4, 99.6]),  # fractions
+        ("int64", "int32", [2**31 - 1, -(2**31)]),
+        ("float32", "float16", []),
+    ],
+)
+def test_casts_that_keep_what_the_type_can_hold(tmp_path: Path, source: str, target: str, before: list[float]) -> None:
+    loss, finding = judged(tmp_path, source, target, before, before)
+    assert loss.verdict == "harmless", loss.reason
+    assert finding.grade is Grade.INFO
+    assert finding.message == "none of the 1 casts to a narrower type loses values"
+
+
+def test_only_the_types_are_known(tmp_path: Path) -> None:
+    """Of a cast that was not dumped, of one whose file is damaged, and of an op that does more than a cast."""
+    ops = [
+        an_op("gone", "float32", "float16"),
+        an_op("damaged", "float32", "int32"),
+        an_op("conv", "float32", "float16", "Conv2D"),
+        an_op("arg", "float32", "int32", "ArgMaxV2"),  # an index, not a cast
+        an_op("wide", "float16", "float32"),
+    ]
+    run = run_of(tmp_path, ops, {"damaged": (stored([1.0], "float32"), stored([1], "int32"))})
+    (dump,) = tmp_path.rglob("Cast.*")
+    dump.write_bytes(dump.read_bytes()[:-4])
+    result = check_casts([run])
+    assert result.finding is not None
+    assert [(loss.op_name, loss.verdict) for loss in result.details] == [
+        ("gone", "suspicious"), ("damaged", "suspicious"), ("conv", "suspicious")
+    ]  # fmt: skip
+    assert result.finding.message == "no cast was seen to lose values; 3 narrow by their types, and were not read"
+    assert result.finding.grade is Grade.INFO
+    assert result.details[0].reason == "not dumped"
+    assert "more than a cast" in result.details[2].reason
+    assert (
+        result.looked_at
+        == "the 5 ops of debug_0, 3 of them casts: 3 narrow a type, the values of 0 were read before and after"
+    )
+    assert ("types", "float32 → float16: 2") in result.finding.facts
+
+
+def test_no_casts(tmp_path: Path) -> None:
+    result = check_casts([run_of(tmp_path, [an_op("wide", "float16", "float32")], {})])
+    assert result.finding is not None
+    assert result.finding.message == "no op casts to a narrower type"
+    assert result.looked_at == "the 1 ops of debug_0, 1 of them casts: none narrows"
+
+
+def test_only_the_run_under_test_is_read_and_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(casts, "_MAX_BYTES", 3 * 6 * 4)
+    values = stored([1.0] * 4, "float32"), stored([1.0] * 4, "float16")
+    ops = [an_op(f"c{number}", "float32", "float16") for number in range(5)]
+    run = run_of(tmp_path / "zero", ops, {op.name: values for op in ops})
+    other = run_of(tmp_path / "one", [an_op("other", "float32", "float16")], {"other": values}, number=1)
+    result = check_casts([run, other])
+    assert [(loss.op_name, loss.verdict) for loss in result.details] == [
+        ("c0", "harmless"), ("c1", "harmless"), ("c2", "harmless"), ("c3", "suspicious"), ("c4", "suspicious")
+    ]  # fmt: skip
+    assert result.details[3].reason.startswith("not read: ")
+
+
+def test_two_casts_that_file_names_spell_alike_are_not_judged(tmp_path: Path) -> None:
+    ops = [an_op("a/b", "float32", "float16"), an_op("a_b", "float32", "float16")]
+    values = stored([70000.0], "float32"), stored([65504.0], "float16")
+    result = check_casts([run_of(tmp_path, ops, {"a_b": values})])
+    assert [loss.verdict for loss in result.details] == ["suspicious", "suspicious"]

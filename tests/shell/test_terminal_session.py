@@ -1,0 +1,204 @@
+"""A whole session in a real terminal, as a user has it: keys in, screens out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import check_golden_text, result_files
+from small_tree import faulty_chain, small_tree
+from terminal import PROMPT, Terminal
+
+from precision_tool.lib.demo.generate import generate_demo
+
+CULPRIT = "conv2/Conv2Dconv2/BiasAddconv2/Relu"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo folder, compared once."""
+    folder = tmp_path_factory.mktemp("session")
+    generate_demo(folder / "precision_data")
+    return folder
+
+
+@pytest.fixture
+def cwd(made: Path, tmp_path: Path) -> Path:
+    """A folder of its own for every test."""
+    shutil.copytree(made / "precision_data", tmp_path / "precision_data")
+    return tmp_path
+
+
+@pytest.fixture
+def terminal(cwd: Path) -> Iterator[Terminal]:
+    with Terminal(cwd, columns=100, lines=50) as one:
+        one.ready()
+        yield one
+
+
+def test_a_session_from_start_to_exit(terminal: Terminal, cwd: Path) -> None:
+    """Start, completion, ac -c, vcs, ls, ni -s, pt, cp, dc, an error, exit."""
+    data = cwd / "precision_data"
+    assert re.search(r"^debug_0 +\d+ dump files and 3 graph files$", terminal.text, re.MULTILINE)
+    assert "ac -c compares and names the first faulty op" in terminal.text
+
+    shown = terminal.run("ac -c -l 1")
+    assert CULPRIT in shown
+    assert "First faulty operator" in shown
+    (result,) = result_files(data / "temp")
+    assert result.name in shown
+
+    assert f"[17] {CULPRIT}" in terminal.run("vcs -l 1")
+    terminal.run("set paging false")
+    assert CULPRIT in terminal.run("ls -t Conv2D -n relu").replace("\n", "")
+    terminal.run(f"ni {CULPRIT} -s 1")
+    assert [path.suffix for path in sorted((data / "temp" / "op_graph").iterdir())] == [".gv", ".svg"]
+    assert "float16" in terminal.run(f"pt {CULPRIT}")
+    assert "0.77" in terminal.run(f"cp {CULPRIT}")
+    terminal.run(f"dc {CULPRIT}")
+    assert list((data / "temp" / "decode").rglob("*.npy"))
+    assert "error: " in terminal.run("ni no_such_op_at_all")
+    terminal.run("set paging true")
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+
+
+def test_tab_completes_what_is_typed(terminal: Terminal) -> None:
+    terminal.type("ni conv2/Conv2Dc\t")
+    terminal.wait(lambda: f"{PROMPT} ni {CULPRIT}" in terminal.screen, "the completed name")
+    terminal.type("\x15vc\t")
+    terminal.expect("list the ops below a cosine similarity")
+
+
+def test_ctrl_c_clears_a_line_and_leaves_an_empty_prompt(terminal: Terminal) -> None:
+    terminal.type("ni half a line")
+    terminal.expect("half a line")
+    terminal.type("\x03")
+    terminal.ready()
+    terminal.type("\x03")
+    assert terminal.end() == 0
+
+
+def test_ctrl_d_leaves(terminal: Terminal) -> None:
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_stops_a_long_command_and_comes_back(cwd: Path) -> None:
+    big = cwd / "big"
+    generate_demo(big / "precision_data", ops=300, size=1 << 20)
+    with Terminal(big, lines=50) as terminal:
+        terminal.ready()
+        terminal.type("ac -c\r")
+        terminal.wait(lambda: re.search(r" [1-9]\d?%", terminal.text) is not None, "progress")
+        terminal.type("\x03")
+        terminal.wait(terminal.at_prompt, "prompt after Ctrl+C")
+        assert "stopped" in terminal.text
+        (partial,) = result_files(big / "precision_data" / "temp")
+        assert partial.name.startswith("partial_")
+        assert "threshold" in terminal.run("set threshold")  # and goes on
+        assert not list((big / "precision_data" / "temp").rglob("*.part"))
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_ends_a_shell_command_not_the_prompt(terminal: Terminal) -> None:
+    terminal.type("!echo it; echo has begun; sleep 1000\r")
+    terminal.expect("\nhas begun")
+    terminal.type("\x03")
+    terminal.wait(terminal.at_prompt, "prompt after Ctrl+C")
+    assert "still here" in terminal.run("echo still here")
+
+
+def test_history_is_kept_and_searched(terminal: Terminal, cwd: Path) -> None:
+    terminal.run("echo the first session")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    with Terminal(cwd) as again:
+        again.ready()
+        again.type("\x1b[A")
+        again.expect(f"{PROMPT} echo the first session")
+        again.type("\x03")
+        again.ready()
+        again.type("\x12first")
+        again.wait(lambda: any("i-search)`first': echo the first" in line for line in again.screen), "what was found")
+        again.type("\r\r")
+        again.expect("the first session\n")
+        assert "echo the first session" in again.run("history")
+
+
+def test_pasted_lines_run_one_by_one(terminal: Terminal) -> None:
+    terminal.type("\x1b[200~echo one\necho two\n\x1b[201~")
+    terminal.wait(lambda: "\none\n" in terminal.text and "\ntwo\n" in terminal.text, "both lines")
+    terminal.ready()
+
+
+def test_a_long_list_is_paged(terminal: Terminal) -> None:
+    terminal.type("ls\r")
+    terminal.wait(lambda: terminal.screen[-1].startswith(":"), "pager")
+    terminal.type("q")
+    terminal.ready()
+
+
+def test_new_dumps_are_seen_while_the_prompt_is_open(terminal: Terminal, cwd: Path) -> None:
+    terminal.run("set paging false")
+    before = terminal.run("ls dump -t Conv2D")
+    leaf = next((cwd / "precision_data" / "npu").rglob("Conv2D.*")).parent
+    source = next(leaf.glob("Conv2D.*"))
+    shutil.copy(source, leaf / "Conv2D.quite_new.7.1.1772443899999999")
+    assert "quite_new" not in before
+    assert "quite_new" in terminal.run("ls dump -t Conv2D")
+    assert "dump files" in terminal.run("refresh")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_screens_of_a_session(tmp_path: Path, columns: int) -> None:
+    """Read them when they change: they are what users see."""
+    small_tree(tmp_path / "precision_data", faulty_chain())
+    lines = ("help", "ac -c -l 1", "vcs", "ls", "ls dump -l 1", "ni middle/Mul", "pt middle/Mul -p 3",
+             "cp middle/Mul -p 2", "dc middle/Mul", "graphs", "ni middel", "vcss", "set threshold 2")  # fmt: skip
+    with Terminal(tmp_path, columns=columns, lines=400) as terminal:
+        for line in lines:
+            terminal.run(line)
+        terminal.ready()
+        # The terminal breaks the name of the result, which holds the time, in the middle.
+        text = re.sub(r"result_(?:\d\n?){14}\.csv", "result_TIME.csv", terminal.text)
+        check_golden_text(
+            f"session_{columns}.txt", re.sub(r"vector_compare/\d{14}", "vector_compare/TIME", text), tmp_path
+        )
+
+
+def test_a_dumb_terminal_without_colour(cwd: Path) -> None:
+    with Terminal(cwd, lines=60, env={"TERM": "dumb"}) as terminal:
+        terminal.expect(PROMPT)
+        terminal.type("vcs -h\r")
+        terminal.expect("example: vcs")
+        terminal.type("ac -c\r")
+        terminal.expect("First faulty operator")
+        terminal.type("exit\r")
+        assert terminal.end() == 0
+
+
+def test_no_colour(cwd: Path) -> None:
+    with Terminal(cwd, env={"NO_COLOR": "1"}) as terminal:
+        terminal.ready()
+        seen: list[str] = []
+        terminal.process.logfile_read = type("Log", (), {"write": seen.append, "flush": lambda self: None})()
+        terminal.run("ac -c")
+        assert "First faulty operator" in terminal.text
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", "".join(seen))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_without_data_says_what_to_collect(tmp_path: Path, exists: bool) -> None:
+    if exists:
+        (tmp_path / "precision_data").mkdir()
+    with Terminal(tmp_path) as terminal:
+        terminal.ready()
+        assert ("nothing to work with" if exists else "no such folder") in terminal.text
+        assert "npu/debug_0/dump" in terminal.text
+        assert "demo makes one to try" in terminal.text
+        assert "error: " in terminal.run("ls")
