@@ -28,7 +28,7 @@ WORK = ""
 # Ops with a cosine similarity below this are listed by ac and vcs. From -1 to 1. Option -c of vcs.
 THRESHOLD = 0.98
 
-# How many ops are listed at most. Option -l.
+# How many ops ac, vc and vcs list at most, 0 = all. Option -l.
 LIMIT = 3
 
 # Two values a (NPU) and b (benchmark) are equal when |a - b| <= ATOL + RTOL * |b|. Options -al and -rl.

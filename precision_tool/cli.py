@@ -71,7 +71,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _run(arguments: List[str]) -> int:
     from precision_tool.lib.errors import UsageError
-    from precision_tool.lib.words import WORDS, find_word
+    from precision_tool.lib.words import PROMPT_WORDS, WORDS, find_word
 
     options: Dict[str, Any] = {}
     while True:
@@ -82,6 +82,11 @@ def _run(arguments: List[str]) -> int:
             return _start_prompt(options)
         name, arguments = rest[0], rest[1:]
         word = find_word(name)
+        if name == "help" or (name == "data" and arguments[:1] in (["-h"], ["--help"])):
+            print(_help())
+            return DONE
+        if name in PROMPT_WORDS:
+            raise UsageError(f"{name} is a command of the prompt only", "precision-tool without a command starts it")
         if word is None:
             known = [text for each in WORDS for text in (each.name, *each.aliases)]
             close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
@@ -98,9 +103,13 @@ def _run(arguments: List[str]) -> int:
     from precision_tool.lib.settings import load_settings
 
     settings = load_settings(options)
-    from precision_tool.lib import app
-
     try:
+        if word.plain:
+            from precision_tool.lib.arguments import load_plain
+
+            return load_plain(word).main(arguments, settings)
+        from precision_tool.lib import app
+
         return app.run(word.name, arguments, settings)
     except SystemExit as stop:  # argparse, after the help or a usage error
         if stop.code is None or isinstance(stop.code, int):
@@ -187,10 +196,10 @@ def _help() -> str:
 
 
 def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "error: ") -> int:
+    from precision_tool.lib.arguments import print_line
+
     for text in filter(None, (label + message, hint and "hint: " + hint)):
-        # Names of files may hold what terminals take for commands.
-        shown = (char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
-        print("".join(shown), file=sys.stderr)
+        print_line(text, sys.stderr)  # names of files may hold what terminals take for commands
     return code
 
 

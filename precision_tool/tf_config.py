@@ -1,10 +1,104 @@
-"""What training scripts import: `import precision_tool.tf_config as npu_tf_config`. Python 3.7 and newer."""
+"""What training scripts import: `import precision_tool.tf_config as npu_tf_config`. Python 3.7 and newer.
 
-import os
+Actions: `dump`, `overflow`, `fusion_off`, `fusion_switch`, `prof`, `mixlist`, combined with `|` (`'fusion_off|dump'`).
+Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. Mistakes are `ValueError`s that say
+what to do. Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
+in the environment leaves that alone, a number there is the seed).
+"""
 
-_CONFIG_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "config")
+from typing import Any, Iterable, Optional, Union
 
-#: Fusion switch file that turns every fusion pass off. Absolute, so it stays valid whatever the working folder.
-FUSION_OFF_FILE = os.path.join(_CONFIG_FOLDER, "fusion_off.cfg")
-#: Fusion switch file to edit: turns single fusion passes off.
-FUSION_SWITCH_FILE = os.path.join(_CONFIG_FOLDER, "fusion_switch.cfg")
+from precision_tool.lib.training import FUSION_OFF_FILE as FUSION_OFF_FILE
+from precision_tool.lib.training import FUSION_SWITCH_FILE as FUSION_SWITCH_FILE
+from precision_tool.lib.training.seeds import seed_at_import
+from precision_tool.lib.training.seeds import seed_everything as seed_everything
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    NpuPrintLossScaleCallBack: Any
+
+
+def session_dump_config(session_config: Any = None, action: Optional[str] = None) -> Any:
+    """Session config for the NPU with what `action` asks for; `session_config` (a `tf.ConfigProto`) is changed.
+
+    config = npu_tf_config.session_dump_config(config, action='dump')
+    """
+    from precision_tool.lib.training import switches
+
+    return switches.session_dump_config(session_config, action)
+
+
+def update_custom_op(custom_op: Any, action: Optional[str] = None) -> Any:
+    """Set what `action` asks for in the `NpuOptimizer` that the script has configured; returns it.
+
+    custom_op = npu_tf_config.update_custom_op(custom_op, action='dump')
+    """
+    from precision_tool.lib.training import switches
+
+    return switches.update_custom_op(custom_op, action)
+
+
+def estimator_dump_config(action: Optional[str] = None) -> Any:
+    """The `DumpConfig` of an Estimator: `NPURunConfig(dump_config=estimator_dump_config(action='dump'))`."""
+    from precision_tool.lib.training import switches
+
+    return switches.estimator_dump_config(action)
+
+
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None) -> Any:
+    """TensorFlow 2: set what `action` asks for in the module `npu_device`, before `npu_device.open()`; returns it."""
+    from precision_tool.lib.training import switches
+
+    return switches.npu_device_dump_config(npu_device, action)
+
+
+def sess_dump(sess: Any) -> Any:
+    """CPU or GPU: the session under tfdbg. Its runs go to `precision_data/tf/tf_debug`, for `tf_dump`.
+
+    sess = npu_tf_config.sess_dump(sess=sess)
+    """
+    from precision_tool.lib.training import dumping
+
+    return dumping.sess_dump(sess)
+
+
+def estimator_dump() -> Any:
+    """CPU or GPU: the tfdbg hook of an Estimator: `EstimatorSpec(training_hooks=[estimator_dump()])`."""
+    from precision_tool.lib.training import dumping
+
+    return dumping.estimator_dump()
+
+
+def mixed_precision_list(
+    black: Union[str, Iterable[str]] = (),
+    white: Union[str, Iterable[str]] = (),
+    gray: Union[str, Iterable[str]] = (),
+    path: Optional[str] = None,
+) -> str:
+    """Write op types into a `modify_mixlist` file and return its path; action `mixlist` sets the one without `path`.
+
+    `black` types are computed in float32, `white` ones in float16, `gray` ones as the ops around them.
+    """
+    from precision_tool.lib.training import mixlist
+
+    return mixlist.mixed_precision_list(black, white, gray, path)
+
+
+def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
+    """Print (and return) the lines that make `ops` keep their data type, for the TensorFlow in use."""
+    from precision_tool.lib.training import mixlist
+
+    return mixlist.keep_dtype(ops)
+
+
+def __getattr__(name: str) -> Any:
+    """`NpuPrintLossScaleCallBack` is made when first asked for: it needs Keras (PEP 562)."""
+    if name != "NpuPrintLossScaleCallBack":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from precision_tool.lib.training import callbacks
+
+    globals()[name] = callbacks.loss_scale_callback()
+    return globals()[name]
+
+
+seed_at_import()

@@ -291,10 +291,25 @@ def bench_catalog(folder: Path, repeats: int) -> None:
     print(f"  as a process, nothing changed since         {min(warm):8.2f} s")
 
 
+def bench_tfdbg(folder: Path, repeats: int) -> None:
+    """A real training step under tfdbg, where there is a Python with TensorFlow 1.15.5 for it."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from benchmark_tfdbg import VARIABLE, bench_tf_dump
+
+    python = os.environ.get(VARIABLE)
+    if not python:
+        print(f"tf_dump: left out, {VARIABLE} names no Python with TensorFlow 1.15.5 and pexpect")
+        return
+    folder.mkdir()
+    bench_tf_dump(folder, repeats, python)
+
+
 def main() -> None:
     """Runs the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="compare, giant, cp, graph, catalog (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="compare, giant, cp, graph, catalog, tfdbg (default: all)"
+    )
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
     )
@@ -304,7 +319,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "giant", "cp", "graph", "catalog")
+    known = ("compare", "giant", "cp", "graph", "catalog", "tfdbg")
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -324,6 +339,8 @@ def main() -> None:
             bench_graph(folder / "graph", args.repeats)
         if "catalog" in chosen:
             bench_catalog(folder / "catalog", args.repeats)
+        if "tfdbg" in chosen:
+            bench_tfdbg(folder / "tfdbg", args.repeats)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

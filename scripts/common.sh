@@ -37,7 +37,8 @@ find_analysis_python() {
 make_venv() {
     local folder=$1 python=$2 stamp
     shift 2
-    stamp=$("$python" --version; cat pyproject.toml; echo "$@")
+    # The project's own requirements count only where it is installed.
+    stamp=$("$python" --version; case " $* " in *' --editable '*) cat pyproject.toml ;; esac; echo "$@")
     if [ -x "$folder/bin/python" ] && [ "$stamp" = "$(cat "$folder/stamp" 2>/dev/null)" ]; then
         return
     fi
@@ -49,4 +50,23 @@ make_venv() {
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
         fail "the installation into $folder failed, see above"
     echo "$stamp" >"$folder/stamp"
+}
+
+# tensorflow VARIABLE FOLDER PYTHON REQUIREMENT...: an environment with TensorFlow, its Python in VARIABLE.
+tensorflow() {
+    local variable=$1 folder=$2 python=$3
+    shift 3
+    [ -z "${!variable:-}" ] || return 0
+    if [ -n "$python" ] && (make_venv "$folder" "$python" "$@"); then
+        export "$variable=$PWD/$folder/bin/python"
+    elif [ "${CI:-}" = true ]; then
+        fail "$1 could not be installed, and CI must have it"
+    else
+        echo "$1 could not be installed: what needs it is left out"
+    fi
+}
+
+# tensorflow115 PYTHON37: the environment of the training side.
+tensorflow115() {
+    tensorflow PRECISION_TOOL_TF115 .venv-tf115 "$1" 'tensorflow==1.15.5' 'protobuf<3.21' pexpect
 }

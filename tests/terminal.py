@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import termios
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -92,6 +93,12 @@ class Terminal:
     def type(self, keys: str) -> None:
         """Send keys as they are."""
         self.process.send(keys)
+
+    def start(self, line: str) -> None:
+        """Type a line and wait until its command runs: then the terminal itself takes care of Ctrl+C again."""
+        self.ready()
+        self.type(line + "\r")
+        self.wait(lambda: bool(termios.tcgetattr(self.process.child_fd)[3] & termios.ISIG), f"start of {line}")
 
     def run(self, line: str) -> str:
         """Type a line, wait for the next prompt, and return what was shown between them."""

@@ -101,3 +101,8 @@ def test_an_open_data_folder_answers_with_values(tmp_path: Path) -> None:
     slots = {pair.slot: pair.golden_tensor for pair in session.pairs_of(found)}
     assert slots == {"input:0": "first/Add:0", "output:0": "middle/Mul:0"}
     assert session.cosines() == {}
+    with pytest.raises(DataNotFoundError, match="no comparison result yet"):
+        session.results()
+    session.compare(None, None, None, 0.98, 1)
+    (result,) = session.results()
+    assert (result.threshold, result.findings[0].op_name) == (session.settings.threshold, "middle/Mul")

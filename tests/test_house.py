@@ -76,7 +76,7 @@ def test_fusion_switch_files_are_what_ge_takes() -> None:
 
 def test_dependencies_have_lower_bounds_and_are_named_once() -> None:
     requirements = [
-        re.match(r"([\w-]+)>=[\d.]+(?:,<\d+)?; python_version >= '3.11'$", text)
+        re.match(r"([\w-]+)>=[\d.]+(?:,<[\d.]+)?; python_version >= '3.11'$", text)
         for text in PROJECT["project"]["dependencies"]
     ]
     assert tuple(match and match[1] for match in requirements) == DEPENDENCIES

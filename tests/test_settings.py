@@ -55,9 +55,9 @@ def test_a_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     [
         ("LIMT = 3\n", 1, "unknown setting LIMT"),
         ("\n\nlimit = 3\n", 3, "unknown setting limit"),
-        ("LIMIT = 'three'\n", 1, "LIMIT: must be a whole number, 1 or more but is 'three'"),
+        ("LIMIT = 'three'\n", 1, "LIMIT: must be a whole number, 0 (all) or more but is 'three'"),
         ("LIMIT = True\n", 1, "LIMIT: must be a whole number"),
-        ("LIMIT = 0\n", 1, "LIMIT: must be a whole number, 1 or more but is 0"),
+        ("LIMIT = -1\n", 1, "LIMIT: must be a whole number, 0 (all) or more but is -1"),
         ("'''doc'''\nTHRESHOLD = 1.5\n", 2, "THRESHOLD: must be a number from -1 to 1 but is 1.5"),
         ("THRESHOLD = [0.5]\n", 1, "THRESHOLD: must be a number"),
         ("ATOL = 1e999\n", 1, "ATOL: must be a number, 0 or more"),
@@ -135,3 +135,9 @@ def test_any_text_is_a_good_dump_step_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert check_dump_step(steps) == steps
+
+
+def test_only_so_many_values_are_shown() -> None:
+    assert Settings(print_count=10_000).print_count == 10_000
+    with pytest.raises(UsageError, match="PRINT_COUNT: must be a whole number from 1 to 10000 but is 10001"):
+        Settings(print_count=10_001)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.workspace import Workspace
 
 NOW = datetime(2026, 1, 31, 23, 59, 59)
@@ -221,3 +221,19 @@ def test_caches_of_a_data_folder_that_cannot_be_written(folder: Path, monkeypatc
     assert Workspace().cache_dirs() == [Path("precision_data/temp/cache")]
     (folder / "precision_work").mkdir()  # an earlier command's
     assert Workspace().cache_dirs() == [Path("precision_data/temp/cache"), Path("precision_work/cache")]
+
+
+def test_results_do_not_go_among_dumps(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "data")
+    for number in (0, 3):
+        space.dump_dir(number).mkdir(parents=True)
+    other = tmp_path / "other"
+    (tmp_path / "link").symlink_to(space.dump_dir(3))
+    for folder in (
+        space.dump_dir(0), space.dump_dir(3) / "out" / "deep", space.tf_dump_dir / "x", space.overflow_dump_dir,
+        tmp_path / "link" / "x", space.dump_dir(0) / "a" / "..", other / "x",
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="only read"):
+            space.check_outside_dumps(folder, other)
+    for folder in (tmp_path / "data" / "temp", tmp_path, space.debug_dir(0) / "dump2", tmp_path / "others"):
+        space.check_outside_dumps(folder, other)

@@ -7,23 +7,12 @@ import signal
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from precision_tool.lib.checks.analysis import Analysis, analyse
-from precision_tool.lib.compare.cosines import output_cosines
-from precision_tool.lib.compare.detail import write_detail
+from precision_tool.lib.compare.cosines import ResultCosines, result_cosines
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
-from precision_tool.lib.compare.engine import Progress
-from precision_tool.lib.compare.folders import (
-    DEFAULT_OPTIONS,
-    CompareOptions,
-    ComparisonStoppedError,
-    LeafResult,
-    compare_folders,
-    find_golden,
-    golden_leaf,
-)
 from precision_tool.lib.compare.match import GraphMatcher, match_name
 from precision_tool.lib.compare.result_csv import (
     find_results,
@@ -32,15 +21,24 @@ from precision_tool.lib.compare.result_csv import (
     write_mapping,
     write_result,
 )
+from precision_tool.lib.compare.result_source import read_source, source_of, source_path, write_source
 from precision_tool.lib.compare.selection import OpNames
 from precision_tool.lib.discover import catalog, graph_choice, walk
-from precision_tool.lib.discover.catalog import DataOverview, FoundOp, RunFolder, RunGraph, overview
+from precision_tool.lib.discover.catalog import (
+    DataOverview,
+    FoundOp,
+    MissingGraph,
+    RunFolder,
+    RunGraph,
+    RunGraphs,
+    overview,
+)
 from precision_tool.lib.discover.graph_choice import Choice
 from precision_tool.lib.discover.graph_survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.discover.graphs import find_graph_files
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.walk import Stamps
-from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.cache_files import CacheFiles
 from precision_tool.lib.formats.files import signature_of
 from precision_tool.lib.formats.graph_cache import GraphStore
@@ -49,16 +47,41 @@ from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.tfdbg import runs as tfdbg
 from precision_tool.lib.workspace import Workspace
 
+# What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
+if TYPE_CHECKING:
+    from precision_tool.lib.checks.analysis import Analysis
+    from precision_tool.lib.compare.engine import Progress
+    from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Leaves whose matching is kept.
 _MATCHERS = 4
 #: Of many dump folders that cannot be compared, as many reasons are told.
 _SHOWN_REASONS = 3
 #: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
-_PARTIAL_PREFIX, _OP_PREFIX = _SET_APART = ("partial_", "single_op_")
+_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX = _SET_APART = ("partial_", "single_op_", "part_")
+#: What is said of such a result when it is read.
+_PARTS = {
+    _PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
+    _OP_PREFIX: "only a part: the ops that were asked for with -op",
+    _PART_PREFIX: "only a part: the ops, or the first elements of each tensor, that were asked for",
+}
+
+
+def _alone(method: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate[Session, P], T]:
+    """One thread at a time in these methods: Tab completes in a thread of its own, while a command may begin."""
+
+    @wraps(method)
+    def alone(self: Session, /, *args: P.args, **options: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return alone
 
 
 class Session:
@@ -71,19 +94,21 @@ class Session:
         self._store = GraphStore(self._cache)
         self._kept: dict[Hashable, tuple[Any, Stamps]] = {}
         self._matchers: dict[tuple[str, str], _Matcher] = {}
-        self._cosines: tuple[Hashable, Mapping[str, float]] = (None, {})
+        self._cosines: tuple[Hashable, ResultCosines] = (None, ResultCosines(()))
         self._names: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {}
         #: The graph that `use_graph` chose; None: not looked up yet.
         self._choice: Choice | None = None
+        self._lock = threading.RLock()
 
     # --- what was read, and whether it still is so ---
 
+    @_alone
     def refresh(self) -> None:
         """Forgets everything that was read: graphs, dumps, results."""
         self._store.forget()
         self._kept.clear()
         self._matchers.clear()
-        self._cosines = (None, {})
+        self._cosines = (None, ResultCosines(()))
         self._names.clear()
         self._choice = None
 
@@ -111,6 +136,7 @@ class Session:
 
         return self._keep(("run", number), read)
 
+    @_alone
     def run_folders(self) -> tuple[RunFolder, ...]:
         """Every NPU run of the data folder."""
         return tuple(
@@ -125,10 +151,18 @@ class Session:
 
         Raises DataNotFoundError when there is none, FormatError when the one asked for is damaged.
         """
+        return self._graphs(graph).runs
+
+    def missing_graphs(self, graph: str | None = None) -> tuple[MissingGraph, ...]:
+        """The dumped models that have no graph, with the reason: none, or none that can be read or fits."""
+        return self._graphs(graph).missing
+
+    @_alone
+    def _graphs(self, graph: str | None) -> RunGraphs:
         folders = self.run_folders()
         chosen = self.chosen_graph() if graph is None else None
 
-        def read(stamps: Stamps) -> tuple[RunGraph, ...]:
+        def read(stamps: Stamps) -> RunGraphs:
             for folder in folders:
                 stamps.update(self._kept["run", folder.number][1])
                 stamps.note(folder.graph_folder)
@@ -136,11 +170,20 @@ class Session:
             if graph is not None:
                 stamps.note(graph)
                 find_graph_files([graph], stamps=stamps)
-            found = catalog.find_run_graphs(
-                folders, self._store, graph=graph, chosen=chosen, extra_folders=(os.curdir,)
-            )
-            for run in found:
-                stamps.note(run.file.path)
+            root = shown_path(str(self.workspace.root))
+            try:
+                with _way_back_from(chosen):
+                    found = catalog.find_run_graphs(
+                        folders, self._store, root=root, graph=graph, chosen=chosen, extra_folders=(os.curdir,)
+                    )
+            except DataNotFoundError:
+                self.check_data()  # a mistyped folder is the better reason
+                raise
+            for run in found.runs:
+                signature = self._store.signature(run.file.path)
+                if signature is not None:
+                    stamps.note_read(run.file.path, signature)
+            self.workspace.notes += [note for note in found.notes if note not in self.workspace.notes]
             return found
 
         return self._keep(("graphs", graph, chosen, tuple(folder.number for folder in folders)), read)
@@ -169,6 +212,7 @@ class Session:
         """The op of this name, or with this part of a name, in every graph that has it (see `catalog.find_ops`)."""
         return catalog.find_ops(self.run_graphs(graph), name)
 
+    @_alone
     def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
         """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
 
@@ -189,9 +233,10 @@ class Session:
 
     def _golden_of(self, number: int | None) -> GoldenFiles | Run | None:
         """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
-        folders = [] if number is None else [str(self.workspace.tf_dump_dir)]
+        folders = [] if number is None else [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir)]
         if number == 0:
             folders.append(str(self.workspace.dump_dir(1)))
+        from precision_tool.lib.compare.folders import find_golden
 
         def read(stamps: Stamps) -> GoldenFiles | Run | None:
             golden: GoldenFiles | Run | None = None
@@ -206,6 +251,7 @@ class Session:
 
     # --- the graph a user chose ---
 
+    @_alone
     def chosen_graph(self) -> str | None:
         """The graph file that `use_graph` chose, now or in an earlier session; one that is gone is told of once."""
         if self._choice is None:
@@ -219,32 +265,54 @@ class Session:
             return None
         return path
 
+    @_alone
     def use_graph(self, path: str | None) -> None:
         """Uses this graph file from now on where no other is asked for; None: the one that fits, as at first.
 
-        The choice is remembered for the data folder. Raises the reader's errors for a file that is no graph, and
-        OutputError where the choice cannot be remembered; it holds for this session all the same.
+        The choice is remembered for the data folder. Raises the reader's errors for a file that is no graph, UsageError
+        for one that does not fit the dump, and OutputError where the choice cannot be remembered; it holds for this
+        session all the same.
         """
         if path is not None:
-            self._store.load(path)
+            catalog.check_choice(path, self.run_folders(), self._store)
         self._choice = Choice(path=None if path is None else os.path.abspath(path))
         graph_choice.write(self._choice, self.workspace)
 
     # --- results ---
 
-    def cosines(self) -> Mapping[str, float]:
+    @_alone
+    def cosines(self, run: RunGraph | None = None) -> Mapping[str, float]:
         """Op name → the lowest cosine of its outputs in the newest result, NaN lowest of all; {} without a result.
 
-        Names are found with `/` and with `_`.
+        Names are found with `/` and with `_`. With `run` only what is of its dump; why there is nothing of any run is
+        a note.
         """
         try:
             paths = self._newest_results()
-            key = tuple((path, signature_of(path)) for path in paths)
+            key = tuple((path, signature_of(path), signature_of(source_path(path))) for path in paths)
             if self._cosines[0] != key:
-                self._cosines = (key, output_cosines(paths, self._cache))
+                self._cosines = (key, result_cosines(paths, self._cache))
         except PrecisionToolError:
             return {}  # `vcs` says what is wrong
-        return self._cosines[1]
+        found = self._cosines[1]
+        if run is None:
+            return found.whole
+        cosines, reason = found.of_run(run, self._others(run))
+        if reason and reason not in self.workspace.notes:
+            self.workspace.notes.append(reason)
+        return cosines
+
+    def _others(self, run: RunGraph) -> list[RunGraph]:
+        """The graphs in use of other dumps than `run` has; none for a graph that was only named."""
+        if run.number is None:
+            return []
+
+        def place(one: RunGraph) -> tuple[int | None, str]:
+            return one.number, one.leaf.path if one.leaf is not None else ""
+
+        with suppress(PrecisionToolError):  # -g names one where no other is found
+            return [other for other in self.run_graphs() if place(other) != place(run)]
+        return []
 
     # --- what there is, by name only ---
 
@@ -279,6 +347,7 @@ class Session:
         """Result files, newest comparison first."""
         return tuple(shown_path(path) for folder in self.workspace.compare_dirs() for path in _results_in(folder))
 
+    @_alone
     def dump_file_names(self) -> tuple[str, ...]:
         """Names of the dump files of all runs."""
         runs = [folder.run for folder in self.run_folders()]
@@ -288,6 +357,7 @@ class Session:
             lambda: (os.path.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files),
         )
 
+    @_alone
     def golden_file_names(self) -> tuple[str, ...]:
         """Names of the benchmark's files."""
         golden = self._golden_of(0)
@@ -295,6 +365,7 @@ class Session:
             return ()
         return self._sorted("goldens", [golden], lambda: (os.path.basename(file.path) for file in golden.files))
 
+    @_alone
     def _of_ops(self, what: str, names_of: Callable[[Op], Iterable[str]]) -> tuple[str, ...]:
         try:
             runs = self.run_graphs()
@@ -316,15 +387,19 @@ class Session:
 
     # --- comparisons ---
 
-    def default_npu(self) -> str:
-        """The dump of the NPU run under test."""
-        space = self.workspace
-        if not space.root.is_dir():
+    def check_data(self) -> None:
+        """Raises DataNotFoundError where there is no data folder."""
+        root = self.workspace.root
+        if not root.is_dir():
             raise DataNotFoundError(
-                f"{space.root}: no such data folder",
+                f"{root}: a file where the data folder should be" if root.exists() else f"{root}: no such data folder",
                 "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
             )
-        folder = space.dump_dir(0)
+
+    def default_npu(self) -> str:
+        """The dump of the NPU run under test."""
+        self.check_data()
+        folder = self.workspace.dump_dir(0)
         if not folder.is_dir():
             raise DataNotFoundError(
                 f"{folder}: no NPU dump",
@@ -333,16 +408,22 @@ class Session:
         return str(folder)
 
     def default_golden(self, npu: str) -> str:
-        """What `npu` is compared with: tf/dump, else the dump of the second NPU run."""
-        candidates = (self.workspace.tf_dump_dir, self.workspace.dump_dir(1))
-        for folder in candidates:
-            if folder.is_dir() and any(folder.iterdir()):
-                return str(folder)
-        raise DataNotFoundError(
-            f"nothing to compare {npu} with: neither {candidates[0]} nor {candidates[1]} holds data",
-            "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into the "
-            "second, or name a folder with -rt",
-        )
+        """What `npu` is compared with: tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump."""
+        benchmark, other = self._benchmark_folder(), self.workspace.dump_dir(1)
+        if benchmark is None and not _has_entries(other):
+            raise DataNotFoundError(
+                f"nothing to compare {npu} with: neither {self.workspace.tf_dump_dir} nor {other} holds data",
+                "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into "
+                "the second, or name a folder with -rt",
+            )
+        return str(benchmark or other)
+
+    def _benchmark_folder(self) -> Path | None:
+        """Where the benchmark's tensors are: tf/dump, or tf/tf_debug if only that has some."""
+        space = self.workspace
+        if _has_entries(space.tf_dump_dir):
+            return space.tf_dump_dir
+        return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir)) else None
 
     def compare(
         self,
@@ -352,7 +433,7 @@ class Session:
         threshold: float,
         workers: int,
         progress: Progress | None = None,
-        options: CompareOptions = DEFAULT_OPTIONS,
+        options: CompareOptions | None = None,
     ) -> list[Analysis]:
         """Compares two folders, writes the result files, judges the rows.
 
@@ -360,30 +441,36 @@ class Session:
         When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
         error says where.
         """
+        from precision_tool.lib.checks.analysis import analyse
+        from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, ComparisonStoppedError, compare_folders
+
+        options = options or DEFAULT_OPTIONS
         if (
             npu is None
             and golden is None
             and self.workspace.dump_dir(1).is_dir()
-            and self.workspace.tf_dump_dir.is_dir()
+            and self._benchmark_folder() is not None
         ):
             other = self.workspace.debug_dir(1)
             self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
         npu = npu or self.default_npu()
         golden = golden or self.default_golden(npu)
+        chosen = self.chosen_graph() if graph is None else None
         folder = self.workspace.new_compare_dir()
         try:
-            results = compare_folders(
-                npu,
-                golden,
-                graph=graph,
-                graph_folders=(os.curdir,),
-                chosen=self.chosen_graph() if graph is None else None,
-                store=self._store,
-                workers=workers,
-                progress=progress,
-                options=options,
-            )
-            _check_any_rows(results)
+            with _way_back_from(chosen):
+                results = compare_folders(
+                    npu,
+                    golden,
+                    graph=graph,
+                    graph_folders=(os.curdir,),
+                    chosen=chosen,
+                    store=self._store,
+                    workers=workers,
+                    progress=progress,
+                    options=options,
+                )
+                _check_any_rows(results)
         except ComparisonStoppedError as stop:
             with _ctrl_c_ignored():  # once was enough: what is done is being saved
                 paths = self._write(folder, stop.results, _PARTIAL_PREFIX)
@@ -392,8 +479,7 @@ class Session:
         except BaseException:
             self.workspace.remove_empty(folder)
             raise
-        prefix = _OP_PREFIX if isinstance(options.selection, OpNames) else ""
-        paths = self._write(folder, results, prefix, options.pairs_only)
+        paths = self._write(folder, results, _prefix_of(options), options.pairs_only)
         return [
             analyse(path, [row_of(row, result.choice) for row in result.rows], threshold, result)
             for path, result in zip(paths, results, strict=True)
@@ -403,6 +489,8 @@ class Session:
         self, folder: Path, results: Sequence[LeafResult], prefix: str = "", pairs_only: bool = False
     ) -> list[str]:
         """The paths of the files written, one a result; empty for a result without rows, which gets no file."""
+        from precision_tool.lib.compare.detail import write_detail
+
         paths: list[str] = []
         kind = "mapping" if pairs_only else "result"
         try:
@@ -423,6 +511,7 @@ class Session:
                     write_mapping(str(path), [row.pair for row in result.rows], sequence=result.choice.sequence)
                 else:
                     write_result(str(path), result.rows, golden_address=result.golden_is_dump, choice=result.choice)
+                    write_source(str(path), source_of(result), str(self.workspace.root))
                 for detail in result.details:
                     write_detail(str(folder), detail, name)
                 paths.append(str(path))
@@ -431,10 +520,16 @@ class Session:
             raise
         return paths
 
-    def results(self, path: str | None, threshold: float) -> list[Analysis]:
-        """The results of a file or folder, by default of the newest comparison, read back and judged."""
+    def results(self, path: str | None = None, threshold: float | None = None) -> list[Analysis]:
+        """The results of a file or folder, by default of the newest comparison, read back and judged.
+
+        The threshold is that of the settings unless another is given.
+        """
+        from precision_tool.lib.checks.analysis import analyse
+
+        threshold = self.settings.threshold if threshold is None else threshold
         paths = self._newest_results() if path is None else find_results(path)
-        return [analyse(one, read_result(one), threshold) for one in paths]
+        return [analyse(one, read_result(one), threshold, source=read_source(one), part=_part_of(one)) for one in paths]
 
     def _newest_results(self) -> list[str]:
         """The complete result files of the newest comparison."""
@@ -446,7 +541,10 @@ class Session:
             )
         paths = next((found for folder in folders if (found := _results_in(folder))), [])
         if not paths:
-            raise DataNotFoundError(f"{folders[0]}: no complete result file", "run `vc` or `ac -c` again")
+            raise DataNotFoundError(
+                f"{folders[0]}: no complete result file",
+                "run `vc` or `ac -c` again; `vcs -f` shows a folder or file with the result of a part",
+            )
         return paths
 
 
@@ -460,6 +558,8 @@ class _Matcher:
         self._other: GoldenDumps | None = None
         side: BenchmarkSide = NoBenchmark()
         if isinstance(golden, Run):
+            from precision_tool.lib.compare.folders import golden_leaf
+
             position = next((at for at, leaf in enumerate(leaves) if leaf.path == run.leaf.path), 0)
             with suppress(DataNotFoundError):  # the other run has no such step
                 side = self._other = GoldenDumps(golden_leaf(golden, run.leaf, position, len(leaves)))
@@ -476,7 +576,12 @@ class _Matcher:
         return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
 
     def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
-        """The pairs of one op."""
+        """The pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
+        self._dumps.forget_changed()
+        if isinstance(self._side, GoldenFiles):
+            self._side.forget_changed()
+        if self._other is not None:
+            self._other.index.forget_changed()
         if self._by_graph is not None:
             return self._by_graph.pairs_of(found.op)
         other = None if self._other is None else self._other.index
@@ -496,6 +601,19 @@ def _ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _way_back_from(chosen: str | None) -> Iterator[None]:
+    """Errors about the graph that was chosen say how to be rid of it."""
+    try:
+        yield
+    except (DataNotFoundError, FormatError) as error:
+        if chosen is None or chosen not in error.message:
+            raise
+        raise type(error)(
+            error.message, "it was chosen with graphs --use: `graphs --use auto` chooses automatically again"
+        ) from error
+
+
 def _check_any_rows(results: Sequence[LeafResult]) -> None:
     if any(result.rows for result in results):
         return
@@ -507,6 +625,23 @@ def _check_any_rows(results: Sequence[LeafResult]) -> None:
         + (f"; and {more} more reasons" if more > 0 else ""),
         "name two folders that belong together with -lt and -rt, and their graph with -g",
     )
+
+
+def _prefix_of(options: CompareOptions) -> str:
+    """What the name of a result begins with that is not of every op, whole."""
+    if isinstance(options.selection, OpNames):
+        return _OP_PREFIX
+    return _PART_PREFIX if options.selection is not None or options.limit else ""
+
+
+def _part_of(path: str) -> str:
+    """What is missing of a result by its name, empty for a whole one."""
+    name = os.path.basename(path)
+    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")
+
+
+def _has_entries(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _results_in(folder: Path) -> list[str]:

@@ -24,6 +24,8 @@ CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
 USER_CONFIG_NAME = "precision_config.py"
 ENVIRONMENT_PREFIX = "PRECISION_TOOL_"
 
+#: Values of a tensor that can be shown at once: a figure that a typing error easily exceeds, and no screen holds.
+MOST_PRINTED = 10_000
 _MAX_DUMP_STEP_GROUPS = 100  # GE takes no more
 
 
@@ -78,6 +80,24 @@ def _count(low: int, wording: str) -> Callable[[object], int]:
     return check
 
 
+def _print_count(value: object) -> int:
+    """A check for the number of values to show."""
+    wording = f"a whole number from 1 to {MOST_PRINTED}"
+    number = _count(1, wording)(value)
+    if number > MOST_PRINTED:
+        raise ValueError(f"must be {wording}")
+    return number
+
+
+def _columns(value: object) -> int:
+    """A check for the width of the output."""
+    wording = "a whole number from 40 to 1000, or 0 (as wide as the terminal)"
+    number = _count(0, wording)(value)
+    if number and not 40 <= number <= 1000:
+        raise ValueError(f"must be {wording}")
+    return number
+
+
 def _choice(*names: str) -> Callable[[object], str]:
     """A check for one of some words."""
 
@@ -117,12 +137,12 @@ class Settings:
     data: Path = field(default=Path("precision_data"), metadata={"check": _folder})
     work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
     threshold: float = field(default=0.98, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
-    limit: int = field(default=3, metadata={"check": _count(1, "a whole number, 1 or more")})
+    limit: int = field(default=3, metadata={"check": _count(0, "a whole number, 0 (all) or more")})
     atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
     rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
-    print_count: int = field(default=20, metadata={"check": _count(1, "a whole number, 1 or more")})
+    print_count: int = field(default=20, metadata={"check": _print_count})
     workers: int = field(default=0, metadata={"check": _count(0, "a whole number, 0 (one for each core) or more")})
-    width: int = field(default=0, metadata={"check": _count(0, "a whole number, 0 (as wide as the terminal) or more")})
+    width: int = field(default=0, metadata={"check": _columns})
     theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
     log_level: str = field(default="warning", metadata={"check": _choice(*LEVELS)})
     #: Documented: where the setting is not there, every step is dumped.

@@ -9,7 +9,8 @@ from typing import NamedTuple, Optional, Tuple
 class Word(NamedTuple):
     """A command: `aliases` are old names that keep working, `min_python` is the oldest Python that runs it.
 
-    `family` is the heading it stands below in the help.
+    `family` is the heading it stands below in the help, `plain` the `module:NAME` below `precision_tool.lib` of the
+    PlainCommand of words that need no analysis and so run in training environments.
     """
 
     family: str
@@ -18,7 +19,10 @@ class Word(NamedTuple):
     help: str
     aliases: Tuple[str, ...] = ()
     min_python: Tuple[int, int] = (3, 11)
+    plain: str = ""
 
+
+_TRAINING = (3, 7)
 
 WORDS = (
     Word("Compare", "ac", "[-c] [-l N]", "check everything and name the first op that computes wrong"),
@@ -37,10 +41,46 @@ WORDS = (
     Word("Tensors", "pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
     Word("Tensors", "cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",)),
     Word("Tensors", "dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),
-    Word("Data", "data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=(3, 7)),
+    Word(
+        "Collect",
+        "tf_dump",
+        "[CMD]",
+        "benchmark tensors out of what tfdbg dumped on CPU or GPU",
+        min_python=_TRAINING,
+        plain="tfdbg.command:TF_DUMP",
+    ),
+    Word(
+        "Collect",
+        "npu_dump",
+        "CMD",
+        "run a training command with data dump on",
+        min_python=_TRAINING,
+        plain="training.command:NPU_DUMP",
+    ),
+    Word(
+        "Collect",
+        "npu_overflow",
+        "CMD",
+        "run a training command with overflow detection on",
+        min_python=_TRAINING,
+        plain="training.command:NPU_OVERFLOW",
+    ),
+    Word(
+        "Collect",
+        "train",
+        "[-d DEVICE] [-a ACTION]",
+        "replay a saved training step on CPU and NPU",
+        min_python=_TRAINING,
+        plain="training.command:TRAIN",
+    ),
+    Word("Data", "data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=_TRAINING),
     Word("Data", "demo", "[DIR]", "generate demo data with one faulty op and find it"),
     Word("Data", "run", "CMD", "run a command of the operating system; at the prompt also !CMD"),
 )
+
+
+#: What only the prompt has.
+PROMPT_WORDS = ("set", "history", "run_script", "refresh", "exit", "quit")
 
 
 def find_word(name: str) -> Optional[Word]:

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Iterable, List, Optional, Union
 
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.errors import OutputError, UsageError
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -158,6 +158,23 @@ class Workspace:
             reasons.append(f"{folder} cannot be written ({reason})")
         hint = "check the folder's permissions and free space, or name another"
         raise OutputError("; ".join(reasons), f"{hint} with --work DIR")
+
+    def check_outside_dumps(self, folder: PathLike, *others: PathLike) -> None:
+        """Raises UsageError for a folder to write to that is, or lies in, one that holds dumps, which are only read.
+
+        These are the dump folders of the data folder, and `others`.
+        """
+        numbers = self.debug_numbers()
+        dumps = [*map(self.dump_dir, numbers), self.tf_dump_dir, self.tf_debug_dir, self.overflow_dump_dir]
+        dumps += map(Path, others)
+        place = os.path.realpath(str(folder))
+        for dump in dumps:
+            root = os.path.realpath(str(dump))
+            if os.path.commonpath([root, place]) == root:
+                raise UsageError(
+                    f"{folder}: lies in {dump}, which holds dumps: these are only read",
+                    "name a folder outside of it, or leave the option out",
+                )
 
     def remove_empty(self, folder: Path) -> None:
         """Remove a folder for results that got none, and those above it that were made for it."""

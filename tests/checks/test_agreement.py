@@ -212,3 +212,11 @@ def test_what_could_not_be_read_is_a_finding() -> None:
     assert (finding.grade, finding.op_name) == (Grade.WARNING, "x")
     assert "could not be read: 1" in finding.message
     assert find_unreadable(rows[:-1]) == []
+
+
+def test_the_first_rows_that_could_not_be_read_are_named() -> None:
+    rows = [row(f"x{at}", "output:0", None, status="unreadable", reason=f"why {at}") for at in range(7)]
+    (finding,) = find_unreadable(rows)
+    assert finding.facts[:2] == (("first", "x0 output:0: why 0"), ("", "x1 output:0: why 1"))
+    assert len(finding.facts) == 6
+    assert finding.facts[-1] == ("", "more: 2 rows of the result with the status unreadable")

@@ -12,7 +12,7 @@ from builders import STAMP, Array, graph_op, out_tensor, write_dump
 from precision_tool.lib.checks import casts
 from precision_tool.lib.checks.casts import CastLoss, check_casts, narrows
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
@@ -106,7 +106,7 @@ def test_casts_that_lose_values(
     assert loss.verdict == "dangerous"
     assert reason in loss.reason
     assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.DANGEROUS_CASTS, Grade.WARNING, "c")
-    assert finding.message == "1 of 1 casts to a narrower type lose values"
+    assert finding.message == "1 of 1 cast to a narrower type lost values"
     assert finding.facts[0] == ("loses", f"c: {source} → {target}: {loss.reason}")
 
 
@@ -127,7 +127,7 @@ def test_casts_that_keep_what_the_type_can_hold(tmp_path: Path, source: str, tar
     loss, finding = judged(tmp_path, source, target, before, before)
     assert loss.verdict == "harmless", loss.reason
     assert finding.grade is Grade.INFO
-    assert finding.message == "none of the 1 casts to a narrower type loses values"
+    assert finding.message == "no value was lost in 1 cast to a narrower type"
 
 
 def test_only_the_types_are_known(tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_only_the_types_are_known(tmp_path: Path) -> None:
     assert [(loss.op_name, loss.verdict) for loss in result.details] == [
         ("gone", "suspicious"), ("damaged", "suspicious"), ("conv", "suspicious")
     ]  # fmt: skip
-    assert result.finding.message == "no cast was seen to lose values; 3 narrow by their types, and were not read"
+    assert result.finding.message == "no cast was seen to lose values; narrower by their types, but not read: 3"
     assert result.finding.grade is Grade.INFO
     assert result.details[0].reason == "not dumped"
     assert "more than a cast" in result.details[2].reason
     assert (
         result.looked_at
-        == "the 5 ops of debug_0, 3 of them casts: 3 narrow a type, the values of 0 were read before and after"
+        == "5 ops of debug_0 with 3 casts: 3 to a narrower type, the values of 0 were read before and after"
     )
     assert ("types", "float32 → float16: 2") in result.finding.facts
 
@@ -162,7 +162,7 @@ def test_no_casts(tmp_path: Path) -> None:
     result = check_casts([run_of(tmp_path, [an_op("wide", "float16", "float32")], {})])
     assert result.finding is not None
     assert result.finding.message == "no op casts to a narrower type"
-    assert result.looked_at == "the 1 ops of debug_0, 1 of them casts: none narrows"
+    assert result.looked_at == "1 op of debug_0 with 1 cast: none to a narrower type"
 
 
 def test_only_the_run_under_test_is_read_and_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +183,25 @@ def test_two_casts_that_file_names_spell_alike_are_not_judged(tmp_path: Path) ->
     values = stored([70000.0], "float32"), stored([65504.0], "float16")
     result = check_casts([run_of(tmp_path, ops, {"a_b": values})])
     assert [loss.verdict for loss in result.details] == ["suspicious", "suspicious"]
+
+
+def test_an_empty_dump_is_one_that_cannot_be_read(tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path, [an_op("c", "float32", "float16")], {"c": (stored([1.0], "float32"), stored([1], "float16"))}
+    )
+    (dump,) = tmp_path.rglob("Cast.*")
+    dump.write_bytes(b"")
+    (loss,) = check_casts([run]).details
+    assert loss.reason.startswith(f"cannot be read: {dump}: the file is empty")
+
+
+def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path) -> None:
+    values = stored([70000.0], "float32"), stored([65504.0], "float16")
+    other = run_of(tmp_path, [an_op("c", "float32", "float16")], {"c": values}, number=1)
+    lost = MissingGraph(number=0, model="m", reason="it is damaged")
+    result = check_casts([other], [lost])
+    assert (result.finding, result.skipped) == (None, "debug_0 has no graph: it is damaged")
+    # Of two models of one run only one was looked at.
+    result = check_casts([other], [MissingGraph(number=1, model="n", reason="it is damaged")])
+    assert result.finding is not None
+    assert result.finding.facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")

@@ -11,7 +11,7 @@ from precision_tool.lib.checks import analysis
 from precision_tool.lib.checks.analysis import RUN_CHECKS, RunCheck, check_runs, skip_checks
 from precision_tool.lib.checks.similarity import check_similarity, compare_graphs
 from precision_tool.lib.compare.engine import WorkStoppedError
-from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
@@ -112,7 +112,7 @@ def test_the_check() -> None:
     assert found.looked_at.endswith(": 5 ops with 7")
     assert found.details == (compare_graphs(FUSED, UNFUSED),)
     facts = found.finding.facts
-    assert ("in both", "3 ops, of which 0 differ") in facts
+    assert ("in both", "3 ops, different: 0") in facts
     assert ("only debug_1", "2 ops: conv, relu") in facts
     assert ("fused away", "ConvReluPass: 2 ops of debug_1") in facts
 
@@ -132,7 +132,7 @@ def test_the_check_needs_two_graphs(runs: list[RunGraph], words: str) -> None:
 
 
 def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(runs: Sequence[RunGraph]) -> CheckResult:
+    def fail(runs: Sequence[RunGraph], missing: Sequence[MissingGraph]) -> CheckResult:
         raise FormatError("file: damaged", "get another")
 
     assert [one.name for one in check_runs([run(0, FUSED)])] == ["dangerous_casts", "graph_similarity"]
@@ -146,9 +146,16 @@ def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.M
 
 
 def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(runs: Sequence[RunGraph]) -> CheckResult:
+    def stop(runs: Sequence[RunGraph], missing: Sequence[MissingGraph]) -> CheckResult:
         raise WorkStoppedError("stopped", "", [])
 
     monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", "A", stop), *RUN_CHECKS))
     with pytest.raises(WorkStoppedError):
         check_runs([run(0, FUSED)])
+
+
+def test_a_graph_that_cannot_be_read_is_named() -> None:
+    lost = MissingGraph(number=0, model="m", reason="g.txt: line 5 is cut off")
+    result = check_similarity([run(1, graph(op("a", "Add")))], [lost])
+    assert result.skipped.startswith("debug_0 has no graph: g.txt: line 5 is cut off; ")
+    assert check_similarity([run(1, graph(op("a", "Add")))]).skipped.startswith("only debug_1 has a graph; ")

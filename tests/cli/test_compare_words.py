@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from command_line import (
     table,
     tool,
 )
-from small_tree import Node, SmallTree, chain, small_tree, values
+from small_tree import Node, SmallTree, chain, faulty_chain, small_tree, values
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.network import FAULTS
@@ -179,7 +180,7 @@ def test_exit_codes(demo: Demo, tmp_path: Path) -> None:
         ("vcs", ("--fail",), 1),
         ("vcs", ("--fail", "-c", "-1"), 0),
         ("vcs", ("-c", "2"), 2),
-        ("vcs", ("-l", "0"), 2),
+        ("vcs", ("-l", "-1"), 2),
         ("vc", ("--workers", "-1"), 2),
         ("vc", ("--no-such-option",), 2),
         ("vc", ("stray",), 2),
@@ -261,7 +262,12 @@ def test_threshold_and_limit(tmp_path: Path) -> None:
         assert (f"No op is below a cosine of {threshold}." in run.out) is (shown == 0)
     run = tool("vcs", "-l", "1", cwd=tmp_path)
     assert re.findall(r"\] (turned\d)", run.out) == ["turned1"]
-    assert "1 of 3 ops below 0.98 shown, in execution order; -l N shows more" in run.out
+    assert "1 of 3 ops below 0.98 shown, in execution order; -l N shows more, -l 0 all" in run.out
+    run = tool("vcs", "-l", "0", cwd=tmp_path)
+    assert re.findall(r"\] (turned\d)", run.out) == ["turned1", "turned2", "turned3"]
+    assert "shown, in execution order" not in run.out
+    run = tool("ac", cwd=tmp_path, env={"PRECISION_TOOL_LIMIT": "0"})
+    assert re.findall(r"\] (turned\d)", run.out) == ["turned1", "turned2", "turned3"]
     # The environment and the user's file set the same.
     run = tool("vcs", cwd=tmp_path, env={"PRECISION_TOOL_THRESHOLD": "0.6", "PRECISION_TOOL_LIMIT": "9"})
     assert re.findall(r"\] (turned\d)", run.out) == ["turned3"]
@@ -349,10 +355,10 @@ def test_folders_of_every_level(several: SmallTree, tmp_path: Path) -> None:
     shutil.copytree(several.leaf, hand_made)
     run = tool("vc", "-lt", "flat", "-rt", "precision_data/tf", cwd=tmp_path)
     assert "note no graph: no ge_proto_*_Build.txt beside flat; ops are matched by name, fused ops stay" in run.text
-    assert "4 of 7 tensors of 4 ops compared" in run.text
+    assert "4 of 7 tensors of 4 ops" in run.text
     for graph in (several.graph.parent, several.graph):
         run = tool("vc", "-lt", "flat", "-rt", "precision_data/tf", "-g", graph, cwd=tmp_path)
-        assert "7 of 7 tensors of 4 ops compared" in run.text
+        assert "7 of 7 tensors of 4 ops" in run.text
         assert "note" not in run.text
 
 
@@ -361,7 +367,7 @@ def test_the_newest_dump_of_a_device_counts(several: SmallTree, tmp_path: Path) 
     write_dump(older / several.dumps["last/Sub"].name, "last/Sub", [], [values(-1, 1)])
     assert len(tool("vc", "--json", cwd=tmp_path).results) == 4
     run = tool("vc", cwd=tmp_path)
-    assert "1 dump folders of earlier times are left out (20250101000000)" in run.text
+    assert "dump folders of earlier times are left out: 1 (20250101000000)" in run.text
     run = tool("vc", "-lt", older.parents[3], cwd=tmp_path)
     assert "6 of 6 tensors" in run.text
     assert "left out" not in run.text
@@ -400,7 +406,7 @@ def test_two_npu_runs(tmp_path: Path) -> None:
     # With folders, with a graph, and the other way round.
     run = tool("vc", "-rt", "precision_data/npu/debug_1", "-g", "precision_data/npu/debug_0/graph", cwd=tmp_path)
     assert "graph/ge_proto_00000005_graph_1_Build.txt" in run.text
-    assert "7 of 7 tensors of 4 ops compared" in run.text
+    assert "7 of 7 tensors of 4 ops" in run.text
     run = tool("vc", "-lt", "precision_data/npu/debug_1", "-rt", "precision_data/npu/debug_0", cwd=tmp_path)
     assert "tensors the other run does not have: 1" in run.text
     assert "tensors the other run does not have: 1" in tool("vcs", cwd=tmp_path).text  # the file tells it as well
@@ -527,7 +533,7 @@ def test_old_and_new_vendor_files_are_read(tmp_path: Path, newline: str, start: 
     oldest.write_text(start + OLDEST, "utf-8", newline=newline)
     current.write_text(start + CURRENT, "utf-8", newline=newline)
     run = tool("vcs", "-f", oldest, "--fail", cwd=tmp_path, code=1)
-    assert "4 of 5 tensors of 4 ops compared, 2 below 0.98 in 2 ops" in run.text
+    assert "4 of 5 tensors of 4 ops, 2 below 0.98 in 2 ops" in run.text
     assert "not compared tensors without a result: 1" in run.text
     assert "[1] relu1 () ─" not in run.out
     assert re.search(
@@ -539,7 +545,7 @@ def test_old_and_new_vendor_files_are_read(tmp_path: Path, newline: str, start: 
     assert (finding["kind"], finding["op_name"], finding["original_ops"]) == ("first_faulty_op", "relu1", "bn,relu")
 
     run = tool("vcs", "-f", current, "-l", "9", cwd=tmp_path)
-    assert "4 of 4 tensors of 3 ops compared, 2 below 0.98 in 2 ops" in run.text
+    assert "4 of 4 tensors of 3 ops, 2 below 0.98 in 2 ops" in run.text
     assert re.search(r"\[2\] relu1 \(Relu\).*Input: \[0\] 0\.990000 Output: \[0\] 0\.700000", run.text)
     assert re.search(r"\[3\] loss \(Mean\).*Output: \[0\] 1\.000000", run.text)  # a scalar far from its benchmark
     rows = tool("vcs", "-f", current, "--json", cwd=tmp_path).results[0]["rows"]
@@ -751,3 +757,46 @@ def test_a_group_of_hundreds_of_ops_is_not_named_in_every_row(tmp_path: Path) ->
     row = next(row for row in run.results[0]["rows"] if row["op"] == "fused")
     assert len(row["original_ops"]) == 32
     assert "block/part_31" not in run.out + tool("ac", cwd=tmp_path).out
+
+
+def test_what_changed_after_the_comparison_is_told(tmp_path: Path) -> None:
+    made = small_tree(tmp_path / "precision_data", faulty_chain())
+    tool("vc", cwd=tmp_path)
+    assert tool("ac", cwd=tmp_path).err == ""
+    later = time.time() + 60
+    for place, shown in (
+        (made.root / "tf" / "dump", "precision_data/tf/dump"),
+        (made.dump_path, "precision_data/npu/debug_0/dump"),
+        (made.leaf, "precision_data/npu/debug_0/dump"),
+    ):
+        stat = place.stat()
+        os.utime(place, (later, later))
+        assert tool("ac", cwd=tmp_path).err == f"note: {shown} is newer than this result: `ac -c` compares anew\n"
+        assert f"{shown} is newer than this result: `vc` compares anew" in tool("vcs", "--json", cwd=tmp_path).err
+        os.utime(place, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert tool("ac", cwd=tmp_path).err == ""
+
+
+@pytest.mark.parametrize("length", [20, 60, 71, 90, 200])
+def test_names_in_titles_are_never_cut(tmp_path: Path, length: int) -> None:
+    """Where a title is too long, the type, or both, stand within the panel."""
+    source, data, *_ = chain()
+    name = "".join(f"x{number}" for number in range(length))[:length]
+    op_type = "TypeOfALongName"
+    node = Node(name=name, type=op_type, inputs=(data,), output=values(1, 0), golden=values(0, 1))
+    small_tree(tmp_path / "precision_data", [source, data, node])
+    lines = tool("vc", cwd=tmp_path, columns=80).out.splitlines()
+    panel = lines[next(at for at, line in enumerate(lines) if line.startswith("╭")) :]
+    assert all(len(line) == 80 for line in panel if line[0] in "╭│╰")
+    assert "…" not in "".join(panel)
+    title, *within = panel[: next(at for at, line in enumerate(panel) if line.startswith("╰"))]
+    body = "".join(re.sub(r"^│ (\S+:)? *| *│$", "", line) for line in within[: next(
+        at for at, line in enumerate(within) if "Left:" in line)])  # fmt: skip
+    if length == 20:
+        assert f" [2] {name} ({op_type}) ─" in title
+    elif length < 70:
+        assert f" [2] {name} ─" in title
+        assert body == op_type
+    else:
+        assert " [2] ─" in title
+        assert body == name + op_type

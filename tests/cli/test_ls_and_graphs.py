@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -136,6 +137,7 @@ def test_ls_shows_so_many_and_says_so(tree: SmallTree) -> None:
     tree.graph.write_text(text_graph(ops))
     assert "71 of 71 ops; the first 50 are shown, -l N shows more, -l 0 all" in ls(tree).out
     assert "the first 3 are shown" in ls(tree, "-l", "3").out
+    assert "71 of 71 ops; the first is shown" in ls(tree, "-l", "1").out
     assert ls(tree, "-l", "0").out.splitlines()[-1] == "71 of 71 ops"
     assert len(as_json(ls(tree, "--json"))["graphs"][0]["ops"]) == 71
 
@@ -201,6 +203,16 @@ def test_ls_says_what_is_wrong(tree: SmallTree, arguments: tuple[str, ...], said
     assert run.out == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("ls", ""), ("ls", "-n", " "), ("ls", "-t", ""), ("ls", "dump", ""), ("graphs", "--find", "")],
+)
+def test_an_empty_text_names_nothing(tree: SmallTree, arguments: tuple[str, ...]) -> None:
+    run = tool(*arguments, cwd=tree.root.parent, code=2)
+    assert "an empty text names nothing" in run.err
+    assert run.out == ""
+
+
 def test_ls_names_the_closest(tree: SmallTree) -> None:
     assert "hint: closest: middle/Mul" in ls(tree, "midle/Mul", code=2).err
     assert "hint: closest: Mul" in ls(tree, "-t", "Mull", code=2).err
@@ -228,9 +240,11 @@ def test_ls_dump(tree: SmallTree) -> None:
 
 def test_ls_dump_tells_of_files_that_are_none_and_of_no_dump(tree: SmallTree) -> None:
     (tree.leaf / "notes.txt").write_text("x")
-    assert "1 files more are no dump files: notes.txt" in ls(tree, "dump").out
+    assert "1 file more is no dump file: notes.txt" in ls(tree, "dump").out
+    (tree.leaf / "more.txt").write_text("x")
+    assert "2 files more are no dump files, the first: more.txt" in ls(tree, "dump").out
     shutil.rmtree(tree.dump_path)
-    assert "no dump file in" in ls(tree, "dump", code=2).err
+    assert "no dump file in precision_data/npu/debug_0/dump" in ls(tree, "dump", code=2).err
 
 
 def test_names_that_hold_control_characters_are_shown_harmless(tree: SmallTree) -> None:
@@ -242,11 +256,18 @@ def test_names_that_hold_control_characters_are_shown_harmless(tree: SmallTree) 
     assert "\x1b" not in graphs(tree, "--find", "evil").out
 
 
-def test_ls_without_any_graph(tmp_path: Path) -> None:
-    run = tool("ls", cwd=tmp_path, code=2)
-    assert "no graph" in run.err
-    assert "copy the graph files" in run.err
-    assert [path.name for path in tmp_path.iterdir()] == [".tmp"]
+@pytest.mark.parametrize("arguments", [("ls",), ("ls", "dump"), ("ni", "x"), ("graphs",)])
+def test_without_data_the_folder_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    run = tool("--data", "mistyped", *arguments, cwd=tmp_path, code=2)
+    assert "mistyped: no such data folder" in run.err
+    (tmp_path / "file").write_text("x")
+    run = tool("--data", "file", *arguments, cwd=tmp_path, code=2)
+    assert "file: a file where the data folder should be" in run.err
+    (tmp_path / "empty").mkdir()
+    run = tool("--data", "empty", *arguments, cwd=tmp_path, code=2)
+    assert "in empty/npu/debug_*/" in run.err
+    assert "hint: " in run.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp", "empty", "file"]
 
 
 def test_ls_changes_no_data(tree: SmallTree) -> None:
@@ -289,7 +310,7 @@ def test_graphs_find(tree: SmallTree) -> None:
     document = as_json(graphs(tree, "--find", "*mul", "--json"))
     assert document["files"][0]["ops"] == [{"name": "middle/Mul", "type": "Mul"}]
     run = graphs(tree, "--find", "midle/Mul", code=2)
-    assert "no op 'midle/Mul' in 1 graph files" in run.err
+    assert "no op 'midle/Mul' in 1 graph file\n" in run.err
     assert "closest: middle/Mul" in run.err
 
 
@@ -340,6 +361,62 @@ def test_graphs_says_what_is_wrong(tree: SmallTree, arguments: tuple[str, ...], 
 
 
 def test_graphs_without_any(tmp_path: Path) -> None:
+    (tmp_path / "precision_data").mkdir()
     run = tool("graphs", cwd=tmp_path, code=2)
-    assert "no graph file" in run.err
+    assert "no graph: no ge_proto_*_Build.txt in precision_data/npu/debug_*/graph, nor in the working folder" in run.err
     assert "DUMP_GE_GRAPH" in run.err
+
+
+def test_what_is_only_named_like_a_dump_file_does_not_count(tree: SmallTree) -> None:
+    """Neither in the list nor in what a graph explains."""
+    (tree.leaf / "Add.folder.7.0.1772443800000097").mkdir()
+    os.mkfifo(tree.leaf / "Add.pipe.8.0.1772443800000098")
+    (tree.leaf / "Add.link.9.0.1772443800000099").symlink_to("nowhere")
+    run = ls(tree, "dump")
+    assert run.out.count("no file") == 4
+    assert re.search(r"(?m)^4 of 4 dump files, .*; named like one, but no file: 3$", run.out)
+    assert "4 of 4 dumped ops (100%)" in graphs(tree).out
+    run = tool("vc", cwd=tree.root.parent)
+    assert "it names 4 of 4 dumped ops" in run.text
+    assert "but a folder, a pipe or a dangling link: 3, the first Add.folder.7" in run.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a", "b"), "more than one name: a, b"),
+        (("dump", "a", "-n", "b"), "more than one name: a, b"),
+        (("a", "b", "c"), "unrecognized arguments: c"),
+    ],
+)
+def test_ls_takes_one_name(tree: SmallTree, arguments: tuple[str, ...], said: str) -> None:
+    assert said in ls(tree, *arguments, code=2).err
+    assert re.search(r"usage: ls .*\[dump\] \[NAME\]\n", ls(tree, "-h").out, re.DOTALL)
+
+
+def test_a_pass_that_no_op_has_hints_at_its_option(tree: SmallTree) -> None:
+    fused = graph_op("first/Add", "Add", pass_names=["qqq"])
+    tree.graph.write_text(text_graph([fused]))
+    run = ls(tree, "-f", "NOSUCH", code=2)
+    assert "no op with the pass 'NOSUCH' among 1 op of debug_0" in run.err
+    assert "`ls` without -f lists all ops" in run.err
+
+
+def test_a_graph_that_cannot_be_read_is_told_of_before_an_error(tree: SmallTree) -> None:
+    shutil.copytree(tree.root / "npu" / "debug_0", tree.root / "npu" / "debug_1")
+    tree.graph.write_text("graph {\n")
+    for words in (("ls",), ("ls", "NOSUCH"), ("ni", "NOSUCH")):
+        run = tool(*words, cwd=tree.root.parent, code=2 if "NOSUCH" in words else 0)
+        first, *rest = run.err.splitlines()
+        assert first.startswith("note: debug_0: no graph can be used: precision_data/npu/debug_0/graph/"), run
+        assert not rest or rest[0].startswith("error: no op ")
+
+
+def test_a_graph_that_no_command_would_use_cannot_be_chosen(tree: SmallTree) -> None:
+    other = tree.graph.with_name(OTHER_GRAPH)
+    other.write_text(text_graph([graph_op("a")], name="evaluation"))
+    run = graphs(tree, "--use", str(other), code=2)
+    assert "it does not fit: it names 0 of 4 dumped ops of debug_0" in run.err
+    stage = shutil.copy(tree.graph, tree.graph.with_name("ge_proto_00000001_graph_1_PreRunBegin.txt"))
+    assert "another stage of the compiler" in graphs(tree, "--use", str(stage), code=2).err
+    assert not (tree.root / "temp").exists()

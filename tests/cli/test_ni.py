@@ -274,6 +274,7 @@ def test_a_part_that_fits_many(tree: SmallTree, tmp_path: Path) -> None:
         (["pool", "-o", "x"], "-o says where a drawing goes"),
         (["pool", "-s", "0"], "'0' is no whole number of at least 1"),
         (["pool", "-s", "two"], "'two' is no whole number of at least 1"),
+        (["pool", "-s", "101"], "'101' is more than 100 steps"),
         (["pool", "-g", "gone.txt"], "gone.txt: no such graph"),
     ],
 )
@@ -334,6 +335,13 @@ def test_where_it_cannot_be_written(tree: SmallTree, tmp_path: Path) -> None:
 
 
 @needs_dot
+def test_pictures_do_not_go_among_the_dumps(tree: SmallTree, tmp_path: Path) -> None:
+    before = fingerprint(tmp_path / "precision_data")
+    for folder in (tree.leaf, tree.leaf / "new", tree.root / "tf" / "dump"):
+        assert "only read" in tool("ni", "pool", "-s", "1", "-o", folder, cwd=tmp_path, code=2).err
+    assert fingerprint(tmp_path / "precision_data") == before
+
+
 def test_json_names_the_pictures(tree: SmallTree, tmp_path: Path) -> None:
     run = tool("ni", "pool", "-s", "1", "--json", cwd=tmp_path)
     files = json.loads(run.out)["files"]

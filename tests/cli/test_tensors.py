@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from builders import OneOpTree, one_op_tree, write_dump
 from command_line import fingerprint, tool
+from small_tree import chain, small_tree
 
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 
@@ -219,3 +220,101 @@ def test_what_is_wrong_is_said(data: Data, tmp_path: Path, words: list[str], say
     run = tool("--data", data.tree.root, "--work", "w", *words, cwd=tmp_path, code=2)
     assert says in run.err
     assert "hint:" in run.err
+
+
+# --- what is written, and where ---------------------------------------------------------------------------------------
+
+
+def test_saved_texts_of_different_folders_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Two runs with files of one name, and a file of that name elsewhere."""
+    trees = [small_tree(tmp_path / "precision_data", chain(), run=f"debug_{number}") for number in (0, 1)]
+    names = {tree.dumps["middle/Mul"].name for tree in trees}
+    assert len(names) == 1
+    (name,) = names
+    write_dump(trees[1].dumps["middle/Mul"], "middle/Mul", [], [np.zeros(1024, np.float32)])
+    write_dump(tmp_path / "elsewhere" / name, "middle/Mul", [], [np.ones(1024, np.float32)])
+    folder = tmp_path / "precision_data" / "temp" / "decode" / "pt"
+    found: dict[str, float] = {}
+    for what in ("middle/Mul:output:0", f"elsewhere/{name}", "middle/Mul:output:0"):
+        run = tool("pt", what, "-c", "--json", cwd=tmp_path)
+        for path in json.loads(run.out)["saved"]:
+            found[Path(path).name] = np.loadtxt(tmp_path / path).max()
+    of_dumps = {text: top for text, top in found.items() if text.startswith("Mul.")}
+    assert sorted(of_dumps.values()) == [0, 1, 1024]
+    assert of_dumps[f"{name}.output.0.txt"] == 1024  # of debug_0
+    assert {path.name for path in folder.iterdir()} == set(found)
+
+
+def test_saved_tables_of_different_folders_do_not_replace_each_other(tmp_path: Path) -> None:
+    for number, folder in enumerate(("a", "b", "golden")):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "x.npy", np.array([float(number)]))
+    for folder in ("a", "b", "a"):
+        tool("--work", "w", "cp", f"{folder}/x.npy", "golden/x.npy", "-s", cwd=tmp_path)
+    tables = list((tmp_path / "w" / "tensor_compare").iterdir())
+    assert sorted(path.read_text().splitlines()[1] for path in tables) == ["0,0,2,2,1", "0,1,2,1,0.5"]
+
+
+@pytest.mark.parametrize("words", [["pt", "-p"], ["pt", "-l"], ["cp", "-p"]])
+def test_no_more_values_are_shown_than_anybody_reads(data: Data, tmp_path: Path, words: list[str]) -> None:
+    word, option = words
+    place = ("--work", tmp_path, word, "block/add", option)
+    err = tool(*place, "1000000000", cwd=data.cwd, code=2).err
+    assert "1000000000 are too many to show, 10000 is most" in err
+    tool(*place, "10000", "--json", cwd=data.cwd)
+
+
+def test_results_do_not_go_among_the_dumps(data: Data, tmp_path: Path) -> None:
+    root = data.tree.root
+    inside = (data.tree.dump_dir, data.tree.dump_dir / "new", root / "tf" / "dump", root / "overflow" / "dump" / "new")
+    for folder in inside:
+        err = tool("--data", root, "--work", "w", "dc", "block/add", "-o", folder, cwd=tmp_path, code=2).err
+        assert "only read" in err
+    outside = tmp_path / "copy"
+    write_dump(outside / "deep" / "Add.op.1.0.1772443800000000", "op", [], [np.arange(3.0)])
+    for into in ("copy", "copy/deep", "copy/deep/new"):
+        assert "only read" in tool("dc", "copy", "-o", into, cwd=tmp_path, code=2).err
+    assert [path.name for path in outside.rglob("*")] == ["deep", "Add.op.1.0.1772443800000000"]
+    tool("dc", "copy", "-o", "decoded", cwd=tmp_path)
+
+
+# --- one slot of many -------------------------------------------------------------------------------------------------
+
+
+def test_pt_of_an_op_has_its_inputs_in_short_and_one_in_full(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", chain())
+    run = tool("pt", "middle/Mul", "-p", "2", cwd=tmp_path, columns=80)
+    assert re.search(r"(?m)^input:0 +NPU +float32 +\[3\] +5 +7 +6$", run.out)
+    assert re.search(r"(?m)^ +benchmark +float32 +\[3\] +5 +7 +6$", run.out)
+    assert run.out.count("NPU histogram of") == 1
+    assert "NPU histogram of 1024" in run.out
+    full = tool("pt", "middle/Mul", "-i", "0", "-p", "2", cwd=tmp_path, columns=80)
+    assert "NPU histogram of 3 finite values" in full.out
+    assert "1024" not in full.out
+    (npu, golden) = json.loads(tool("pt", "middle/Mul", "-o", "0", "--json", cwd=tmp_path).out)["tensors"]
+    assert (npu["slot"], golden["slot"], npu["figures"]["count"]) == ("output:0", "middle/Mul:0", 1024)
+    dump = tree.dumps["middle/Mul"]
+    assert "NPU histogram" not in tool("pt", dump, "-i", "0", cwd=tmp_path).out
+    assert "name the tensor once" in tool("pt", f"{dump}:input:0", "-o", "0", cwd=tmp_path, code=2).err
+    assert "has no input:7" in tool("pt", "middle/Mul", "-i", "7", cwd=tmp_path, code=2).err
+
+
+def test_pt_shows_every_digit_of_long_integers(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([-(2**63), 2**63 - 1, 2**53 + 1]))
+    run = tool("pt", "a.npy", cwd=tmp_path)
+    assert re.search(rf"(?m)^min +{-(2**63)}$", run.out)
+    assert re.search(rf"(?m)^max +{2**63 - 1}$", run.out)
+    (found,) = json.loads(tool("pt", "a.npy", "--json", cwd=tmp_path).out)["tensors"]
+    assert (found["figures"]["minimum"], found["figures"]["maximum"]) == (-(2**63), 2**63 - 1)
+    assert found["first"] == [-(2**63), 2**63 - 1, 2**53 + 1]
+
+
+def test_dc_keeps_what_has_no_such_layout_as_stored(data: Data, tmp_path: Path) -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    write_dump(tmp_path / "dump" / "Add.flat.1.0.1772443800000000", "flat", [], [values])
+    folder = tmp_path / "dump"
+    (folder / data.tree.dump_path.name).write_bytes(data.tree.dump_path.read_bytes())
+    run = tool("dc", "dump", "-f", "NCHW", "-o", "out", cwd=tmp_path)
+    assert "2 tensors decoded" in run.text
+    assert "1 of them kept as stored, as they have no NCHW" in run.text
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "Add.flat.1.0.1772443800000000.output.0.npy"), values)

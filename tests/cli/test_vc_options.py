@@ -46,9 +46,9 @@ def test_one_op_with_its_worst_elements(tree: SmallTree, tmp_path: Path) -> None
     path = only_result(tmp_path)
     assert path.name.startswith("single_op_result_")
     assert list(by_tensor(path)) == ["middle/Mul:input:0", "middle/Mul:output:0"]
-    assert "2 of 2 tensors of 1 ops compared" in run.text
+    assert "2 of 2 tensors of 1 op," in run.text
     assert "middle/Mul output:0" in run.text
-    assert "1 of 1024 elements differ" in run.text
+    assert "1 of 1,024 elements differ" in run.text
     assert "all 3 elements are equal" in run.text
     assert "absolute [700] 3701 701 3e+03 4.28" in run.text
     with (path.parent / "middle_Mul_output_0_absolute_error_topn.csv").open(newline="") as file:
@@ -56,7 +56,7 @@ def test_one_op_with_its_worst_elements(tree: SmallTree, tmp_path: Path) -> None
             ["Index", "ID", "NPUDump", "GroundTruth", "AbsoluteError", "RelativeError"],
             ["700", "700", "3701", "701", "3000", "4.27960057"],
         ]
-    names = {entry.name for entry in path.parent.iterdir()} - {path.name}
+    names = {entry.name for entry in path.parent.iterdir()} - {path.name, path.with_suffix(".json").name}
     assert names == {
         f"middle_Mul_{slot}_0_{kind}"
         for slot in ("input", "output")
@@ -93,7 +93,7 @@ def test_one_op_of_several_steps_has_files_for_each(tmp_path: Path) -> None:
     assert len(names) == 2
     assert all(name.endswith("_middle_Mul_output_0_absolute_error_topn.csv") for name in names)
     assert names[1].startswith("0_m_7_") or names[0].startswith("0_m_7_")
-    assert run.out.count("all 1024 elements are equal") == 2
+    assert run.out.count("all 1,024 elements are equal") == 2
     assert "summary" not in run.out
 
 
@@ -152,8 +152,52 @@ def test_ops_by_id(tree: SmallTree, tmp_path: Path, option: tuple[str, str]) -> 
     assert [(line[1], line[2]) for line in lines] == [("2", "Add")] * 2 + [("4", "Sub")] * 2
     assert "only 2 of 5 groups of ops were asked for" in run.text
     assert ("no op has the id 99" in run.text) == ("99" in option[1])
-    (read,) = tool(*args(tree, "vcs", "--json"), cwd=tmp_path).results
+    (read,) = tool("vcs", "-f", path, "--json", cwd=tmp_path).results
     assert [row["sequence"] for row in read["rows"]] == [2, 2, 4, 4]
+
+
+@pytest.mark.parametrize("option", [("-s", "2"), ("--range", "2,2,1"), ("--max", "5")])
+def test_the_result_of_a_part_acquits_nobody(tree: SmallTree, tmp_path: Path, option: tuple[str, str]) -> None:
+    """What the part leaves out is what is wrong: element 700 of the op with the id 3."""
+    tool(*args(tree, "vc", *option), cwd=tmp_path)
+    path = only_result(tmp_path)
+    assert path.name.startswith("part_result_")
+    for word in ("ac", "vcs"):
+        run = tool(*args(tree, word, "--fail"), cwd=tmp_path, code=2)
+        assert "no complete result file" in run.err
+    assert tool(*args(tree, "ls", "--json"), cwd=tmp_path).out.count('"cosine": null') == 5
+    read = tool("vcs", "-f", path, cwd=tmp_path)
+    assert "only a part: the ops, or the first elements of each tensor, that were asked for" in read.text
+    assert "No op is below" in read.text
+    (result,) = tool("vcs", "-f", path, "--json", cwd=tmp_path).results
+    (note,) = result["notes"]
+    assert note.startswith("only a part")
+    tool(*args(tree, "vc"), cwd=tmp_path)
+    assert (
+        "middle/Mul is the first op"
+        in tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1).text
+    )
+    tool(*args(tree, "vc", *option), cwd=tmp_path)
+    assert (
+        "middle/Mul is the first op"
+        in tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1).text
+    )
+
+
+def test_a_result_that_is_read_says_what_it_is_of(tree: SmallTree, tmp_path: Path) -> None:
+    fresh = tool(*args(tree, "vc", "--json"), cwd=tmp_path).results[0]
+    assert (fresh["npu"], fresh["graph"]) == (str(tree.leaf), str(tree.graph))
+    read = tool(*args(tree, "vcs", "--json"), cwd=tmp_path).results[0]
+    assert [read[name] for name in ("npu", "benchmark", "graph")] == [
+        fresh[name] for name in ("npu", "benchmark", "graph")
+    ]
+    for word in ("vcs", "ac"):
+        lines = [line.split() for line in tool(*args(tree, word), cwd=tmp_path).out.splitlines()]
+        assert ["NPU", str(tree.leaf)] in lines
+        assert ["benchmark", str(tree.root / "tf" / "dump")] in lines
+        assert ["graph", str(tree.graph)] in lines
+    only_result(tmp_path).with_suffix(".json").unlink()
+    assert "benchmark" not in tool(*args(tree, "vcs"), cwd=tmp_path).out
 
 
 def test_the_columns_that_are_asked_for(tree: SmallTree, tmp_path: Path) -> None:
@@ -201,7 +245,7 @@ def test_which_tensors_belong_together(tree: SmallTree, tmp_path: Path) -> None:
     run = tool(*args(tree, "vc", "--map"), cwd=tmp_path)
     (path,) = tmp_path.rglob("*.csv")
     assert path.name.startswith("mapping_")
-    assert "7 of 7 tensors of 4 ops have a tensor to be compared with" in run.text
+    assert "7 of 7 tensors of 4 ops with a tensor to be compared with" in run.text
     rows = {row["TensorIndex"]: row for row in cells(path) if row["TensorIndex"] != "NaN"}
     assert rows["middle/Mul:output:0"]["NPUDumpPath"] == str(tree.dumps["middle/Mul"])
     assert rows["middle/Mul:output:0"]["GroundTruthPath"] == str(tree.goldens["middle/Mul"])
@@ -239,7 +283,7 @@ def test_own_metrics(tree: SmallTree, tmp_path: Path) -> None:
     y = x.copy()
     x[700] += 3000
     assert float(row["CosineSimilarity"]) == pytest.approx(x @ y / np.sqrt((x @ x) * (y @ y)), abs=5e-7)
-    assert row["CompareFailReason"] == "compare_small: ValueError: too large \x1b[31m"
+    assert row["CompareFailReason"] == "compare_small: ValueError: too large \\x1b[31m"
     fresh = tool(*args(tree, "vc", "--custom", "mine.py", "--json"), cwd=tmp_path).results[0]
     (read,) = tool(*args(tree, "vcs", "--json"), cwd=tmp_path).results
     assert [row["custom"] for row in fresh["rows"]] == [row["custom"] for row in read["rows"]]
@@ -280,7 +324,7 @@ def test_overflow(tmp_path: Path) -> None:
     assert {name: row["OverFlow"] for name, row in rows.items() if row["OverFlow"] != "NaN"} == {
         "first/Add:output:0": "YES"
     }
-    assert "1 of 1 float16 tensors have values of 65504 or more, or Inf, first first/Add:output:0" in run.text
+    assert "1 of 1 float16 tensor with values of 65504 or more, or Inf, first first/Add:output:0" in run.text
     # Fed on to an op as float16 it is seen there too, also without a benchmark.
     write_dump(made.dumps["middle/Mul"], "middle/Mul", [out_tensor(half)], [out_tensor(np.ones(4, np.float16))])
     (result,) = tool("vc", "--overflow_detection", "--json", cwd=tmp_path).results
@@ -381,7 +425,7 @@ def test_a_dangerous_cast_is_found(tmp_path: Path) -> None:
     narrowing(made)
     run = tool("ac", "-c", "--fail", cwd=tmp_path, code=1)
     assert "Dangerous casts" in run.out
-    assert "1 of 1 casts to a narrower type lose values" in run.text
+    assert "1 of 1 cast to a narrower type lost values" in run.text
     reason = "values up to 70000, and the type ends at 65504"
     assert f"trans_Cast_0: float32 → float16: {reason}" in run.text
     assert run.out.index("Dangerous casts") < run.out.index("Graph similarity") < run.out.index("operator ─")
@@ -399,7 +443,7 @@ def test_the_graphs_of_two_runs(tmp_path: Path) -> None:
     run = tool("ac", "-c", cwd=tmp_path)
     # 5 and 4 ops, of which 4 have a partner.
     assert "the graphs of debug_0 and debug_1 are alike to 88.9%" in run.text
-    assert "only debug_0 1 ops: last/Sub" in run.text
+    assert "only debug_0 1 op: last/Sub" in run.text
     found = checks_of(json_of("ac", "--json", cwd=tmp_path))["graph_similarity"]
     assert found["details"][0]["only_left"] == ["last/Sub"]
 
@@ -427,7 +471,7 @@ def test_the_run_that_was_named_is_checked(tmp_path: Path) -> None:
     assert "the type ends at 65504; 1 Inf appear" in run.text
     shutil.rmtree(made.graph.parent)
     text = tool("ac", *named, cwd=tmp_path).text
-    assert text.count("not made: the two runs were compared without a graph") == 2
+    assert text.count("not made: the two sides were compared without a graph") == 2
 
 
 def test_help_names_every_option(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from precision_tool.lib.compare import convert
 from precision_tool.lib.compare.convert import ConvertStoppedError, Decoded, Source, convert_files, find_sources
 from precision_tool.lib.compare.reading import reading_as, reading_of
 from precision_tool.lib.demo.dump_writer import OutTensor, pack, write_statistics
-from precision_tool.lib.formats import blocks
+from precision_tool.lib.formats import blocks, npy
+from precision_tool.lib.formats.files import TEMPORARY
 from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.tensor import Tensor
 
@@ -147,7 +148,7 @@ def test_the_graph_tells_what_the_header_does_not(tmp_path: Path) -> None:
     assert row.note == ""
 
 
-def test_what_cannot_be_converted_is_a_row(tmp_path: Path) -> None:
+def test_what_has_not_the_layout_is_kept_as_stored(tmp_path: Path) -> None:
     one = source(
         tmp_path,
         np.zeros((3, 4), np.float32),
@@ -157,11 +158,58 @@ def test_what_cannot_be_converted_is_a_row(tmp_path: Path) -> None:
         OutTensor(data=np.zeros((1, 2, 2, 3), "c8"), layout="NHWC"),
     )
     rows = decoded(one, "NCHW")
-    assert [bool(row.reason) for row in rows] == [True, True, True, False, False]
-    assert "have no names" in rows[0].reason
+    assert [bool(row.reason) for row in rows] == [False, True, False, False, False]
+    assert [bool(row.kept) for row in rows] == [True, False, True, False, False]
+    assert "have no names" in rows[0].kept
     assert "no numbers" in rows[1].reason
-    assert sorted(os.listdir(tmp_path / "out")) == sorted(os.path.basename(row.path) for row in rows[3:])
-    assert "complex" in decoded(one, "NC1HWC0")[4].reason
+    done = [row for row in rows if not row.reason]
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(os.path.basename(row.path) for row in done)
+    assert [(row.layout, row.shape) for row in done[:3]] == [
+        ("ND", (3, 4)), ("FRACTAL_Z", (4, 1, 16, 16)), ("NCHW", (1, 3, 2, 2)),
+    ]  # fmt: skip
+    assert [np.load(row.path).shape for row in done] == [row.shape for row in done]
+    assert rows[0].path.endswith(".output.0.npy")
+    assert "complex" in decoded(one, "NC1HWC0")[4].kept
+
+
+@pytest.mark.parametrize("name", ["/tmp/x/Conv2D", "../Conv2D", "a\0b", ".."])
+def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str) -> None:
+    one = source(tmp_path, np.zeros(3, np.float32))
+    before = fingerprint(tmp_path)
+    (row,) = convert_files([Source(path=one.path, name=name, folder=str(tmp_path / "out"))], workers=1)
+    assert "no file name" in row.reason
+    assert fingerprint(tmp_path) == before
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    one = source(tmp_path, np.zeros(3, np.float32))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    old, new, others = (folder / name for name in (f"{TEMPORARY}a.part", f"{TEMPORARY}b.part", ".theirs.part"))
+    for path in (old, new, others):
+        path.write_bytes(b"half")
+    for path in (old, others):
+        os.utime(path, (1, 1))
+    (row,) = decoded(one)
+    assert sorted(os.listdir(folder)) == sorted([new.name, others.name, os.path.basename(row.path)])
+
+
+def test_a_signal_that_ends_the_process_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = source(tmp_path, np.zeros(3, np.float32))
+
+    def stop(*_: object) -> None:
+        raise SystemExit(143)
+
+    for name in ("_write_at", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(npy.NpyWriter, name, stop)
+            with pytest.raises(SystemExit):
+                decoded(one)
+        assert os.listdir(tmp_path / "out") == []
+    monkeypatch.setattr(os, "pwrite", stop)  # while the header is written
+    with pytest.raises(SystemExit):
+        npy.NpyWriter(str(tmp_path / "out" / "a.npy"), np.dtype("f4"), (3,))
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_bad_files_are_rows_and_the_others_go_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.compare import cosines
-from precision_tool.lib.compare.cosines import Cosines, output_cosines
+from precision_tool.lib.compare.cosines import Cosines, result_cosines
 from precision_tool.lib.compare.result_csv import read_output_cosines
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.formats import cache_files
@@ -40,7 +40,7 @@ def test_the_lowest_of_the_outputs_and_nan_lowest_of_all(tmp_path: Path) -> None
 def test_of_several_files_the_lowest(tmp_path: Path) -> None:
     first = write_result(tmp_path / "1.csv", ("a:output:0", "0.9"), ("b:output:0", "0.1"), ("c:output:0", "nan"))
     second = write_result(tmp_path / "2.csv", ("a:output:0", "0.8"), ("b:output:0", "nan"), ("c:output:0", "0.1"))
-    found = output_cosines([first, second], CacheFiles())
+    found = result_cosines([first, second], CacheFiles()).whole
     assert found["a"] == 0.8
     assert isnan(found["b"])
     assert isnan(found["c"])
@@ -56,10 +56,10 @@ def test_names_are_found_in_either_spelling() -> None:
 
 def test_what_is_no_result_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError):
-        output_cosines([str(tmp_path / "none.csv")], CacheFiles())
+        result_cosines([str(tmp_path / "none.csv")], CacheFiles())
     bad = write_result(tmp_path / "bad.csv", ("a:output:0", "much"))
     with pytest.raises(FormatError, match="line 2 cannot be read"):
-        output_cosines([bad], CacheFiles())
+        result_cosines([bad], CacheFiles())
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_a_cache_file_serves_only_when_it_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: bytes | None
 ) -> None:
     monkeypatch.setattr(cache_files, "LARGE", 1)
-    monkeypatch.setattr(cache_files, "TICK", 0)
+    monkeypatch.setattr(cache_files, "may_change_unseen", lambda *times: False)
     path = write_result(tmp_path / "r.csv", *[("a:output:0", "0.5"), ("b:output:0", "nan")] * 2000)
     cache = CacheFiles(lambda: [tmp_path / "cache"])
-    first = output_cosines([path], cache)
+    first = result_cosines([path], cache).whole
     if payload is None:
         monkeypatch.setattr(cosines, "read_output_cosines", lambda _: {"read again": 1.0})
     else:
         signature = signature_of(path)
         assert signature is not None
         cache.write(path, signature, cosines._VERSION, payload)
-    again = output_cosines([path], cache)
+    again = result_cosines([path], cache).whole
     assert json.dumps(dict(again)) == json.dumps(dict(first)) == '{"a": 0.5, "b": NaN}'

@@ -364,3 +364,25 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_the_smallest_integer_is_within_its_tolerance(tmp_path: Path, dtype: str) -> None:
+    least = np.iinfo(dtype).min
+    golden = np.array([least, least, 5], dtype)
+    npu = np.array([least, least + 1, 5], dtype)  # off by far less than a tenth
+    detail = compare_elements(saved_pair(tmp_path, npu, golden), atol=0.0, rtol=0.1, shown=3)
+    assert (detail.outside, detail.equal) == (0, 2)
+    assert [one.index for one in detail.worst_relative] == [(1,)]
+
+
+def test_the_worst_relative_error_is_not_lost_to_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "BLOCK", 8)
+    random = np.random.default_rng(3)
+    golden = random.uniform(1, 2, 4000).astype(np.float32)
+    npu = (golden.astype(np.float64) * (1 + 0.1)).astype(np.float32)  # of all the errors are almost the same
+    detail = compare_elements(saved_pair(tmp_path, npu, golden), atol=0.0, rtol=0.0, shown=7)
+    x, y = npu.astype(np.float64), golden.astype(np.float64)
+    relative = np.abs(x - y) / y
+    wanted = np.sort(relative)[:-8:-1]
+    assert [relative[one.index] for one in detail.worst_relative] == wanted.tolist()

@@ -79,3 +79,26 @@ def test_table_of_elements(tmp_path: Path) -> None:
         relative = (np.abs(npu - golden) / np.abs(golden)).reshape(-1)
     for row, one in zip(rows, relative, strict=True):
         assert row[4] == "-" if not np.isfinite(one) else float(row[4]) == pytest.approx(one)
+
+
+@pytest.mark.parametrize(("dtype", "other"), [("float64", "float64"), ("float32", "float64"), ("int64", "int64")])
+def test_every_digit_of_eight_bytes_is_in_the_table(tmp_path: Path, dtype: str, other: str) -> None:
+    values = np.array([1 / 3, 2 / 7, 1e300, -0.1]) if dtype != "int64" else np.array([2**62 + 1, -(2**62) - 1, 7, 0])
+    with np.errstate(over="ignore"):  # 1e300 is Inf in float32
+        npu = values.astype(dtype)
+    golden = np.roll(values, 1).astype(other)
+    np.save(tmp_path / "x.npy", npu)
+    np.save(tmp_path / "y.npy", golden)
+    (x,), (y,) = (tensors_of_file(str(tmp_path / f"{name}.npy")) for name in "xy")
+    write_elements(pair_up(x, y), str(tmp_path / "all.csv"))
+    rows = [line.split(",") for line in (tmp_path / "all.csv").read_text().splitlines()[1:]]
+    for column, expected in ((1, npu), (2, golden)):
+        np.testing.assert_array_equal(np.array([row[column] for row in rows], expected.dtype), expected)
+    if dtype == "float64":
+        assert [float(row[3]) for row in rows] == np.abs(npu - golden).tolist()
+
+
+def test_text_of_complex128_has_every_digit(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([1 / 3 - 2j / 7]))
+    line = text_of(tmp_path, read_npy(str(tmp_path / "a.npy"))).read_text().splitlines()[-1]
+    assert complex(line) == 1 / 3 - 2j / 7

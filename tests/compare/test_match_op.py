@@ -23,6 +23,7 @@ from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 
@@ -196,3 +197,35 @@ def test_new_dumps_are_seen(tree: SmallTree) -> None:
     output = session.pairs_of(found)[-1]
     assert output.npu is not None
     assert output.npu.path == str(path)
+
+
+def test_files_written_anew_are_read_anew(tree: SmallTree) -> None:
+    session = session_of(tree)
+    (found,) = session.find_ops("middle/Mul")
+    before = session.pairs_of(found)[-1]
+    assert isinstance(before.npu, Tensor)
+    assert isinstance(before.golden, Tensor)
+    golden = np.load(tree.goldens["middle/Mul"]).astype(np.float64)
+    np.save(tree.goldens["middle/Mul"], golden)
+    pair = session.pairs_of(found)[-1]
+    assert pair.golden is not None
+    assert pair.golden.dtype == "float64"
+    dump = tree.dumps["middle/Mul"]
+    write_dump(dump, "middle/Mul", [np.zeros(before.npu.shape, "f4")] * 2, [np.zeros(before.npu.shape, "f8")])
+    pair = session.pairs_of(found)[-1]
+    assert pair.npu is not None
+    assert (before.npu.dtype, pair.npu.dtype) == ("float32", "float64")
+
+
+def test_the_other_run_is_read_anew(tmp_path: Path) -> None:
+    nodes = [replace(node, golden=None) for node in chain()]
+    tree = small_tree(tmp_path / "data", nodes)
+    other = small_tree(tmp_path / "data", nodes, run="debug_1")
+    session = session_of(tree)
+    found = session.find_ops("middle/Mul")[0]
+    before = session.pairs_of(found)[-1].golden
+    assert isinstance(before, Tensor)
+    write_dump(other.dumps["middle/Mul"], "middle/Mul", [np.zeros(3, "f4")], [np.zeros(before.shape, "f8")])
+    after = session.pairs_of(found)[-1].golden
+    assert after is not None
+    assert (before.dtype, after.dtype) == ("float32", "float64")

@@ -165,7 +165,19 @@ def test_small_spread_beside_a_large_mean(tmp_path: Path) -> None:
 
 def test_long_integers_are_exact(tmp_path: Path) -> None:
     values = np.array([2**62 + 1, -(2**53) - 1, 3])
-    assert figures_of(saved(tmp_path, values), first=3).first == tuple(values.tolist())
+    figures = figures_of(saved(tmp_path, values), first=3)
+    assert figures.first == tuple(values.tolist())
+    assert (figures.summary.minimum, figures.summary.maximum) == (-(2**53) - 1, 2**62 + 1)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_integers_are_ints(tmp_path: Path, dtype: str) -> None:
+    ends = np.iinfo(dtype)
+    figures = figures_of(saved(tmp_path, np.array([7, ends.min, ends.max], dtype)), bins=3, first=3)
+    found = (figures.summary.minimum, figures.summary.maximum, *figures.first)
+    assert found == (ends.min, ends.max, 7, ends.min, ends.max)
+    assert all(type(one) is int for one in found)
+    assert isnan(figures_of(saved(tmp_path, np.zeros(0, dtype))).summary.minimum)
 
 
 def test_statistics_dump_gives_what_it_has(tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import MODEL, STAMP, graph_op, text_graph, write_dump, write_golden
@@ -15,6 +18,7 @@ from small_tree import SmallTree, chain, small_tree, values
 
 from precision_tool.lib.compare.listing import OpFilter, list_dumps, list_ops
 from precision_tool.lib.demo.graph_writer import graph_file_name
+from precision_tool.lib.discover import catalog
 from precision_tool.lib.discover.catalog import DumpOverview, RunOverview, closest_names
 from precision_tool.lib.discover.names import pattern
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
@@ -93,7 +97,7 @@ def test_without_a_dump_the_graph_with_a_data_source_and_most_ops(tree: SmallTre
     assert (run.number, run.leaf, run.file.path) == (0, None, str(tree.graph))
     assert dict(run.rejected) == {
         str(tree.graph.with_name(OTHER_GRAPH)): "has no data-source op",
-        str(tree.graph.with_name(graph_file_name(11, 3))): "has only 1 ops",
+        str(tree.graph.with_name(graph_file_name(11, 3))): "has only 1 op",
     }
 
 
@@ -255,7 +259,7 @@ def test_patterns(text: str, name: str, fits: bool) -> None:
 
 
 def names_of(session: Session, **wanted: str | float | None) -> list[str]:
-    listings = list_ops(session.run_graphs(), OpFilter(**wanted), session.cosines())  # type: ignore[arg-type]
+    listings = list_ops(session.run_graphs(), OpFilter(**wanted), session.cosines)  # type: ignore[arg-type]
     return [row.op.name for listing in listings for row in listing.rows]
 
 
@@ -279,7 +283,7 @@ def test_numbers_in_execution_order_are_those_of_results(tree: SmallTree) -> Non
     session = session_of(tree.root)
     (analysis,) = session.compare(None, None, None, 0.98, 1)
     in_result = {row.op_name: row.index for row in analysis.rows}
-    (listing,) = list_ops(session.run_graphs(), OpFilter(), session.cosines())
+    (listing,) = list_ops(session.run_graphs(), OpFilter(), session.cosines)
     assert {row.op.name: row.index for row in listing.rows} == in_result
     assert [row.dumped for row in listing.rows] == [False, True, True, True, True]
     assert {row.op.name for row in listing.rows if row.cosine is not None} == {
@@ -321,13 +325,75 @@ def test_a_result_that_cannot_be_read_gives_no_cosines(tree: SmallTree) -> None:
     assert session_of(tree.root).cosines() == {}
 
 
-def test_cosines_are_shown_for_the_run_they_are_of(tree: SmallTree) -> None:
-    other = small_tree(tree.root, chain(), run="debug_1")
-    write_graph(other.graph, ops_named("first/Add", "x", "y", "z"))
+def shown_cosines(session: Session) -> list[int]:
+    """How many ops of each run have a cosine."""
+    listings = list_ops(session.run_graphs(), OpFilter(), session.cosines)
+    return [sum(row.cosine is not None for row in listing.rows) for listing in listings]
+
+
+def source_file(session: Session) -> Path:
+    """What says of what the only result is."""
+    (path,) = session.workspace.root.rglob("result_*.json")
+    return path
+
+
+@pytest.mark.parametrize("compared", [0, 1])
+def test_cosines_are_shown_for_the_run_they_are_of(tree: SmallTree, compared: int) -> None:
+    """Both runs have the same ops."""
+    small_tree(tree.root, chain(), run="debug_1")
     session = session_of(tree.root)
-    first, second = list_ops(session.run_graphs(), OpFilter(), {"first/Add": 0.5, "middle/Mul": 0.25})
-    assert [row.cosine for row in first.rows if row.cosine is not None] == [0.5, 0.25]
-    assert not any(row.cosine is not None for row in second.rows)
+    session.compare(str(tree.root / "npu" / f"debug_{compared}"), str(tree.root / "tf" / "dump"), None, 0.98, 1)
+    session.workspace.notes.clear()
+    expected = [4, 0] if compared == 0 else [0, 4]
+    assert shown_cosines(session) == expected
+    moved = tree.root.with_name("moved")
+    tree.root.rename(moved)
+    assert shown_cosines(session_of(moved)) == expected
+    shutil.copytree(moved, tree.root)
+    assert shown_cosines(session_of(moved)) == shown_cosines(session_of(tree.root)) == expected
+    assert session.workspace.notes == []
+
+
+def test_of_two_runs_with_its_ops_a_result_without_source_is_of_neither(tree: SmallTree) -> None:
+    other = small_tree(tree.root, chain(), run="debug_1")
+    session = session_of(tree.root)
+    session.compare(None, str(tree.root / "tf" / "dump"), None, 0.98, 1)
+    source_file(session).unlink()
+    assert shown_cosines(session) == [0, 0]
+    (note,) = (note for note in session.workspace.notes if "cosines" in note)
+    assert "does not say what it is of, and its ops are those of debug_0 and debug_1" in note
+    assert len(session.cosines()) == 4
+    write_graph(other.graph, ops_named("first/Add", "x", "y", "z"))
+    assert shown_cosines(session) == [4, 0]
+
+
+def test_a_result_of_another_dump_is_of_no_run(tree: SmallTree, tmp_path: Path) -> None:
+    other = small_tree(tmp_path / "other", chain())
+    session = session_of(tree.root)
+    session.compare(str(other.leaf), str(other.root / "tf" / "dump"), str(other.graph), 0.98, 1)
+    assert shown_cosines(session) == [0]
+    assert any(f"the newest result is of another dump, {other.leaf}" in note for note in session.workspace.notes)
+
+
+def test_without_the_dump_a_result_is_of_its_graph(tree: SmallTree) -> None:
+    session = session_of(tree.root)
+    session.compare(None, None, None, 0.98, 1)
+    shutil.rmtree(tree.dump_path)
+    assert shown_cosines(session_of(tree.root)) == [4]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"version": 2}', '{"version": 1}', '{"version": 1, "npu": "x"}', "[" * 30_000,
+             '{"version": 1, "npu": {"path": 3, "from_here": ""}, "golden": {}, "graph": {}}',
+             '{"version": 1, "npu": {"path": "a\\u0000", "from_here": ""}, "golden": {}, "graph": {}}'],
+)  # fmt: skip
+def test_an_odd_source_is_none(tree: SmallTree, text: str) -> None:
+    session = session_of(tree.root)
+    session.compare(None, None, None, 0.98, 1)
+    source_file(session).write_text(text)
+    (analysis,) = session.results(None, 0.98)
+    assert analysis.source is None
+    assert shown_cosines(session) == [4]  # of the only run
 
 
 # --- looking again ----------------------------------------------------------------------------------------------------
@@ -381,6 +447,60 @@ def test_a_dump_that_appears_where_there_was_none(tree: SmallTree) -> None:
     assert session.run_graphs()[0].leaf is not None
 
 
+def test_a_graph_that_changes_while_it_is_read_is_read_again(tree: SmallTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it lies: of a folder beside the dump files nothing is noted before."""
+    beside = tree.leaf / "graph"
+    tree.graph.parent.rename(beside)
+    settled(tree.root.parent)
+    graph = beside / tree.graph.name
+    find = catalog.find_run_graphs
+
+    def find_and_change(*args: Any, **options: Any) -> Any:
+        found = find(*args, **options)
+        write_graph(graph, [*[node.op() for node in chain()], graph_op("fresh")])
+        os.utime(graph, (2, 2))
+        return found
+
+    session = session_of(tree.root)
+    monkeypatch.setattr(catalog, "find_run_graphs", find_and_change)
+    assert len(session.run_graphs()[0].file.ops) == 5
+    monkeypatch.undo()
+    monkeypatch.chdir(tree.root.parent)
+    assert len(session.run_graphs()[0].file.ops) == 6
+
+
+def test_tab_and_a_command_do_not_meet(tree: SmallTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tab completes in a thread: what it reads is not forgotten by `refresh` before it has read it."""
+    session = session_of(tree.root)
+    find = catalog.find_run_graphs
+    reading, forgotten = threading.Event(), threading.Event()
+    forgotten_while_reading = []
+
+    def slowly(*args: Any, **options: Any) -> Any:
+        reading.set()
+        forgotten_while_reading.append(forgotten.wait(0.3))
+        return find(*args, **options)
+
+    monkeypatch.setattr(catalog, "find_run_graphs", slowly)
+    with ThreadPoolExecutor(1) as tab:
+        names = tab.submit(session.op_names)
+        assert reading.wait(10)
+        session.refresh()
+        forgotten.set()
+        assert len(names.result(10)) == 5
+    assert forgotten_while_reading == [False]
+
+
+def test_many_threads_find_the_same(tree: SmallTree) -> None:
+    session = session_of(tree.root)
+    with ThreadPoolExecutor(4) as threads:
+        names = [threads.submit(session.op_names) for _ in range(40)]
+        for _ in range(20):
+            session.refresh()
+            assert len(session.run_graphs()) == 1
+        assert {len(one.result(10)) for one in names} == {5}
+
+
 # --- the graph a user chose -------------------------------------------------------------------------------------------
 
 
@@ -411,6 +531,23 @@ def test_the_choice_moves_with_the_data_folder(tree: SmallTree) -> None:
     assert session_of(moved).run_graphs()[0].file.path == str(moved / other.relative_to(tree.root))
 
 
+def test_a_chosen_graph_that_is_damaged_later_can_be_left(tree: SmallTree) -> None:
+    other = write_graph(tree.graph.with_name(OTHER_GRAPH), [node.op() for node in chain()])
+    session_of(tree.root).use_graph(str(other))
+    other.write_text("graph {\n")
+    session = session_of(tree.root)
+    for use in (session.run_graphs, lambda: session.compare(None, None, None, 0.98, 1)):
+        with pytest.raises(FormatError) as error:
+            use()
+        assert str(other) in error.value.message
+        assert "`graphs --use auto`" in error.value.hint
+    with pytest.raises(FormatError) as error:  # asked for by name, it is not the choice that is in the way
+        session.run_graphs(str(other))
+    assert "auto" not in error.value.hint
+    session.use_graph(None)
+    assert session.run_graphs()[0].file.path == str(tree.graph)
+
+
 def test_a_chosen_graph_of_another_run_does_not_take_this_one(tree: SmallTree) -> None:
     other = small_tree(tree.root, chain(), run="debug_1")
     session = session_of(tree.root)
@@ -437,25 +574,85 @@ def test_a_chosen_graph_of_one_model_leaves_the_others_theirs(tree: SmallTree) -
     assert [run.file.path for run in session.run_graphs()] == [str(tree.graph), str(other)]
 
 
-def test_a_chosen_graph_that_was_not_dumped_can_be_looked_at(tree: SmallTree, tmp_path: Path) -> None:
-    beside = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("eval/a", "eval/b"), name="eval")
+def test_a_graph_that_does_not_fit_the_dump_cannot_be_chosen(tree: SmallTree, tmp_path: Path) -> None:
+    """No command would use it."""
     session = session_of(tree.root)
+    for path in (tree.graph.with_name(OTHER_GRAPH), tmp_path / "else.txt"):
+        write_graph(path, ops_named("first/Add", "eval/b"), name="eval")
+        with pytest.raises(UsageError, match="does not fit: it names 1 of 4 dumped ops of debug_0"):
+            session.use_graph(str(path))
+    stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
+    shutil.copy(tree.graph, stage)
+    with pytest.raises(UsageError, match="another stage of the compiler, which is not what ran"):
+        session.use_graph(str(stage))
+    assert session.chosen_graph() is None
+    half = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("first/Add", "middle/Mul"), name="eval")
+    session.use_graph(str(half))
+    (run,) = session.run_graphs()
+    assert (run.number, run.file.path, run.matched, run.total) == (0, str(half), 2, 4)
+
+
+def test_without_a_dump_any_graph_that_ran_can_be_chosen(tree: SmallTree, tmp_path: Path) -> None:
+    beside = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("eval/a"), name="eval")
+    elsewhere = write_graph(tmp_path / "else.txt", ops_named("x"), name="else")
+    shutil.rmtree(tree.dump_path)
+    session = session_of(tree.root)
+    assert [run.file.path for run in session.run_graphs()] == [str(tree.graph)]
     session.use_graph(str(beside))
     (run,) = session.run_graphs()
     assert (run.number, run.leaf, run.file.path) == (0, None, str(beside))
-    elsewhere = write_graph(tmp_path / "else.txt", ops_named("x"), name="else")
     session.use_graph(str(elsewhere))
+    assert [(run.number, run.file.path) for run in session.run_graphs()] == [(None, str(elsewhere))]
+
+
+def test_a_choice_that_a_later_dump_does_not_fit_is_not_used(tree: SmallTree, tmp_path: Path) -> None:
+    """By no command: `ls` and `vc` have the same rule."""
+    other = write_graph(tmp_path / "else.txt", ops_named("x"), name="else")
+    moved = tree.dump_path.rename(tmp_path / "kept")
+    session = session_of(tree.root)
+    session.use_graph(str(other))
+    moved.rename(tree.dump_path)
     (run,) = session.run_graphs()
-    assert (run.number, run.file.path) == (None, str(elsewhere))
-    # What was dumped is compared by its own graph all the same.
+    assert run.file.path == str(tree.graph)
+    assert dict(run.rejected)[str(other)] == "it was chosen with graphs --use, but names 0 of 4 dumped ops"
     (analysis,) = session.compare(None, None, None, 0.98, 1)
     assert analysis.leaf is not None
     assert analysis.leaf.graph is not None
     assert analysis.leaf.graph.file.path == str(tree.graph)
 
 
+def test_a_damaged_graph_of_a_run_is_told_of(tree: SmallTree, tmp_path: Path) -> None:
+    """And is not passed over for one of another run, or for a worse one, in silence."""
+    shutil.copytree(tree.root / "npu" / "debug_0", tree.root / "npu" / "debug_1")
+    tree.graph.write_text("graph {\n")
+    session = session_of(tree.root)
+    assert [run.number for run in session.run_graphs()] == [1]
+    ((number, model, reason),) = ((one.number, one.model, one.reason) for one in session.missing_graphs())
+    assert (number, model) == (0, MODEL)
+    assert str(tree.graph) in reason
+    (note,) = session.workspace.notes
+    assert note == f"debug_0: {reason}"
+    # One that fits is used, with a word on the one that may have fitted better.
+    better = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("first/Add", "middle/Mul"), name="eval")
+    session = session_of(tree.root)
+    assert [run.number for run in session.run_graphs()] == [0, 1]
+    (note,) = session.workspace.notes
+    assert note.startswith(f"cannot be read: {tree.graph}")
+    assert f"the graph in use, {better}, is only the best of the others" in note
+    (analysis,) = session.compare(None, None, None, 0.98, 1)
+    assert analysis.leaf is not None
+    assert note in analysis.leaf.notes
+    # One that does not fit is not taken: both are named.
+    write_graph(better, ops_named("x"), name="eval")
+    session = session_of(tree.root)
+    (reason,) = (one.reason for one in session.missing_graphs())
+    assert reason.startswith(f"no graph fits the dump: cannot be read: {tree.graph}")
+    assert f"the only graph that can be read, {better}, names 0 of 4 dumped ops" in reason
+
+
 def test_a_chosen_graph_that_is_gone_is_a_note(tree: SmallTree, tmp_path: Path) -> None:
-    other = write_graph(tmp_path / "else.txt", ops_named("x"))
+    other = tmp_path / "else.txt"
+    shutil.copy(tree.graph, other)
     session_of(tree.root).use_graph(str(other))
     other.unlink()
     session = session_of(tree.root)

@@ -275,7 +275,7 @@ def test_of_several_times_the_newest_of_each_device(tmp_path: Path) -> None:
         ("20260303120002", "1", "0"),
     ]
     (note,) = run.notes
-    assert "3 dump folders of earlier times" in note
+    assert "dump folders of earlier times are left out: 3" in note
     assert "20260302093000, 20260302093001" in note
     first = walk.find_run(str(tmp_path / "20260302093000"))
     assert [(leaf.time, leaf.step) for leaf in first.leaves] == [("20260302093000", "0"), ("20260302093000", "5")]
@@ -507,3 +507,33 @@ def test_bare_numbers_without_a_mapping_are_told(tmp_path: Path) -> None:
     (tmp_path / "123456").write_bytes(b"x")
     with pytest.raises(DataNotFoundError, match=r"bare numbers, and no mapping\.csv"):
         walk.find_run(str(tmp_path))
+
+
+@pytest.mark.parametrize("bad", ["/", "\\", "\0"])
+def test_a_name_that_leads_elsewhere_is_no_dump_file(tmp_path: Path, bad: str) -> None:
+    for name in (f"{bad}tmp{bad}Conv2D.op.1.2.1772440200006356", f"Conv2D.a{bad}b.1.2.1772440200006356"):
+        assert names.parse_dump_name(name) is None
+        assert not names.is_dump_file(name)
+    (tmp_path / "12345").write_bytes(b"")
+    (tmp_path / "Add.op.1.2.1772440200006356").write_bytes(b"")
+    (tmp_path / "mapping.csv").write_text(f"12345,..{bad}out{bad}Conv2D.op.1.2.1772440200006356\n")
+    (leaf,) = walk.find_run(str(tmp_path)).leaves
+    assert [os.path.basename(file.path) for file in leaf.files] == ["Add.op.1.2.1772440200006356"]
+    assert ("12345", "not named like a dump file") in leaf.ignored
+
+
+@pytest.mark.parametrize(
+    ("age", "is_whole", "is_sure"),
+    [(0, True, False), (1, True, False), (3, True, True), (0, False, False), (1, False, True)],
+)
+def test_times_of_whole_seconds_are_not_trusted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: int, is_whole: bool, is_sure: bool
+) -> None:
+    """On a file system that keeps no parts of seconds a second change leaves the time as it is."""
+    now = 1_800_000_000_010_000_000
+    monkeypatch.setattr("precision_tool.lib.formats.files.time.time_ns", lambda: now)
+    moment = now - age * 10**9 - (10_000_000 if is_whole else 1)
+    os.utime(tmp_path, ns=(moment, moment))
+    stamps = walk.Stamps()
+    stamps.note(str(tmp_path))
+    assert stamps.are_current() is is_sure

@@ -19,7 +19,7 @@ def run_python(*arguments):
         return subprocess.run(
             [sys.executable, "-B", "-W", "error", *arguments],
             cwd=empty,
-            env={"PYTHONPATH": REPO, "PATH": os.environ.get("PATH", "")},
+            env={"PYTHONPATH": REPO, "PATH": os.environ.get("PATH", ""), "PRECISION_TOOL_SEED": "off"},
             capture_output=True,
             text=True,
             check=False,

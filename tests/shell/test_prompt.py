@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
+import shlex
+import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import cmd2
 import pytest
-from command_line import HANG, TOOL, environment, result_files
+from command_line import HANG, TOOL, environment, result_files, tool
 from small_tree import SmallTree, chain, faulty_chain, small_tree
 
+from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
+from precision_tool.lib.report.console import ReportConsole
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell import prompt as module
+from precision_tool.lib.shell.commands.base import Output, tell_notes
 from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.shell.prompt import KNOBS, Prompt
+from precision_tool.lib.shell.prompt import KNOBS, Prompt, quoted
 from precision_tool.lib.words import WORDS
 
 Open = Callable[[], Prompt]
@@ -28,6 +36,15 @@ Open = Callable[[], Prompt]
 @pytest.fixture
 def tree(tmp_path: Path) -> SmallTree:
     return small_tree(tmp_path / "precision_data", faulty_chain())
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo's data folder, compared once."""
+    root = tmp_path_factory.mktemp("demo") / "precision_data"
+    generate_demo(root)
+    tool("vc", cwd=root.parent)
+    return root
 
 
 @pytest.fixture
@@ -64,7 +81,7 @@ def output(prompt: Prompt, line: str) -> str:
 
 def offered(prompt: Prompt, line: str) -> tuple[str, ...]:
     """What Tab offers at the end of a line."""
-    text = re.split(r"[ |>]", line)[-1]
+    text = re.split(r"[ |>'\"]", line)[-1]
     return prompt.complete(text, line, len(line) - len(text), len(line)).to_strings()
 
 
@@ -184,6 +201,51 @@ def test_what_was_run_is_in_the_log_when_asked_for(tree: SmallTree) -> None:
     assert re.search(r"INFO .*: vc: 0 in \d+\.\d\d s$", log.read_text("utf-8"), re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("set threshold 2", 2), ("set width 5", 2), ("set nosuch 1", 2), ("ls 'x", 2),
+        ("run_script nofile", 2), ("help bogus", 2), ("history 99", 2), ("history /[/", 2),
+        ("history x..y", 2), ("cd /", 2), ("ni", 2), ("vcs -h", 0), ("set limit 4", 0),
+    ],
+)  # fmt: skip
+def test_every_kind_of_failure_has_its_exit_code(open_prompt: Open, line: str, code: int) -> None:
+    prompt = open_prompt()
+    output(prompt, line)
+    assert prompt.failed == code
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("false", 1), ("!false", 1), ("run false", 1), ("!kill -9 $$", 137), ("!true", 0)]
+)
+def test_a_failed_shell_command_counts(tree: SmallTree, line: str, code: int) -> None:
+    piped(f"{line}\necho on\n", tree.root.parent, code=code)
+
+
+def test_lines_that_only_a_shell_understands_are_given_to_it(tree: SmallTree) -> None:
+    run = piped("FOO=bar sh -c 'echo $FOO'\nfor i in 1 2; do echo n$i; done\n", tree.root.parent)
+    assert run.stdout.split() == ["bar", "n1", "n2"]
+
+
+def test_run_on_the_command_line_keeps_words_together(tmp_path: Path) -> None:
+    for name in ("a", "b", "a b"):
+        (tmp_path / name).touch()
+    tool("run", "rm", "a b", cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["a", "b"]
+    tool("run", "rm a; rm b", cwd=tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+    tool("run", "exit 7", cwd=tmp_path, code=7)
+
+
+def test_notes_show_no_escape_sequences(tree: SmallTree) -> None:
+    session = Session(Settings(data=tree.root))
+    session.workspace.notes.append("bad \x1b]0;title\x07 name")
+    err = io.StringIO()
+    tell_notes(session, Output(ReportConsole(), ReportConsole(file=err)))
+    assert "\x1b" not in err.getvalue()
+    assert "\\x1b]0;title\\x07" in err.getvalue()
+
+
 # --- help ----------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +276,18 @@ def test_the_help_is_the_parsers_of_the_command_line(open_prompt: Open) -> None:
                 assert output(prompt, f"help {alias}") == output(prompt, f"help {word.name}")
 
 
+@pytest.mark.parametrize(
+    "word", [word.name for word in WORDS if not word.plain and word.name not in ("data", "demo", "run")]
+)
+def test_the_example_of_every_command_runs(tmp_path: Path, demo: Path, word: str) -> None:
+    """On the demo, as a newcomer would try it."""
+    shutil.copytree(demo, tmp_path / "precision_data")
+    help_ = tool(word, "-h", cwd=tmp_path, columns=300).out
+    (example,) = re.findall(r"^example: (.*)$", help_, re.MULTILINE)
+    for line in example.split("; "):
+        tool(*shlex.split(line), cwd=tmp_path)
+
+
 # --- Tab -----------------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +302,15 @@ def test_tab_completes_commands_options_and_names(open_prompt: Open) -> None:
     assert {node.type for node in chain()} >= set(offered(prompt, "ls -t "))
     assert offered(prompt, "ls -t ")
     assert set(offered(prompt, "help v")) == {"vc", "vcs"}
+
+
+def test_tab_completes_metrics_and_layouts(open_prompt: Open) -> None:
+    prompt = open_prompt()
+    assert offered(prompt, "vc -alg cos") == ("CosineSimilarity",)
+    assert offered(prompt, "vc -alg CosineSimilarity,MaxAbs") == ("CosineSimilarity,MaxAbsoluteError",)
+    assert set(offered(prompt, "vc -alg ")) == {*METRIC_COLUMNS, "all"}
+    assert offered(prompt, "dc x -f nc1") == ("NC1HWC0", "NC1HWC0_C04")
+    assert "FRACTAL_Z" in offered(prompt, "dc x -f ")
 
 
 def test_tab_completes_files(open_prompt: Open, tree: SmallTree) -> None:
@@ -270,3 +353,46 @@ def test_commands_of_cmd2_that_start_editors_or_python_are_gone(open_prompt: Ope
     assert {"vc", "history", "run_script"} <= commands
     assert not commands & {"py", "ipy", "run_pyscript", "edit"}
     assert issubclass(Prompt, cmd2.Cmd)
+
+
+def test_names_that_a_shell_would_not_take_for_names_are_quoted(open_prompt: Open, tmp_path: Path) -> None:
+    prompt = open_prompt()
+    evil = "zzx|touch${IFS}pwned.npy"
+    (tmp_path / evil).touch()
+    completions = prompt.complete("zz", "pt zz", 3, 5)
+    assert completions.to_strings() == (evil,)
+    assert (completions._add_opening_quote, completions._quote_char) == (True, "'")
+    output(prompt, f"pt '{evil}'")
+    assert not (tmp_path / "pwned.npy").exists()
+    assert offered(prompt, "pt 'zz") == (evil,)
+
+
+@pytest.mark.parametrize(("name", "quote"), [("it's", '"'), ('a"b', "'"), ("a>b", "'"), ("a b", "'"), ("a#b", "'")])
+def test_the_quote_fits_the_name(name: str, quote: str) -> None:
+    completions = quoted(cmd2.Completions.from_values([name]), " ")
+    assert completions.to_strings() == (name,)
+    assert (completions._add_opening_quote, completions._quote_char) == (True, quote)
+
+
+@pytest.mark.parametrize("name", ['it\'s "both"', "it's $(x)", "it's `x`", "new\nline", "esc\x1b[31m"])
+def test_names_that_no_quotes_can_hold_are_not_offered(name: str) -> None:
+    assert quoted(cmd2.Completions.from_values([name]), " ").to_strings() == ()
+
+
+def test_plain_names_stay_as_they_are(open_prompt: Open) -> None:
+    completions = open_prompt().complete("mid", "ni mid", 3, 6)
+    assert completions.to_strings() == ("middle/Mul",)
+    assert not completions._add_opening_quote
+
+
+def test_names_are_put_together_once(open_prompt: Open) -> None:
+    prompt = open_prompt()
+    time.sleep(0.2)  # files as new as these may change again without a new time stamp, and are not relied on
+    assert prompt._tensor_names() is prompt._tensor_names()
+
+
+def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
+    for name in ("_raise_keyboard_interrupt", "do__eof", "do_history", "do_shell", "do_help", "tokens_for_completion"):
+        assert callable(getattr(cmd2.Cmd, name))
+    fields = {field.name for field in dataclasses.fields(cmd2.Completions)}
+    assert {"_add_opening_quote", "_quote_char", "items"} <= fields

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import check_golden_text, result_files
 from small_tree import faulty_chain, small_tree
@@ -105,9 +107,38 @@ def test_ctrl_c_stops_a_long_command_and_comes_back(cwd: Path) -> None:
         assert terminal.end() == 0
 
 
+@pytest.mark.parametrize("wait", [0.05, 0.2, 0.4])
+def test_ctrl_c_in_the_first_moment_shows_no_traceback(cwd: Path, wait: float) -> None:
+    """Worker processes are only starting then."""
+    for name in ("x", "y"):  # sparse, and large enough to take seconds
+        np.lib.format.open_memmap(cwd / f"{name}.npy", "w+", np.float32, (500_000_000,)).flush()
+    with Terminal(cwd, lines=50) as terminal:
+        terminal.run("set paging false")
+        terminal.start("cp x.npy y.npy")
+        time.sleep(wait)  # not measured: whenever it comes, the screen must stay clean
+        terminal.type("\x03")
+        terminal.expect("stopped")
+        terminal.ready()
+        assert "Traceback" not in terminal.text
+        assert "threshold" in terminal.run("set threshold")
+
+
+def test_a_second_ctrl_c_in_a_hurry_does_not_leave(cwd: Path) -> None:
+    with Terminal(cwd, lines=50) as terminal:
+        terminal.ready()
+        np.lib.format.open_memmap(cwd / "x.npy", "w+", np.float32, (500_000_000,)).flush()
+        terminal.start("pt x.npy -c")
+        time.sleep(0.3)  # until it has something to stop
+        terminal.type("\x03")
+        terminal.expect("stopped")
+        terminal.type("\x03")
+        assert "threshold" in terminal.run("set threshold")
+
+
 def test_ctrl_c_ends_a_shell_command_not_the_prompt(terminal: Terminal) -> None:
     terminal.type("!echo it; echo has begun; sleep 1000\r")
     terminal.expect("\nhas begun")
+    time.sleep(0.3)  # until sleep itself runs
     terminal.type("\x03")
     terminal.wait(terminal.at_prompt, "prompt after Ctrl+C")
     assert "still here" in terminal.run("echo still here")

@@ -10,9 +10,12 @@ from math import inf, isnan, sqrt
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
+from precision_tool.lib.model.wording import counted
 
 #: Statuses of ops that no device op stands for, or that only pass on what others made.
 _NOT_RUN = frozenset({Status.NO_NPU_DUMP, Status.NO_ORIGINAL_OP, "no result"})
+#: Rows that could not be read and are named, of all that are counted.
+_SHOWN_UNREAD = 5
 #: The smallest error that six digits, all that a result file has, show.
 _PRINTED = 5e-7
 #: An op made its error itself if its output is this many times as far off as its farthest input.
@@ -221,7 +224,21 @@ def find_unreadable(rows: Sequence[ResultRow]) -> list[Finding]:
     if not bad:
         return []
     message = f"tensors or files that could not be read: {len(bad)}; what they hold was not checked"
-    return [Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, message=message, op_name=bad[0].op_name)]
+    facts = [(f"{row.op_name} {row.slot}".rstrip(), row.reason) for row in bad[:_SHOWN_UNREAD]]
+    if len(bad) > _SHOWN_UNREAD:
+        more = counted(len(bad) - _SHOWN_UNREAD, "row")
+        facts.append(("more", f"{more} of the result with the status {Status.UNREADABLE}"))
+    return [
+        Finding(
+            kind=FindingKind.UNREADABLE,
+            grade=Grade.WARNING,
+            message=message,
+            op_name=bad[0].op_name,
+            facts=tuple(
+                ("first" if not number else "", f"{where}: {why}") for number, (where, why) in enumerate(facts)
+            ),
+        )
+    ]
 
 
 def _different_input(op: OpAgreement, unseen: Sequence[OpAgreement], threshold: float) -> Finding:
@@ -230,7 +247,8 @@ def _different_input(op: OpAgreement, unseen: Sequence[OpAgreement], threshold: 
     facts = [("inputs", _cosines(op.inputs))]
     if unseen:
         why = (
-            f"the runs were fed different data or weights, or one of {len(unseen)} ops before it that were not compared"
+            "the runs were fed different data or weights, or one of the ops before it that were not compared "
+            f"({len(unseen)})"
         )
         facts += [("not compared", other.op_name) for other in unseen[-3:]]
     else:
@@ -263,7 +281,7 @@ def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: f
         why = "its true output is zero beside its inputs" if other.is_cancelled else "its error is accumulated"
         facts.append(("passed over", f"{other.op_name}: {why}"))
     if len(passed_over) > 3:
-        facts.append(("passed over", f"and {len(passed_over) - 3} more ops"))
+        facts.append(("passed over", f"and {counted(len(passed_over) - 3, 'more op')}"))
     if op.inputs_agree is None:
         what = "the first op whose output does not agree; no input of it could be compared"
     elif op.inputs_agree is False:

@@ -17,7 +17,8 @@ from precision_tool.lib.checks.agreement import (
 from precision_tool.lib.compare.engine import WorkStoppedError
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_csv import ResultRow
-from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.compare.result_source import ResultSource, source_of
+from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult, Finding
 
@@ -26,7 +27,8 @@ from precision_tool.lib.model.finding import CheckResult, Finding
 class Analysis:
     """A result, its rows judged at a threshold, and what the checks found.
 
-    `leaf` is None for a file read back, `path` is empty for a leaf that gave no rows and thus no file.
+    `leaf` is None for a file read back, of which `source` may be known, and `part` says what is missing, empty if
+    nothing is. `path` is empty for a leaf that gave no rows and thus no file.
     """
 
     path: str
@@ -36,6 +38,8 @@ class Analysis:
     overview: Overview
     findings: Sequence[Finding]
     leaf: LeafResult | None = None
+    source: ResultSource | None = None
+    part: str = ""
 
     @property
     def tensors(self) -> int:
@@ -55,8 +59,16 @@ class Analysis:
         return any("GroundTruthAddress" in row.cells for row in self.rows[:1])
 
 
-def analyse(path: str, rows: Sequence[ResultRow], threshold: float, leaf: LeafResult | None = None) -> Analysis:
-    """Runs the checks over the rows of one result."""
+def analyse(
+    path: str,
+    rows: Sequence[ResultRow],
+    threshold: float,
+    leaf: LeafResult | None = None,
+    *,
+    source: ResultSource | None = None,
+    part: str = "",
+) -> Analysis:
+    """Runs the checks over the rows of one result, compared now (`leaf`) or read back."""
     ops = ops_of(rows, threshold)
     return Analysis(
         path=path,
@@ -66,6 +78,8 @@ def analyse(path: str, rows: Sequence[ResultRow], threshold: float, leaf: LeafRe
         overview=overview(rows, ops, threshold),
         findings=[*find_unreadable(rows), *find_first_fault(ops, threshold)],
         leaf=leaf,
+        source=source_of(leaf) if leaf is not None else source,
+        part=part,
     )
 
 
@@ -78,7 +92,7 @@ class RunCheck:
 
     name: str
     title: str
-    check: Callable[[Sequence[RunGraph]], CheckResult]
+    check: Callable[[Sequence[RunGraph], Sequence[MissingGraph]], CheckResult]
 
 
 #: What `ac` checks beside the comparison, in the order in which it is shown. A new check is a line here.
@@ -88,12 +102,15 @@ RUN_CHECKS = (
 )
 
 
-def check_runs(runs: Sequence[RunGraph]) -> list[CheckResult]:
-    """Makes every check. What one of them cannot read is its result, and no obstacle to the others."""
+def check_runs(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) -> list[CheckResult]:
+    """Makes every check. What one of them cannot read is its result, and no obstacle to the others.
+
+    `missing` are dumped models without a graph: a check says that it did not look at them.
+    """
     results = []
     for one in RUN_CHECKS:
         try:
-            results.append(one.check(runs))
+            results.append(one.check(runs, missing))
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.compare.align import align
-from precision_tool.lib.compare.dumps import DumpIndex
+from precision_tool.lib.compare.dumps import DumpIndex, Missing
 from precision_tool.lib.compare.engine import compare_pairs
-from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.layouts import LayoutError
@@ -17,6 +17,7 @@ from precision_tool.lib.model.comparison import Comparison, Pair, Summary
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import counted
 
 NAME, TITLE = "dangerous_casts", "Dangerous casts"
 #: Bytes of casts' inputs and outputs that are read; `ac` stays quick.
@@ -70,10 +71,14 @@ def narrows(source: str, target: str) -> bool:
     return low < new_low or high > new_high
 
 
-def check_casts(runs: Sequence[RunGraph]) -> CheckResult:
+def check_casts(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) -> CheckResult:
     """The casts of the run under test, judged by their dumped inputs and outputs where there are any."""
-    number = min((run.number for run in runs if run.number is not None), default=None)
+    numbers = [run.number for run in runs if run.number is not None]
+    number = min(numbers + [one.number for one in missing], default=None)
     mine = [run for run in runs if run.number == number]
+    unseen = [f"debug_{one.number} has no graph: {one.reason}" for one in missing if one.number == number]
+    if unseen and not mine:
+        return CheckResult(name=NAME, title=TITLE, skipped="; ".join(unseen))
     ops = [op for run in mine for op in run.file.ops]
     losses = [loss for run in mine for loss in _losses(run)]
     judged = Counter(loss.verdict for loss in losses)
@@ -81,24 +86,26 @@ def check_casts(runs: Sequence[RunGraph]) -> CheckResult:
     where = f"debug_{number}" if number is not None else "the graph"
     casts = sum(op.type == "Cast" for op in ops)
     seen = judged["dangerous"] + judged["harmless"]
-    looked_at = f"the {len(ops)} ops of {where}, {casts} of them casts: " + (
-        f"{len(losses)} narrow a type, the values of {seen} were read before and after" if losses else "none narrows"
+    looked_at = f"{counted(len(ops), 'op')} of {where} with {counted(casts, 'cast')}: " + (
+        f"{len(losses)} to a narrower type, the values of {seen} were read before and after"
+        if losses
+        else "none to a narrower type"
     )
     if dangerous:
-        message = f"{len(dangerous)} of {len(losses)} casts to a narrower type lose values"
+        message = f"{len(dangerous)} of {counted(len(losses), 'cast')} to a narrower type lost values"
     elif judged["suspicious"]:
-        message = f"no cast was seen to lose values; {judged['suspicious']} narrow by their types, and were not read"
+        message = f"no cast was seen to lose values; narrower by their types, but not read: {judged['suspicious']}"
     elif losses:
-        message = f"none of the {len(losses)} casts to a narrower type loses values"
+        message = f"no value was lost in {counted(len(losses), 'cast')} to a narrower type"
     else:
         message = "no op casts to a narrower type"
     finding = Finding(
         kind=FindingKind.DANGEROUS_CASTS,
-        grade=Grade.WARNING if dangerous else Grade.INFO,
+        grade=Grade.WARNING if dangerous or unseen else Grade.INFO,
         message=message,
         op_name=dangerous[0].op_name if dangerous else "",
         op_type=dangerous[0].op_type if dangerous else "",
-        facts=tuple(_facts(losses, dangerous)),
+        facts=(*(("not looked at", reason) for reason in unseen), *_facts(losses, dangerous)),
     )
     return CheckResult(name=NAME, title=TITLE, looked_at=looked_at, finding=finding, details=tuple(losses))
 
@@ -163,6 +170,9 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
     dump = dumps.op(flatten(op.name))
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        damaged = [*dump.errors, *(one.reason for one in (before, after) if isinstance(one, Missing))]
+        if damaged:
+            return f"cannot be read: {damaged[0]}"
         return "its input or its output was not dumped, or only as statistics"
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
         return f"{before.dtype} and {after.dtype} are not both numbers"

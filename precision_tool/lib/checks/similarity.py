@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Edge, GraphFile, Op
+from precision_tool.lib.model.wording import counted
 
 NAME, TITLE = "graph_similarity", "Graph similarity"
 DEFINITION = "share of ops with one of the same name and type in the other graph, ops put in by the compiler by type"
@@ -143,12 +144,14 @@ def _fused_away(left: GraphFile, only_right: set[str]) -> tuple[tuple[str, int],
     return tuple((name, count) for name, count in counts.most_common() if count)
 
 
-def check_similarity(runs: Sequence[RunGraph]) -> CheckResult:
+def check_similarity(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) -> CheckResult:
     """The graphs of debug_0 beside those of debug_1 that are most like them."""
     left, right = ([run for run in runs if run.number == number] for number in (0, 1))
     if not left or not right:
         only = next((f"debug_{number}" for number, found in ((0, left), (1, right)) if found), "")
         reason = f"only {only} has a graph" if only else "neither debug_0 nor debug_1 has a graph that was looked at"
+        unseen = [f"debug_{one.number} has no graph: {one.reason}" for one in missing if one.number in (0, 1)]
+        reason = "; ".join(unseen) or reason
         return CheckResult(name=NAME, title=TITLE, skipped=f"{reason}; it takes the graphs of two NPU runs")
     found = [_closest(run.file, right) for run in left]
     total = sum(one.left_ops + one.right_ops for one in found)
@@ -159,7 +162,7 @@ def check_similarity(runs: Sequence[RunGraph]) -> CheckResult:
         message=f"the graphs of debug_0 and debug_1 are alike to {share:.1%} ({DEFINITION})",
         facts=tuple(fact for one in found for fact in _facts(one)),
     )
-    sizes = "; ".join(f"{one.left_ops} ops with {one.right_ops}" for one in found)
+    sizes = "; ".join(f"{counted(one.left_ops, 'op')} with {one.right_ops:,}" for one in found)
     looked_at = f"types, dtypes, layouts, shapes, inputs and passes of the ops of debug_0 and debug_1: {sizes}"
     return CheckResult(name=NAME, title=TITLE, looked_at=looked_at, finding=finding, details=tuple(found))
 
@@ -173,11 +176,11 @@ def _closest(file: GraphFile, others: Sequence[RunGraph]) -> Similarity:
 def _facts(one: Similarity) -> list[tuple[str, str]]:
     differing = len({found.op_name for found in one.differences})
     facts = [
-        ("in both", f"{one.in_both} ops, of which {differing} differ"),
+        ("in both", f"{counted(one.in_both, 'op')}, different: {differing:,}"),
         ("only debug_0", _named(one.only_left)),
         ("only debug_1", _named(one.only_right)),
     ]
-    facts += [("fused away", f"{name}: {count} ops of debug_1") for name, count in one.fused_away[:_SHOWN]]
+    facts += [("fused away", f"{name}: {counted(count, 'op')} of debug_1") for name, count in one.fused_away[:_SHOWN]]
     inserted = [f"{name} {left} / {right}" for name, left, right in one.inserted]
     if inserted:
         facts.append(("put in", f"by the compiler, in debug_0 / debug_1: {', '.join(inserted)}"))
@@ -194,4 +197,4 @@ def _facts(one: Similarity) -> list[tuple[str, str]]:
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     listed = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{len(names)} ops: {listed}" if names else "none"
+    return f"{counted(len(names), 'op')}: {listed}" if names else "none"

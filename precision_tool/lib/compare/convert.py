@@ -1,7 +1,8 @@
 """Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several processes.
 
 Files are named `{dump name}.{input|output}.{i}.npy`, with the shape in between (`….{1x2x3}.npy`) where the layout was
-converted. A tensor that cannot be decoded is a row with the reason; the others go on.
+converted. A tensor that has not the layout asked for is decoded as stored, one that cannot be decoded is a row with
+the reason; the others go on.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import numpy.typing as npt
 from precision_tool.lib.compare.engine import Progress, cores, process_pool
 from precision_tool.lib.compare.reading import Reading, as_stored, reading_as
 from precision_tool.lib.discover import walk
-from precision_tool.lib.discover.names import dump_name, shortened
+from precision_tool.lib.discover.names import dump_name, is_file_name, shortened
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.formats.data_types import DataType
+from precision_tool.lib.formats.files import PART, TEMPORARY
 from precision_tool.lib.formats.layouts import Box, LayoutError, split_boxes
-from precision_tool.lib.formats.npy import PART, NpyWriter
+from precision_tool.lib.formats.npy import NpyWriter
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.run import DumpFile
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
@@ -60,7 +62,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What became of one tensor, or of a whole file that cannot be read. `reason` says why there is no result."""
+    """What became of one tensor, or of a whole file that cannot be read. `reason` says why there is no result.
+
+    `kept` says why a tensor was not brought to the layout asked for, but decoded as it is stored.
+    """
 
     source: str
     slot: str = ""
@@ -73,6 +78,7 @@ class Decoded:
     shape: tuple[int, ...] = ()
     nbytes: int = 0
     note: str = ""
+    kept: str = ""
     reason: str = ""
 
 
@@ -101,7 +107,7 @@ def result_type(data_type: DataType) -> np.dtype[Any]:
 # --- one tensor -----------------------------------------------------------------------------------------------------
 
 
-def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = ".") -> np.dtype[Any]:
+def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = TEMPORARY) -> np.dtype[Any]:
     """Decodes a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
 
     `prefix` begins the name of the temporary file beside it.
@@ -221,7 +227,7 @@ def convert_files(
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """
     total = sum(source.nbytes for source in sources)
-    prefix = f".dc-{os.getpid()}-{time.time_ns()}-"
+    prefix = f"{TEMPORARY}dc-{os.getpid()}-{time.time_ns()}-"
     rows: list[list[Decoded]] = [[] for _ in sources]
     done = 0
 
@@ -293,6 +299,8 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
     try:
         if source.path.endswith(".npy"):
             raise FormatError(f"{source.path}: is decoded already", "name an NPU dump file")
+        if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
+            raise FormatError(f"{source.path}: {source.name!r} is no file name", "check the mapping.csv beside it")
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:
         return [Decoded(source=source.path, slot=source.slot, reason=error.advice)]
@@ -334,14 +342,15 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
         return replace(row, reason=f"elements of type {tensor.dtype} are no numbers")
+    kept = ""
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
         if reading.stored is not None and data_type.is_complex:
             raise LayoutError(f"complex tensors are not converted to {layout}")
     except LayoutError as error:
-        return replace(row, reason=str(error))
+        reading, kept = as_stored(tensor), str(error)
     shape = reading.shape if reading.stored is None else reading.stored[1]
-    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout else ""
+    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not kept else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
     path = os.path.join(source.folder, stem + suffix)
@@ -364,4 +373,5 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
         shape=shape,
         nbytes=prod(shape) * dtype.itemsize,
         note="; ".join(notes),
+        kept=kept,
     )

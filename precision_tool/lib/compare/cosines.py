@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isnan
 
 from precision_tool.lib.compare.result_csv import read_output_cosines
+from precision_tool.lib.compare.result_source import ResultSource, read_source
+from precision_tool.lib.discover.catalog import RunGraph, where_of
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.formats.cache_files import CacheFiles
 from precision_tool.lib.formats.files import signature_of
 
 #: To be raised with every change of what is kept.
 _VERSION = 1
+#: A run with fewer of the ops of a result than this share is not what the result is of.
+_ENOUGH = 0.5
 
 
 class Cosines(Mapping[str, float]):
@@ -33,14 +39,83 @@ class Cosines(Mapping[str, float]):
         return len(self._values)
 
 
-def output_cosines(paths: Sequence[str], cache: CacheFiles) -> Cosines:
-    """The lowest cosine of the outputs of each op in some result files, NaN lowest of all."""
+@dataclass(frozen=True, slots=True)
+class FileCosines:
+    """The lowest cosine of the outputs of each op in one result file, and what the file is of, if it says so."""
+
+    values: Mapping[str, float]
+    source: ResultSource | None = None
+
+
+@dataclass(frozen=True)
+class ResultCosines:
+    """The cosines of all files of one result; `whole` takes them together, NaN lowest of all."""
+
+    files: tuple[FileCosines, ...]
+    whole: Cosines = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", _together(self.files))
+
+    def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
+        """The cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
+
+        Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
+        """
+        runs = (run, *others)
+        owners = [_owners(one, runs) for one in self.files]
+        mine = [one for one, owning in zip(self.files, owners, strict=True) if owning == [0]]
+        if mine:
+            return (self.whole if len(mine) == len(self.files) else _together(mine)), ""
+        if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
+            return Cosines({}), ""
+        return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
+
+
+def _together(files: Iterable[FileCosines]) -> Cosines:
     lowest: dict[str, float] = {}
-    for path in paths:
-        for name, cosine in _of_file(path, cache).items():
+    for file in files:
+        for name, cosine in file.values.items():
             known = lowest.get(name, cosine)
             lowest[name] = known if isnan(known) or known <= cosine else cosine
     return Cosines(lowest)
+
+
+def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
+    """The places of the runs that a result file may be of."""
+    if file.source is not None:
+        return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
+    if len(runs) == 1:
+        return [0]
+    wanted = set(map(flatten, file.values))
+    shares = [len(wanted & {flatten(op.name) for op in run.file.ops}) for run in runs]
+    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(wanted)]
+
+
+def _is_of(source: ResultSource, run: RunGraph) -> bool:
+    """Whether the dump of the run was compared; without a dump, whether its graph was used."""
+    paths = [leaf.path for leaf in run.leaves] or [run.file.path]
+    compared = source.npu if run.leaves else source.graph
+    return compared in paths or os.path.realpath(compared) in map(os.path.realpath, paths)
+
+
+def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> str:
+    again = "`vc` compares again"
+    for file, owning in zip(files, owners, strict=True):
+        if file.source is not None:
+            return f"no cosines are shown: the newest result is of another dump, {file.source.npu}; {again}"
+        if owning:
+            runs = where_of(sorted(owning, key=lambda run: run.number or 0))
+            return (
+                f"no cosines are shown: the newest result does not say what it is of, and its ops are those of {runs}; "
+                f"{again}"
+            )
+    return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
+
+
+def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
+    """The lowest cosine of the outputs of each op in some result files."""
+    return ResultCosines(tuple(FileCosines(_of_file(path, cache), read_source(path)) for path in paths))
 
 
 def _of_file(path: str, cache: CacheFiles) -> dict[str, float]:

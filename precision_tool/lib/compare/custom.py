@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.arguments import escaped
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.files import user_error
 
@@ -29,6 +30,10 @@ from precision_tool.lib.formats.files import user_error
 MAX_BYTES = 4 << 30
 _PREFIX = "compare_"
 _MAX_TEXT = 200
+#: Of an integer that is no number of any other kind, as many characters are kept.
+_MAX_INTEGER = 80
+#: Larger integers are no counts or sizes: of them the leading digits are enough.
+_MAX_WHOLE = (1 << 64) - 1
 _MODULE = "precision_tool_custom_metrics"
 
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], object]
@@ -120,14 +125,29 @@ def _as_value(value: object) -> float | str:
         value = value.item()
     if isinstance(value, bool):
         return str(value)
-    if isinstance(value, (int, float)):
+    if isinstance(value, int):
+        return value if abs(value) <= _MAX_WHOLE else _large(value)
+    if isinstance(value, float):
         return value
     if isinstance(value, str):
-        text = " ".join(value.split())
-        return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+        return _cut(escaped(" ".join(value.split())), _MAX_TEXT)
     raise TypeError(f"it returned a {type(value).__name__}, not a number or a text")
 
 
+def _large(value: int) -> float | str:
+    """An integer of more digits than anybody reads as a float, else as text."""
+    try:
+        return float(value)
+    except OverflowError:
+        with suppress(ValueError):  # Python writes no more than so many digits
+            return _cut(str(value), _MAX_INTEGER)
+        return _cut(hex(value), _MAX_INTEGER)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _described(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = escaped(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text}"[:_MAX_TEXT] if text else type(error).__name__

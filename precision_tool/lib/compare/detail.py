@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from math import isnan
 
 from precision_tool.lib.compare.elements import Detail, Element
+from precision_tool.lib.compare.exports import digits_of
 from precision_tool.lib.compare.result_csv import atomic_text
-from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.discover.names import file_part, flatten
+from precision_tool.lib.formats import data_types, decode
+from precision_tool.lib.model.comparison import Pair
 
 #: Bytes of a file name; longer ones keep their start and get a hash.
 _LONGEST_NAME = 255
@@ -25,7 +28,8 @@ _SUFFIXES = ("_summary.txt", "_absolute_error_topn.csv", "_relative_error_topn.c
 def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
     """Writes the three files and returns their paths. OutputError when they cannot be written."""
     pair = detail.comparison.pair
-    stem = _short(f"{prefix}{flatten(pair.op_name)}_{pair.slot.replace(':', '_')}")
+    digits = _digits(pair)
+    stem = _short(file_part(f"{prefix}{flatten(pair.op_name)}_{pair.slot.replace(':', '_')}"))
     paths = [os.path.join(folder, stem + suffix) for suffix in _SUFFIXES]
     with atomic_text(paths[0]) as file:
         file.write(_summary(detail))
@@ -33,7 +37,7 @@ def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
         with atomic_text(path) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["Index", _axes(detail.shape), "NPUDump", "GroundTruth", "AbsoluteError", "RelativeError"])
-            writer.writerows(_line(element, detail.shape) for element in elements)
+            writer.writerows(_line(element, detail.shape, digits) for element in elements)
     return paths
 
 
@@ -50,25 +54,31 @@ def _axes(shape: Sequence[int]) -> str:
     return " ".join(f"Dim{axis}" for axis in range(len(shape))) if len(shape) > 1 else "ID"
 
 
-def _line(element: Element, shape: Sequence[int]) -> list[str]:
+def _line(element: Element, shape: Sequence[int], digits: int) -> list[str]:
     flat = 0
     for extent, at in zip(shape, element.index, strict=True):
         flat = flat * extent + at
     numbers = (element.npu, element.golden, element.error, element.relative)
-    return [str(flat), " ".join(map(str, element.index)), *map(_number, numbers[:3]), _relative(numbers[3])]
+    return [
+        str(flat), " ".join(map(str, element.index)), *(_number(value, digits) for value in numbers[:3]),
+        "-" if isnan(numbers[3]) else _number(numbers[3], digits),
+    ]  # fmt: skip
 
 
-def _number(value: float) -> str:
-    return f"{value:.9g}"
+def _number(value: float, digits: int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
-def _relative(value: float) -> str:
-    return "-" if isnan(value) else _number(value)
+def _digits(pair: Pair) -> int:
+    """Digits that tell the numbers compared from each other."""
+    types = [data_types.BY_NAME[side.dtype] for side in (pair.npu, pair.golden) if side is not None]
+    return digits_of(decode.compute_types(types[0], types[-1])[0])
 
 
 def _summary(detail: Detail) -> str:
     pair = detail.comparison.pair
     metrics = detail.comparison.metrics
+    digits = _digits(pair)
     facts = [
         ("TotalCount", str(detail.count)),
         ("NPUDump", pair.npu_names.replace(",", " ")),
@@ -76,7 +86,7 @@ def _summary(detail: Detail) -> str:
         ("Format", _axes(detail.shape)),
         ("Shape", " ".join(map(str, detail.shape))),
         ("EqualCount", str(detail.equal)),
-        ("MaxAbsoluteError", "-" if metrics is None else _number(metrics.max_absolute_error)),
-        ("MaxRelativeError", "-" if metrics is None else _number(metrics.max_relative_error)),
+        ("MaxAbsoluteError", "-" if metrics is None else _number(metrics.max_absolute_error, digits)),
+        ("MaxRelativeError", "-" if metrics is None else _number(metrics.max_relative_error, digits)),
     ]
     return "".join(f"{name}:{' '.join(value.split())}\n" for name, value in facts)

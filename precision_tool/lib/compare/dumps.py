@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol
 
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.files import Signature, signature_of
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_event
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 
@@ -40,6 +41,8 @@ class DumpedOp:
     older: set[str] = field(default_factory=set)
     #: FFTS+ threads that dumped the op; with more than one each file holds a slice.
     threads: int = 1
+    #: What the files were when they were opened, by path.
+    signatures: dict[str, Signature | None] = field(default_factory=dict)
 
 
 class DumpIndex:
@@ -90,6 +93,12 @@ class DumpIndex:
         unclear.errors = [f"{files[0].path}: file names spell several ops like {real_name}, and the file does not tell"]
         return unclear
 
+    def forget_changed(self) -> None:
+        """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
+        for name, known in list(self._ops.items()):
+            if any(signature_of(path) != known.signatures[path] for path in known.paths):
+                del self._ops[name]
+
     def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
         """The tensors of `files`, newest first. A damaged one is not replaced in silence by an older one."""
         newest = files[0].name
@@ -97,6 +106,7 @@ class DumpIndex:
         op.threads = len({file.name.thread_id for file in files})
         for file in files:
             op.paths.append(file.path)
+            op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
             try:
                 dump = open_op_dump(file.path)
             except PrecisionToolError as error:
@@ -125,11 +135,12 @@ class BenchmarkSide(Protocol):
 
 
 class GoldenFiles:
-    """Golden `.npy` files as the benchmark side."""
+    """Golden `.npy` files, or the tensor files of tfdbg, as the benchmark side."""
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
-        self._read = cache(self._open)
+        #: What was opened, and what its file was then.
+        self._opened: dict[tuple[str, int], tuple[Found, str, Signature | None]] = {}
 
     @property
     def root(self) -> str:
@@ -148,16 +159,31 @@ class GoldenFiles:
 
     def output(self, op_name: str, index: int) -> Found:
         """The golden tensor of an op's output."""
-        return self._read(op_name, index)
-
-    def _open(self, op_name: str, index: int) -> Found:
+        known = self._opened.get((op_name, index))
+        if known is not None:
+            return known[0]
         file = self._benchmark.files.get((op_name, index))
         if file is None:
             return Missing(f"the benchmark has no tensor {op_name}:{index}")
-        try:
-            return read_npy(file.path)
-        except PrecisionToolError as error:
-            return Missing(error.advice, damaged=True)
+        signature = signature_of(file.path)  # before it is read: a change meanwhile shows
+        found = _open_golden(file.path)
+        self._opened[op_name, index] = found, file.path, signature
+        return found
+
+    def forget_changed(self) -> None:
+        """Forgets the tensors whose files have changed since they were opened."""
+        for key, (_, path, signature) in list(self._opened.items()):
+            if signature_of(path) != signature:
+                del self._opened[key]
+
+
+def _open_golden(path: str) -> Found:
+    try:
+        return read_npy(path) if path.endswith(".npy") else read_tensor_event(path)
+    except NoNumbersError as error:
+        return Missing(error.message)
+    except PrecisionToolError as error:
+        return Missing(error.advice, damaged=True)
 
 
 class NoBenchmark:

@@ -47,6 +47,7 @@ _LONGEST_AXIS = 1 << 20
 _TOP = 3
 #: float32's rounding of an error and of what it may be: closer to each other than this they are computed in float64.
 _ROUNDING = 1e-6
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 T = TypeVar("T")
@@ -426,7 +427,8 @@ class _Details:
             if biggest == 0:
                 return
             size = self._temporary("size", error)
-            np.abs(y, out=size, casting="unsafe")
+            np.copyto(size, y, casting="unsafe")
+            np.abs(size, out=size)  # not of an integer: its minimum has no positive counterpart
             self._count_outside(error, size, x, y, biggest)
 
             def place(item: int) -> int:
@@ -518,7 +520,10 @@ class _Details:
 
     def _offer_relative(self, error: Floats, size: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]) -> None:
         other = self._temporary("other", error)
-        np.multiply(size, self.found.relative.threshold, out=other)
+        threshold = self.found.relative.threshold
+        if error.dtype == np.float32:  # a little less, for its rounding; what is larger than it holds, it cannot be
+            threshold = min(threshold * (1 - _ROUNDING), _LARGEST_FLOAT32) if threshold < inf else inf
+        np.multiply(size, threshold, out=other)
         worse = error > other
         if self._first.mismatches:
             worse |= (error == inf) & ~np.isfinite(y)
@@ -526,9 +531,13 @@ class _Details:
             return
         worse &= ~(size <= ZERO_BELOW)  # NaN is none
         at = np.flatnonzero(worse)
-        relative = error[at].astype(np.float64) / size[at]
+        x, y, error, size = x[at], y[at], error[at], size[at]
+        if error.dtype == np.float32:
+            x, y = x.astype(np.float64), y.astype(np.float64)
+            error, size = self._errors(x, y, "exact"), np.abs(y)
+        relative = error / size
         np.copyto(relative, inf, where=np.isnan(relative))
-        self.found.relative.offer(relative, x[at], y[at], lambda item: place(int(at[item])))
+        self.found.relative.offer(relative, x, y, lambda item: place(int(at[item])))
 
 
 def _row_sums(table: Floats) -> Floats:

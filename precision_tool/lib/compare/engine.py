@@ -448,12 +448,16 @@ def _custom_values(custom: CustomMetrics, pair: Pair, limit: int) -> CustomValue
     return apply_metrics(custom, *_worker_comparer().arrays(pair, limit))
 
 
+#: What is said of a tensor that memory does not suffice for.
+NO_MEMORY = "not enough memory for this tensor"
+
+
 def failed_row(pair: Pair, error: BaseException) -> Comparison:
     """The row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
         reason = error.advice
     elif isinstance(error, MemoryError):
-        reason = "not enough memory to compare this tensor"
+        reason = NO_MEMORY
     else:
         reason = f"internal error, please report it: {type(error).__name__}: {error}"
     return Comparison(pair=replace(pair, status=Status.UNREADABLE, reason=reason), note=reason)
@@ -586,13 +590,25 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+class _Pool(ProcessPoolExecutor):
+    """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
+
+    def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+        """Hands out a task; this may start a process, which inherits what is blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(*arguments, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that are killed, not waited for, when the block ends with an exception."""
     # fork starts at once and needs no importable main module, but is not safe beside other threads.
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     before = {process.pid for process in multiprocessing.active_children()}
-    pool = ProcessPoolExecutor(
+    pool = _Pool(
         workers, mp_context=multiprocessing.get_context("fork" if can_fork else "spawn"), initializer=_start_worker
     )
     try:
@@ -611,8 +627,11 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker() -> None:
-    # Ctrl+C reaches the whole process group; the parent decides what happens.
+    # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # what the parent does then is not for us
+        signal.signal(ending, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

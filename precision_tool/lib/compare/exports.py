@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
@@ -20,6 +19,7 @@ from precision_tool.lib.compare.reading import Reading
 from precision_tool.lib.compare.result_csv import atomic_text
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.decode import Numbers
+from precision_tool.lib.formats.files import temporary_file
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor
 
@@ -62,15 +62,19 @@ def _write_row_parts(file: TextIO, texts: list[str], column: int, width: int) ->
 
 def _values(tensor: Tensor, reading: Reading, dtype: np.dtype[Any], folder: str) -> Iterator[npt.NDArray[Any]]:
     """The values in order, in blocks: through a file, as blocked layouts are read in another order."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
-        path = os.path.join(temporary, "values.npy")
+    handle, path = temporary_file(folder)
+    os.close(handle)
+    try:
         write_npy(tensor, reading, path)
-        with open(path, "rb") as file:
-            version = np.lib.format.read_magic(file)
-            assert version == (1, 0)
-            np.lib.format.read_array_header_1_0(file)
-            while (block := np.fromfile(file, dtype, _BLOCK)).size:
-                yield block
+        file = open(path, "rb")  # noqa: SIM115  # it is read when its name is gone
+    finally:
+        os.unlink(path)
+    with file:
+        version = np.lib.format.read_magic(file)
+        assert version == (1, 0)
+        np.lib.format.read_array_header_1_0(file)
+        while (block := np.fromfile(file, dtype, _BLOCK)).size:
+            yield block
 
 
 def _texts(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[list[str]]:
@@ -81,10 +85,17 @@ def _texts(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[list[str]]:
         elif kind == "b":
             yield ["1" if value else "0" for value in block.tolist()]
         elif kind == "c":
-            yield [f"({value.real:.9g}{value.imag:+.9g}j)" for value in block.tolist()]
+            digits = digits_of(block.dtype)
+            yield [f"({value.real:.{digits}g}{value.imag:+.{digits}g}j)" for value in block.tolist()]
         else:
-            digits = 17 if block.dtype.itemsize == 8 else 9
+            digits = digits_of(block.dtype)
             yield [f"{value:.{digits}g}" for value in block.tolist()]
+
+
+def digits_of(dtype: np.dtype[Any]) -> int:
+    """Digits from which a number, or each part of a complex one, is read back as it was."""
+    parts = 2 if dtype.kind == "c" else 1
+    return 17 if dtype.itemsize // parts == 8 else 9
 
 
 def write_elements(pair: Pair, path: str, progress: Progress | None = None) -> None:
@@ -95,11 +106,12 @@ def write_elements(pair: Pair, path: str, progress: Progress | None = None) -> N
         for box, x, y, total in elements_of(pair):
             error, relative = _errors(x, y)
             places = product(*([str(at) for at in range(*ends)] for ends in box))
-            number = "" if x.dtype.kind in "iu" else ".9g"
+            digits = f".{digits_of(x.dtype)}g"
+            number = "" if x.dtype.kind in "iu" else digits
             rows = zip(places, x.tolist(), y.tolist(), error.tolist(), relative.tolist(), strict=True)
             file.writelines(
-                f"{' '.join(place)},{npu:{number}},{golden:{number}},{absolute:.9g},"
-                + (f"{share:.9g}\n" if share == share else "-\n")
+                f"{' '.join(place)},{npu:{number}},{golden:{number}},{absolute:{digits}},"
+                + (f"{share:{digits}}\n" if share == share else "-\n")
                 for place, npu, golden, absolute, share in rows
             )
             done += x.nbytes + y.nbytes

@@ -22,6 +22,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.comparison import Comparison, Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +186,10 @@ def match_leaf(
     if choice is not None:
         pairs = list(match_by_graph(dumps, choice.file, side))
         notes += [f"{os.path.basename(choice.file.path)}: {note}" for note in choice.file.notes]
+        if choice.doubt:
+            notes.append(choice.doubt)
         if choice.matched < choice.total:
-            notes.append(f"the graph names {choice.matched} of {choice.total} dumped ops")
+            notes.append(f"the graph names {choice.matched} of {counted(choice.total, 'dumped op')}")
     else:
         pairs = list(match_by_name(dumps, side, other))
     result = LeafResult(
@@ -197,10 +200,21 @@ def match_leaf(
         graph=choice,
         notes=(
             *notes,
-            *(f"{len(leaf.ignored)} files are no dump files: {name}: {why}" for name, why in leaf.ignored[:1]),
+            *_ignored_notes(leaf),
         ),
     )
     return pairs, result
+
+
+def _ignored_notes(leaf: DumpLeaf) -> list[str]:
+    """How many files of the leaf are no dump files, or no files at all, with the first of them."""
+    count = len(leaf.ignored)
+    is_no = "file is no dump file" if count == 1 else "files are no dump files, the first"
+    notes = [f"{count:,} {is_no}: {name}: {why}" for name, why in leaf.ignored[:1]]
+    odd = [os.path.basename(file.path) for file in leaf.files if not file.is_file]
+    if odd:
+        notes.append(f"named like dump files, but a folder, a pipe or a dangling link: {len(odd)}, the first {odd[0]}")
+    return notes
 
 
 def _chosen(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
@@ -211,7 +225,7 @@ def _chosen(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> t
         pairs = selected.pairs
         notes += selected.notes
     if options.limit:
-        notes.append(f"only the first {options.limit} elements of each tensor are compared")
+        notes.append(f"only the first {counted(options.limit, 'element')} of each tensor are compared")
     return pairs, replace(result, choice=options.choice, notes=tuple(notes))
 
 
@@ -221,7 +235,7 @@ def _custom_notes(rows: Sequence[Comparison]) -> list[str]:
     failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
     first = {name: (where, why) for name, where, why in reversed(failed)}
     return [
-        f"{name} failed for {count} of {asked} tensors, first {first[name][0]}: {first[name][1]}"
+        f"{name} failed for {count} of {counted(asked, 'tensor')}, first {first[name][0]}: {first[name][1]}"
         for name, count in Counter(name for name, _, _ in failed).items()
     ]
 

@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
+from stat import S_ISREG
 
 from precision_tool.lib.compare.match import groups_of
-from precision_tool.lib.discover.catalog import RunFolder, RunGraph, closest_hint, every_op
+from precision_tool.lib.discover.catalog import RunFolder, RunGraph, closest_hint, every_op, where_of
 from precision_tool.lib.discover.names import flatten, pattern
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
+from precision_tool.lib.model.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +52,18 @@ class OpListing:
     total: int
 
 
-def list_ops(runs: Sequence[RunGraph], wanted: OpFilter, cosines: Mapping[str, float]) -> tuple[OpListing, ...]:
+def list_ops(
+    runs: Sequence[RunGraph], wanted: OpFilter, cosines_of: Callable[[RunGraph], Mapping[str, float]]
+) -> tuple[OpListing, ...]:
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
 
-    `cosines` are those of the newest result; it is of one run, so only the graph with most of its ops shows them.
+    `cosines_of` gives the cosines of a run by the names of its ops.
     """
     fits = _op_test(wanted)
-    compared = _compared_run(runs, cosines)
     listings = []
-    for position, run in enumerate(runs):
+    for run in runs:
         dumped = {file.name.op_name for file in run.leaf.files} if run.leaf is not None else set()
-        shown: Mapping[str, float] = cosines if position == compared else {}
+        shown = cosines_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = _indices(run) if ops else {}
         rows = [
@@ -110,14 +113,6 @@ def _op_test(wanted: OpFilter) -> Callable[[Op], str | None]:
     return test
 
 
-def _compared_run(runs: Sequence[RunGraph], cosines: Mapping[str, float]) -> int:
-    """Which graph the newest result is of: the first of those that have most of its ops."""
-    if len(runs) < 2 or not cosines:
-        return 0
-    known = [sum(op.name in cosines for graph in run.file.graphs for op in graph.ops) for run in runs]
-    return known.index(max(known))
-
-
 def _indices(run: RunGraph) -> dict[int, int]:
     """The number of each op (by id) as results number ops: those made from the same originals share one."""
     return {id(op): index for index, group in enumerate(groups_of(run.file)) for op in group.ops}
@@ -138,10 +133,10 @@ def _check_each(runs: Sequence[RunGraph], wanted: OpFilter) -> None:
         known = list(dict.fromkeys(value for _, _, op in every_op(runs) for value in values_of(op) if value))
         if not any(map(fits, known)):
             count = sum(1 for _ in every_op(runs))
-            files = ", ".join(dict.fromkeys(os.path.basename(run.file.path) for run in runs))
+            option = "-f" if what == "pass" else f"-{what[0]}"
             raise DataNotFoundError(
-                f"no op with the {what} {text!r} among {count} ops of {files}",
-                closest_hint(text, known, f"ls without -{what[0]} lists all ops" if known else f"no op has a {what}"),
+                f"no op with the {what} {text!r} among {counted(count, 'op')} of {where_of(runs)}",
+                closest_hint(text, known, f"`ls` without {option} lists all ops" if known else f"no op has a {what}"),
             )
 
 
@@ -150,7 +145,7 @@ def _check_each(runs: Sequence[RunGraph], wanted: OpFilter) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpRow:
-    """A dump file that fits. `size` is None for a file that cannot be looked at."""
+    """A dump file that fits. `size` is None for what is no file that can be read."""
 
     file: DumpFile
     size: int | None
@@ -158,7 +153,10 @@ class DumpRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpListing:
-    """The dump files of one leaf that fit, in the order in which they were written, of how many."""
+    """The dump files of one leaf that fit, in the order in which they were written, of how many.
+
+    What is only named like one, a folder or a link to nothing, is a row, and does not count.
+    """
 
     run: int
     leaf: DumpLeaf
@@ -166,14 +164,20 @@ class DumpListing:
     total: int
 
 
-def list_dumps(folders: Sequence[RunFolder], name: str | None, op_type: str | None) -> tuple[DumpListing, ...]:
-    """The dump files of each leaf of each run that fit. DataNotFoundError without any, and for what none fits."""
+def list_dumps(
+    folders: Sequence[RunFolder], name: str | None, op_type: str | None, root: str = ""
+) -> tuple[DumpListing, ...]:
+    """The dump files of each leaf of each run that fit. DataNotFoundError without any, and for what none fits.
+
+    `root` is the data folder, for the message.
+    """
     leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
     files = [file for _, leaf in leaves for file in leaf.files]
     if not files:
         looked_in = ", ".join(os.path.join(os.path.dirname(folder.graph_folder), "dump") for folder in folders)
         raise DataNotFoundError(
-            f"no dump file in {looked_in or 'npu/debug_*/dump'}", "collect dump data on the NPU (enable_dump) first"
+            f"no dump file in {looked_in or os.path.join(root, 'npu', 'debug_*', 'dump')}",
+            "collect dump data on the NPU (enable_dump) first",
         )
     for what, text, known in (
         ("name", name, [file.name.op_name for file in files]),
@@ -181,7 +185,7 @@ def list_dumps(folders: Sequence[RunFolder], name: str | None, op_type: str | No
     ):
         if text is not None and not any(map(pattern(text), known)):
             raise DataNotFoundError(
-                f"no dump file of an op with the {what} {text!r} among {len(files)} files",
+                f"no dump file of an op with the {what} {text!r} among {counted(len(files), 'file')}",
                 closest_hint(text, list(dict.fromkeys(known)), "`ls dump` lists all dump files"),
             )
     name_fits, type_fits = (pattern(text or "") for text in (name, op_type))
@@ -194,7 +198,7 @@ def list_dumps(folders: Sequence[RunFolder], name: str | None, op_type: str | No
                 for file in sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
                 if name_fits(file.name.op_name) and type_fits(file.name.op_type)
             ),
-            total=len(leaf.files),
+            total=sum(file.is_file for file in leaf.files),
         )
         for number, leaf in leaves
     )
@@ -202,9 +206,10 @@ def list_dumps(folders: Sequence[RunFolder], name: str | None, op_type: str | No
 
 def _size(path: str) -> int | None:
     try:
-        return os.path.getsize(path)
+        stat = os.stat(path)
     except OSError:
         return None
+    return stat.st_size if S_ISREG(stat.st_mode) else None
 
 
 def is_below(cosine: float | None, threshold: float) -> bool | None:

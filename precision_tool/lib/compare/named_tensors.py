@@ -9,12 +9,14 @@ from math import prod
 
 from precision_tool.lib.compare.align import SizeMismatchError, align
 from precision_tool.lib.compare.convert import slots_of
+from precision_tool.lib.compare.engine import NO_MEMORY
 from precision_tool.lib.compare.reading import Reading, reading_of
 from precision_tool.lib.compare.statistics import TensorFigures, figures_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.formats.tfdbg_event import looks_like_event
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
 
@@ -65,7 +67,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
     """The tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
     dump = open_op_dump(path)
     found = []
-    is_single = _is_npy(path)
+    is_single = _has_one(path)
     for name, tensor in slots_of(dump):
         if slot not in ("", name):
             continue
@@ -77,9 +79,11 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
     return found
 
 
-def _is_npy(path: str) -> bool:
+def _has_one(path: str) -> bool:
+    """Whether it is of a kind that holds one tensor and no slots."""
     with open(path, "rb") as file:
-        return file.read(6) == b"\x93NUMPY"
+        head = file.read(16)
+    return head.startswith(b"\x93NUMPY") or looks_like_event(head)
 
 
 def tensors_of_pair(
@@ -127,6 +131,8 @@ def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
         return View(named=named, figures=figures_of(named.tensor, plan, bins=bins, first=first))
     except PrecisionToolError as error:
         return View(named=named, reason=error.advice)
+    except MemoryError:
+        return View(named=named, reason=NO_MEMORY)
 
 
 def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:

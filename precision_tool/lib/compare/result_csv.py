@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -17,7 +16,7 @@ from typing import TextIO
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import user_error
+from precision_tool.lib.formats.files import temporary_file, user_error
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
@@ -247,7 +246,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
     name = ""
     try:
         os.makedirs(folder, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+        handle, name = temporary_file(folder)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             yield file
             file.flush()
@@ -257,7 +256,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
         _remove(name)
         raise OutputError(
             f"{path}: cannot be written ({error.strerror or error})",
-            "free some space or name another folder with --work",
+            "free some space or name another folder: with -o where the command has it, else with --work",
         ) from error
     except BaseException:
         _remove(name)
@@ -619,6 +618,8 @@ def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
     if os.path.isfile(folder):
         return [folder]
+    if not os.path.exists(folder):
+        raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
     found: dict[str, list[str]] = {}
     for below, _, names in os.walk(folder):
         results = [name for name in names if _is_result(name)]

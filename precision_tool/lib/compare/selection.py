@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from precision_tool.lib.compare.match import groups_of
 from precision_tool.lib.discover.catalog import RunGraph, find_ops
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.wording import counted
 
 #: Of many names or numbers, as many are listed in a message.
 _LISTED = 10
@@ -19,7 +20,10 @@ _RANGE = re.compile(r"(?P<start>[0-9]{0,9}),(?P<end>[0-9]{0,9}|-1),(?P<step>[0-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRange:
-    """Every `step`-th id from `start` to `end` (-1: the last one); `end` itself is always in it."""
+    """Every `step`-th id from `start` to `end` (-1: the last one); `end` itself is always in it.
+
+    Ids begin with 0, as `ls` shows them; a start that is not given is 1, as the vendor's tool has it.
+    """
 
     start: int = 1
     end: int = -1
@@ -29,12 +33,12 @@ class OpRange:
         """The test for an id of a graph whose largest id is `last`. UsageError for numbers outside it."""
         end = last if self.end == -1 else self.end
         for name, value, least, most in (
-            ("start", self.start, 1, last), ("end", end, self.start, last), ("step", self.step, 1, max(last - 1, 1))
+            ("start", self.start, 0, last), ("end", end, self.start, last), ("step", self.step, 1, max(last - 1, 1))
         ):  # fmt: skip
             if not least <= value <= most:
                 raise UsageError(
                     f"--range: {name} {value} is not within {least} to {most}",
-                    f"the ids of this graph's ops end with {last}; give START,END,STEP, an END of -1 is the last one",
+                    f"the ids of this graph's ops are 0 to {last}; give START,END,STEP, an END of -1 is the last one",
                 )
         return lambda number: number == end or (self.start <= number < end and (number - self.start) % self.step == 0)
 
@@ -130,8 +134,18 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
         absent = [str(number) for number in selection.ids if number not in known]
         if absent:
             notes.append(f"no op has the id {_listed(absent)}")
-    notes.append(f"only {len(indices)} of {len(groups)} groups of ops were asked for")
+    notes.append(f"only {len(indices)} of {counted(len(groups), 'group')} of ops were asked for")
+    notes += _nothing_to_compare(chosen)
     return Selected(chosen, notes)
+
+
+def _nothing_to_compare(chosen: Sequence[Pair]) -> list[str]:
+    """Why, op by op, if none of the ops that were asked for has a tensor to be compared."""
+    if any(pair.status == Status.COMPARED for pair in chosen):
+        return []
+    reasons = {f"{pair.sequence}: {pair.op_name}": pair.reason for pair in reversed(chosen)}
+    told = [f"{where}: {reason}" for where, reason in reversed(reasons.items())]
+    return [f"nothing of what was asked for can be compared: {_listed(told, '; ')}"]
 
 
 def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
@@ -176,6 +190,6 @@ def _slots(op_name: str, pairs: Sequence[Pair], selection: OpNames) -> list[Pair
     return [pair for pair in pairs if pair.slot in wanted]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], between: str = ", ") -> str:
     more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return between.join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

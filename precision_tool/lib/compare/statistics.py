@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
 
 import numpy as np
@@ -32,7 +32,7 @@ class TensorFigures:
 
     The parts of complex numbers count apart, as two real numbers, in `summary` and `histogram`. `histogram` counts
     the finite values in equal bins over [minimum, maximum], the last one closed; a constant is all in the first.
-    `first` holds the first values in logical (C) order, integers exact.
+    `first` holds the first values in logical (C) order. Of an integer type they, minimum and maximum are exact ints.
     """
 
     summary: Summary
@@ -49,7 +49,7 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
     if isinstance(tensor, TensorStatistics):
         return TensorFigures(summary=summary_of_statistics(tensor))
     with open_reader(tensor, plan) as reader:
-        stream = _Stream(reader)
+        stream = _Stream(reader, is_integer=data_types.BY_NAME[tensor.dtype].is_integer)
         sums = SideSums()
         size = 0
         for block in stream.blocks():
@@ -67,8 +67,12 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
                 if bins:
                     counts += _histogram(finite, sums.minimum, sums.maximum, bins)
         values = first_values(reader, tensor, first)
+    summary = summarize(sums, size, deviation, deviation_squares)
+    if stream.extremes is not None:
+        values = tuple(map(int, values))  # type: ignore[arg-type]  # no complex numbers
+        summary = replace(summary, minimum=stream.extremes[0], maximum=stream.extremes[1])
     return TensorFigures(
-        summary=summarize(sums, size, deviation, deviation_squares),
+        summary=summary,
         histogram=tuple(counts.tolist()),
         first=values,
     )
@@ -122,6 +126,9 @@ class _Stream:
     """The values of a tensor in float64 blocks, as often as asked for; small ones are read and decoded once."""
 
     reader: TensorReader
+    is_integer: bool
+    #: The smallest and the largest integer read so far; float64 would round those of 64 bits.
+    extremes: tuple[int, int] | None = None
     _scratch: Scratch = field(default_factory=Scratch)
     _kept: list[Doubles] = field(default_factory=list)
 
@@ -131,10 +138,16 @@ class _Stream:
             yield from self._kept
             return
         for numbers in self._numbers():
+            if self.is_integer:
+                self._widen(int(numbers.min()), int(numbers.max()))
             block: Doubles = numbers.astype(np.float64)
             if self.reader.size <= _KEEP:
                 self._kept.append(block)
             yield block
+
+    def _widen(self, low: int, high: int) -> None:
+        known = self.extremes or (low, high)
+        self.extremes = min(known[0], low), max(known[1], high)
 
     def _numbers(self) -> Iterator[Numbers]:
         reader = self.reader

@@ -125,7 +125,7 @@ def _check_options(ops: int | None, size: int | None, bytes_total: int | None, g
         if value is not None and value < 1:
             raise UsageError(f"{name} must be at least 1, not {value}")
     if size is not None and bytes_total is not None:
-        raise UsageError("size and bytes both set the size of the tensors", "Give one of them.")
+        raise UsageError("size and bytes both set the size of the tensors", "give one of them")
 
 
 # ---- sizes -------------------------------------------------------------------------------------------------
@@ -405,8 +405,8 @@ def _check_folder(root: Path) -> None:
     if not root.exists():
         return
     if not root.is_dir():
-        raise UsageError(f"{root} is not a folder", "Name a folder for the demo.")
-    hint = "Choose a new or empty folder, or remove this one yourself."
+        raise UsageError(f"{root} is not a folder", "name a folder for the demo")
+    hint = "choose a new or empty folder, or remove this one yourself"
     if {entry.name for entry in root.iterdir()} <= {_WORK}:
         return
     marker = root / MARKER
@@ -448,7 +448,7 @@ def _check_space(root: Path, needed: int) -> None:
     if needed > free:
         raise OutputError(
             f"the demo needs {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB left",
-            "Make room, choose another folder or a smaller demo.",
+            "make room, choose another folder or a smaller demo",
         )
 
 
@@ -463,11 +463,11 @@ def _write_errors(root: Path) -> Iterator[None]:
         where = error.filename or root
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutputError(
-                f"no space left to write the demo to {root}", "Make room or choose another folder."
+                f"no space left to write the demo to {root}", "make room or choose another folder"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise OutputError(f"no permission to write {where}", "Choose a folder you may write to.") from error
-        raise OutputError(f"cannot write {where}: {error.strerror}", "Choose another folder.") from error
+            raise OutputError(f"no permission to write {where}", "choose a folder you may write to") from error
+        raise OutputError(f"cannot write {where}: {error.strerror}", "choose another folder") from error
 
 
 def _write_truth(path: Path, truth: DemoTruth) -> None:

@@ -79,7 +79,7 @@ FAULTS: dict[str, Fault] = {
 def fault_by_name(name: str) -> Fault:
     """The fault; UsageError if there is none of that name."""
     if name not in FAULTS:
-        raise UsageError(f'no fault is called "{name}"', f"Choose one of {', '.join(FAULTS)}.")
+        raise UsageError(f'no fault is called "{name}"', f"choose one of {', '.join(FAULTS)}.")
     return FAULTS[name]
 
 

@@ -19,7 +19,9 @@ from precision_tool.lib.discover.graphs import (
     find_graph,
     find_graph_files,
     is_named_by,
+    is_what_ran,
     load_choice,
+    load_chosen,
 )
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.walk import STATUS_OP_TYPE, list_folders
@@ -27,6 +29,8 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.tfdbg import runs as tfdbg
 from precision_tool.lib.workspace import Workspace
 
 #: Names that an error lists.
@@ -56,6 +60,33 @@ class RunGraph:
     total: int = 0
     #: The other candidates, each with what spoke against it.
     rejected: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: What cannot be read and may fit better; empty as a rule.
+    doubt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingGraph:
+    """A dumped model, or a run that was not dumped, whose graph there is not, and why."""
+
+    number: int
+    #: Empty for a run without a dump.
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGraphs:
+    """The graphs that were found, and what has none."""
+
+    runs: tuple[RunGraph, ...]
+    missing: tuple[MissingGraph, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of graphs that cannot be used, a sentence each."""
+        several = len({one.model for one in self.missing}) > 1
+        lost = [f"debug_{one.number}{f' ({one.model})' * several}: {one.reason}" for one in self.missing]
+        return (*lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +115,20 @@ def find_run_graphs(
     folders: Sequence[RunFolder],
     store: GraphStore,
     *,
+    root: str = "",
     graph: str | None = None,
     chosen: str | None = None,
     extra_folders: Sequence[str] = (),
-) -> tuple[RunGraph, ...]:
-    """The graph of every dumped model of every run; of a run without a dump the graph with most ops.
+) -> RunGraphs:
+    """The graph of every dumped model of every run of the data folder `root`; of a run without a dump the largest.
 
     `graph` (a file, or a folder to choose from) overrides what would be found, `chosen` is preferred to it where it
     fits. Raises DataNotFoundError when there is no graph at all.
     """
     if graph is not None:
-        return _named_graphs(folders, store, graph)
+        return RunGraphs(runs=_named_graphs(folders, store, graph))
     found: list[RunGraph] = []
+    missing: list[MissingGraph] = []
     refused: list[PrecisionToolError] = []
     for folder in folders:
         models = _models(folder.run)
@@ -104,6 +137,7 @@ def find_run_graphs(
                 choice = find_graph(leaves[0], None, extra_folders, store=store, chosen=chosen, models=models)
             except DataNotFoundError as error:
                 refused.append(error)
+                missing.append(MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.message))
                 continue
             found.append(_run_graph(folder.number, leaves, choice))
         paths = [] if models else find_graph_files([folder.graph_folder])
@@ -112,10 +146,13 @@ def find_run_graphs(
                 choice = choose_without_dump(paths, store)
             except DataNotFoundError as error:
                 refused.append(error)
+                missing.append(MissingGraph(number=folder.number, model="", reason=error.message))
                 continue
             found.append(_run_graph(folder.number, (), choice))
     if chosen is not None and not any(_is_same(run.file.path, chosen) for run in found):
-        return _with_chosen(found, folders, store, chosen)
+        place = _place_without_dump(chosen, folders)
+        if place is not None:
+            return RunGraphs(runs=_with_chosen(found, place, store, chosen), missing=tuple(missing))
     if not found:
         paths = find_graph_files((), extra_folders)
         if not paths:
@@ -123,23 +160,67 @@ def find_run_graphs(
                 refused[0]
                 if refused
                 else DataNotFoundError(
-                    "no graph: no ge_proto_*_Build.txt in npu/debug_*/graph, nor in the working folder",
-                    "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
+                    f"no graph: no ge_proto_*_Build.txt in {os.path.join(root, 'npu', 'debug_*', 'graph')}, "
+                    "nor in the working folder",
+                    "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
                 )
             )
         found.append(_run_graph(None, (), choose_without_dump(paths, store)))
-    return tuple(found)
+    return RunGraphs(runs=tuple(found), missing=tuple(missing))
 
 
-def _with_chosen(
-    found: Sequence[RunGraph], folders: Sequence[RunFolder], store: GraphStore, chosen: str
-) -> tuple[RunGraph, ...]:
-    """The graphs, with one that was chosen but was not dumped in the place of those of the run it lies beside."""
-    number = next((one.number for one in folders if _is_below(chosen, os.path.dirname(one.graph_folder))), None)
-    reason = f"{CHOSEN}; the dump holds no op of it" if folders else CHOSEN
-    choice = GraphChoice(file=store.load(chosen), reason=reason, matched=0, total=0)
-    others = [] if number is None else [run for run in found if run.number != number]
-    return tuple(sorted((*others, _run_graph(number, (), choice)), key=lambda run: run.number or 0))
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a graph stands without a dump: the run it lies beside, None for one that lies elsewhere."""
+
+    number: int | None
+
+
+def _place_without_dump(path: str, folders: Sequence[RunFolder]) -> _Place | None:
+    """The place of a graph whose run has no dump that it would have to fit; None if there is such a dump."""
+    beside = _beside(path, folders)
+    if any(_models(folder.run) for folder in beside or folders):
+        return None
+    return _Place(beside[0].number if beside else None)
+
+
+def _beside(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
+    """The run whose folder a graph lies in."""
+    return [folder for folder in folders if _is_below(path, os.path.dirname(folder.graph_folder))]
+
+
+def _with_chosen(found: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
+    """The graphs, with one that was chosen, and for which there is no dump, in the place of its run's."""
+    choice = GraphChoice(file=store.load(chosen), reason=CHOSEN, matched=0, total=0)
+    others = [] if place.number is None else [run for run in found if run.number != place.number]
+    return tuple(sorted((*others, _run_graph(place.number, (), choice)), key=lambda run: run.number or 0))
+
+
+def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> None:
+    """Whether a graph can be chosen: UsageError with figures for one that commands would not use.
+
+    Raises the reader's errors for a file that is no graph.
+    """
+    store.load(path)
+    if not is_what_ran(path):
+        raise UsageError(
+            f"{path}: a graph of another stage of the compiler, which is not what ran",
+            "choose one whose name ends with _Build.txt: `graphs` lists them; `ls -g FILE` looks into any",
+        )
+    if _place_without_dump(path, folders) is not None:
+        return
+    figures = []
+    for folder in _beside(path, folders) or folders:
+        models = _models(folder.run)
+        for leaves in models.values():
+            if not isinstance(load_chosen(path, leaves[0], models, store), str):
+                return
+            share = load_choice(path, leaves[0], CHOSEN, store)
+            figures.append(f"{share.matched} of {counted(share.total, 'dumped op')} of debug_{folder.number}")
+    raise UsageError(
+        f"{path}: it does not fit: it names {', '.join(dict.fromkeys(figures))}",
+        f"choose one that names at least {ENOUGH:.0%} of them, as `graphs` shows; `ls -g FILE` looks into any",
+    )
 
 
 def _is_same(path: str, other: str) -> bool:
@@ -167,6 +248,7 @@ def _run_graph(
         matched=choice.matched,
         total=choice.total,
         rejected=choice.rejected,
+        doubt=choice.doubt,
     )
 
 
@@ -180,7 +262,7 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
         raise DataNotFoundError(f"no graph: no ge_proto_*_Build.txt in {graph}", "name another folder, or a file")
     if not is_folder:
         store.load(graph)  # whatever is wrong with it is said, dump or not
-    beside = [folder for folder in folders if _is_below(graph, os.path.dirname(folder.graph_folder))]
+    beside = _beside(graph, folders)
     found = []
     for folder in beside or folders:
         for leaves in _models(folder.run).values():
@@ -233,11 +315,17 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
         more = len(different) - _LISTED
         listed = ", ".join(different[:_LISTED]) + (f" and {more} more" if more > 0 else "")
         raise UsageError(f"{name!r} fits {len(different)} ops: {listed}", "give more of the name")
-    files = list(dict.fromkeys(run.file.path for run in runs))
     known = list(dict.fromkeys(op.name for _, _, op in every_op(runs)))
     raise DataNotFoundError(
-        f"no op {name!r} among {len(known)} ops of {', '.join(files)}", closest_hint(name, known, "`ls` lists the ops")
+        f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",
+        closest_hint(name, known, "`ls` lists the ops"),
     )
+
+
+def where_of(runs: Iterable[RunGraph]) -> str:
+    """The runs, or files, that ops were looked for in, for a message: `debug_0 and debug_1`."""
+    places = dict.fromkeys(run.file.path if run.number is None else f"debug_{run.number}" for run in runs)
+    return " and ".join(filter(None, (", ".join([*places][:-1]), *[*places][-1:])))
 
 
 def every_op(runs: Iterable[RunGraph]) -> Iterable[tuple[RunGraph, Graph, Op]]:
@@ -321,6 +409,8 @@ class DataOverview:
     #: Build graphs that lie in the working folder, where GE leaves them.
     graphs_here: int = 0
     benchmark_tensors: int = 0
+    #: The runs of tfdbg that hold these tensors, if there are no files of them.
+    benchmark_runs: int = 0
     #: Overflow status files (Opdebug) below overflow/dump.
     overflow_files: int = 0
     #: The newest result file, empty if there is none.
@@ -336,6 +426,9 @@ class DataOverview:
 
 def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     """Counts what lies in the data folder. Nothing is opened; what cannot be listed counts as nothing."""
+    golden = _names_below(str(space.tf_dump_dir))
+    tensors = sum(name.endswith(".npy") and names.parse_golden_name(name) is not None for name in golden)
+    runs = [] if tensors else [tfdbg.files_of_run(run) for run in tfdbg.find_runs(str(space.tf_debug_dir))]
     return DataOverview(
         root=str(space.root),
         exists=space.root.is_dir(),
@@ -348,10 +441,8 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
             for number in space.debug_numbers()
         ),
         graphs_here=sum(map(names.is_build_graph, _names_here())),
-        benchmark_tensors=sum(
-            name.endswith(".npy") and names.parse_golden_name(name) is not None
-            for name in _names_below(str(space.tf_dump_dir))
-        ),
+        benchmark_tensors=tensors or len({(dump.op, dump.slot) for run in runs for dump in run.tensors}),
+        benchmark_runs=len(runs),
         overflow_files=sum(
             name.startswith(f"{STATUS_OP_TYPE}.") for name in _names_below(str(space.overflow_dump_dir))
         ),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from precision_tool.lib.errors import OutputError
+from precision_tool.lib.formats.files import temporary_file
 from precision_tool.lib.workspace import Workspace
 
 FILE_NAME = "graph_choice.json"
@@ -53,14 +53,16 @@ def write(choice: Choice, workspace: Workspace) -> None:
     folder = workspace.output_dir()
     name = ""
     try:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+        handle, name = temporary_file(str(folder))
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump({"graph": path}, file)
         os.replace(name, folder / FILE_NAME)
-    except (OSError, UnicodeEncodeError) as error:
+    except BaseException as error:
         if name:
             with contextlib.suppress(OSError):
                 os.unlink(name)
+        if not isinstance(error, (OSError, UnicodeEncodeError)):
+            raise
         raise OutputError(
             f"{folder / FILE_NAME}: the choice of the graph cannot be remembered ({error})",
             "name the graph with -g each time, or another folder with --work",

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from precision_tool.lib.discover import names
 from precision_tool.lib.discover.catalog import RunFolder, RunGraph, closest_hint
-from precision_tool.lib.discover.graphs import find_graph_files
+from precision_tool.lib.discover.graphs import dumped_ops, find_graph_files
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.ge_graph import skim_ops
 from precision_tool.lib.formats.graph_cache import GraphStore
+from precision_tool.lib.model.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,8 @@ def search(
         unread = [one for one in found if one.error]
         but = f"; {len(unread)} of them cannot be read: {unread[0].error}" if unread else ""
         raise DataNotFoundError(
-            f"no op {word!r} in {len(found)} graph files{but}", closest_hint(word, known, "`graphs` lists the files")
+            f"no op {word!r} in {counted(len(found), 'graph file')}{but}",
+            closest_hint(word, known, "`graphs` lists the files"),
         )
     return tuple(found)
 
@@ -193,7 +195,7 @@ def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequen
             if folder.run is not None and number in (folder.number, None)
             for leaf in folder.run.leaves
         )
-    dumped = {file.name.op_name for leaf in leaves for file in leaf.files}
+    dumped = {name for leaf in leaves for name in dumped_ops(leaf)}
     if not dumped:
         return 0, 0
     known = {names.flatten(name) for name, _ in skim_ops(path)}

@@ -15,6 +15,7 @@ from precision_tool.lib.formats.ge_graph import GraphSkim
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import counted
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
@@ -32,6 +33,8 @@ class GraphChoice:
     matched: int
     total: int
     rejected: tuple[tuple[str, str], ...] = ()
+    #: What cannot be read and may fit better; empty as a rule.
+    doubt: str = ""
 
 
 def find_graph_files(
@@ -81,10 +84,15 @@ def graph_folders(dump_path: str) -> list[str]:
     return []
 
 
+def dumped_ops(leaf: DumpLeaf) -> set[str]:
+    """The flattened names of the ops of which there are dump files."""
+    return {dump.name.op_name for dump in leaf.files if dump.is_file}
+
+
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
     """How many of the dumped ops the graph names."""
     known = {names.flatten(op.name) for op in file.ops}
-    return sum(op_name in known for op_name in {dump.name.op_name for dump in leaf.files})
+    return len(dumped_ops(leaf) & known)
 
 
 def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
@@ -119,7 +127,7 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
 def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
     """A graph that somebody chose by name, with its share of the dump."""
     file = of_model(store.load(path), leaf)
-    total = len({dump.name.op_name for dump in leaf.files})
+    total = len(dumped_ops(leaf))
     return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
 
 
@@ -168,18 +176,21 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g"
         )
     by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
+    # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
+    unread = [] if by_name else list(rejected)
     pool = by_name or skims
     with_source = [skim for skim in pool if skim.data_source_types]
     candidates = with_source or pool
     best: tuple[int, GraphSkim, GraphFile] | None = None
     for skim in sorted(candidates, key=lambda skim: -skim.op_count):
         if best is not None and best[0] >= skim.op_count:
-            rejected.append((skim.path, f"has only {skim.op_count} ops"))
+            rejected.append((skim.path, f"has only {counted(skim.op_count, 'op')}"))
             continue
         try:
             file = of_model(store.load(skim.path), leaf)
         except PrecisionToolError as error:
-            rejected.append((skim.path, error.message))
+            unread.append((skim.path, error.message))
+            rejected.append(unread[-1])
             continue
         count = matched_ops(file, leaf)
         if best is None or count > best[0]:
@@ -188,10 +199,10 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             best = (count, skim, file)
         else:
             rejected.append((skim.path, f"names only {count} of the dumped ops"))
-    total = len({dump.name.op_name for dump in leaf.files})
+    total = len(dumped_ops(leaf))
     if best is None:
         raise DataNotFoundError(
-            f"no graph can be used: {rejected[0][1]}", "copy the graph files again, or name one with -g"
+            f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
         )
     matched, skim, file = best
     for other in skims:
@@ -199,17 +210,39 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             why = "has another graph name" if by_name and other not in by_name else "has no data-source op"
             rejected.append((other.path, why))
     if matched < ENOUGH * total and not by_name:
+        what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
+        hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
+        told = ""
+        if unread:
+            told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
+            what += " that can be read"
         raise DataNotFoundError(
-            f"none of {len(skims)} graphs fits the dump: the best, {skim.path}, names {matched} of {total} dumped ops",
-            "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g",
+            f"no graph fits the dump: {told}{what}, {skim.path}, names {matched} of {counted(total, 'dumped op')}", hint
         )
     reasons = []
     if by_name:
         reasons.append(f"its name is the dump's model folder {leaf.model_name}")
     if skim.data_source_types:
         reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
-    reasons.append(f"it names {matched} of {total} dumped ops")
-    return GraphChoice(file=file, reason=", ".join(reasons), matched=matched, total=total, rejected=tuple(rejected))
+    reasons.append(f"it names {matched} of {counted(total, 'dumped op')}")
+    return GraphChoice(
+        file=file,
+        reason=", ".join(reasons),
+        matched=matched,
+        total=total,
+        rejected=tuple(rejected),
+        doubt=_doubt(unread, skim.path),
+    )
+
+
+def _told(unread: Sequence[tuple[str, str]]) -> str:
+    """Which files cannot be read and why; their errors name them."""
+    more = len(unread) - 1
+    return f"cannot be read: {unread[0][1]}" + (f" (and {counted(more, 'other graph')})" if more else "")
+
+
+def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:
+    return f"{_told(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
 
 
 def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
@@ -219,6 +252,7 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
     """
     rejected: list[tuple[str, str]] = []
     skims = _skim_all(paths, rejected, store)
+    unread = list(rejected)
     skims.sort(key=lambda skim: (not skim.data_source_types, -skim.op_count))
     for position, skim in enumerate(skims):
         try:
@@ -227,12 +261,14 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
             rejected.append((skim.path, error.message))
             continue
         for other in skims[position + 1 :]:
-            smaller = f"has only {other.op_count} ops"
+            smaller = f"has only {counted(other.op_count, 'op')}"
             without = skim.data_source_types and not other.data_source_types
             rejected.append((other.path, "has no data-source op" if without else smaller))
         source = f"it holds the data source {', '.join(skim.data_source_types)} and " if skim.data_source_types else ""
         reason = f"{source or 'it '}has most ops ({skim.op_count}); there is no dump to fit"
-        return GraphChoice(file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected))
+        return GraphChoice(
+            file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected), doubt=_doubt(unread, skim.path)
+        )
     why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
     raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files of the run to npu/debug_0/graph")
 
@@ -246,17 +282,25 @@ def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
     return False
 
 
-def _load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | str:
-    """The graph a user prefers, as the graph of a leaf, or why it is not one."""
+def is_what_ran(path: str) -> bool:
+    """False for a graph whose name says that it is of an earlier stage of the compiler."""
+    name = os.path.basename(path)
+    return names.is_build_graph(name) or not names.is_graph_file(name)
+
+
+def load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | str:
+    """The graph a user prefers, as the graph of a leaf of one of the run's `models`, or why it is not one."""
+    if not is_what_ran(path):
+        return f"{CHOSEN}, but is of another stage of the compiler"
     if _is_of_other_run(path, leaf):
         return f"{CHOSEN}, but lies beside another run"
     choice = load_choice(path, leaf, CHOSEN, store)
     called = [graph.name for graph in choice.file.graphs[:1]]
-    if is_named_by(called, leaf.model_name):
-        return choice
-    if any(is_named_by(called, model) for model in models):
+    if not is_named_by(called, leaf.model_name) and any(is_named_by(called, model) for model in models):
         return f"{CHOSEN}, but is of another model"
-    return choice if choice.matched else f"{CHOSEN}, but it names no dumped op"
+    if choice.matched < ENOUGH * choice.total:
+        return f"{CHOSEN}, but names {choice.matched} of {counted(choice.total, 'dumped op')}"
+    return choice
 
 
 def find_graph(
@@ -278,7 +322,7 @@ def find_graph(
         return load_choice(graph, leaf, NAMED, store)
     refused: tuple[tuple[str, str], ...] = ()
     if graph is None and chosen is not None:
-        choice = _load_chosen(chosen, leaf, models, store)
+        choice = load_chosen(chosen, leaf, models, store)
         if not isinstance(choice, str):
             return choice
         refused = ((chosen, choice),)

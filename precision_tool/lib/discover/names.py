@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from precision_tool.lib.model.run import DumpName
 
 _DUMP_FILE = re.compile(
-    r"(?P<op_type>[^.]+)\.(?P<op_name>[^.]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
+    r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
     r"\.(?P<timestamp>\d{13,19})"
     r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d+)\.(?P<thread_id>\d+)\.(?P<device_id>\d+))?",
     re.ASCII,
@@ -26,6 +26,8 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Hexadecimal digits of the hash in a shortened name.
 _HASH = 12
 _FLATTEN = str.maketrans("./\\ ", "____")
+#: What no file name may hold: it would lead to another folder, or nowhere.
+_NO_FILE_NAME = re.compile(r"[/\\\0]")
 
 #: Stages of the compiler after which the graph is what ran on the device.
 BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
@@ -83,6 +85,16 @@ def dump_name(name: DumpName) -> str:
     ffts = (name.task_type, name.context_id, name.thread_id, name.device_id)
     numbers = (name.task_id, name.stream_id, name.timestamp, *ffts)
     return ".".join([name.op_type, name.op_name, *(str(number) for number in numbers if number is not None)])
+
+
+def is_file_name(text: str) -> bool:
+    """True for what can be the name of a file, not a way to another folder; names come from files of data too."""
+    return "/" not in text and "\0" not in text and text not in ("", ".", "..")
+
+
+def file_part(text: str) -> str:
+    """A part of a file name of any text: what no file name may hold becomes `_`."""
+    return _NO_FILE_NAME.sub("_", text)
 
 
 def shortened(stem: str, room: int) -> str:

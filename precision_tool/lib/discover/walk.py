@@ -5,23 +5,20 @@ from __future__ import annotations
 import csv
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 
 from precision_tool.lib.discover import names
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.formats.files import user_error
+from precision_tool.lib.formats.files import Signature, may_change_unseen, user_error
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, Run
+from precision_tool.lib.tfdbg import runs as tfdbg
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.
 STATUS_OP_TYPE = "Opdebug"
 _MAX_MAPPING_BYTES = 256 << 20
 _MAX_DEPTH = 24
-
-
-#: A change this soon (ns) after a folder was listed may leave its time stamp as it was.
-_TICK = 50_000_000
 
 
 class Stamps:
@@ -34,8 +31,17 @@ class Stamps:
 
     def note(self, path: str) -> None:
         """Remembers a folder or a file that is about to be read, or that is not there."""
-        stamp = self._seen[path] = _stamp(path)
-        if stamp is not None and abs(time.time_ns() - stamp[0]) < _TICK:
+        self._remember(path, _stamp(path))
+
+    def note_read(self, path: str, signature: Signature) -> None:
+        """Remembers a file as it was when it was read, unless it was noted before that."""
+        if path not in self._seen:
+            size, modified, _, inode, device = signature
+            self._remember(path, (modified, size, inode, device))
+
+    def _remember(self, path: str, stamp: tuple[int, ...] | None) -> None:
+        self._seen[path] = stamp
+        if stamp is not None and may_change_unseen(stamp[0]):
             self._unsure.add(path)
 
     def update(self, other: Stamps) -> None:
@@ -67,10 +73,13 @@ def _stamp(path: str) -> tuple[int, ...] | None:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
 
 
-def list_folders(root: str, stamps: Stamps | None = None) -> Iterator[tuple[str, list[str]]]:
+def list_folders(
+    root: str, stamps: Stamps | None = None, no_files: set[str] | None = None
+) -> Iterator[tuple[str, list[str]]]:
     """Each folder below `root` and the names of its files, sorted; links to folders are followed once.
 
-    `stamps` notes the folders, a moment before they are listed.
+    `stamps` notes the folders, a moment before they are listed. `no_files` gets the paths of what is named like a file
+    and is none.
     """
     seen: set[tuple[int, int]] = set()
     stack = [(root, 0)]
@@ -92,6 +101,8 @@ def list_folders(root: str, stamps: Stamps | None = None) -> Iterator[tuple[str,
                     # A folder in the place of a file is named, so that opening it tells what is wrong.
                     if not is_folder or names.is_data_file(entry.name):
                         files.append(entry.name)
+                        if no_files is not None and not _is_file(entry):
+                            no_files.add(entry.path)
         except OSError as error:
             if folder == root:
                 raise user_error(folder, error) from error
@@ -106,6 +117,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link to itself; what opens it says so
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
         return False
 
 
@@ -130,8 +148,8 @@ def _read_mapping(path: str) -> dict[str, str]:
         raise user_error(path, error) from error
 
 
-def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
-    """The dump files directly in `folder`, None if there are none."""
+def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
+    """The dump files directly in `folder`, None if there are none; `no_files` are paths of what is no file."""
     mapping: dict[str, str] = {}
     ignored: list[tuple[str, str]] = []
     if MAPPING_FILE in file_names:
@@ -159,7 +177,8 @@ def _leaf(folder: str, file_names: list[str]) -> DumpLeaf | None:
         if name.op_type == STATUS_OP_TYPE:
             ignored.append((file_name, "overflow status, not a tensor dump"))
             continue
-        files.append(DumpFile(path=os.path.join(folder, file_name), name=name, statistics=statistics))
+        path = os.path.join(folder, file_name)
+        files.append(DumpFile(path=path, name=name, statistics=statistics, is_file=path not in no_files))
     if not files:
         return None
     where = names.parse_leaf_path(PurePath(folder).parts)
@@ -182,7 +201,9 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     Raises DataNotFoundError when there is no dump file at all. `stamps` notes what is listed.
     """
     root = _check_folder(path, "NPU dump")
-    leaves = [leaf for folder, files in list_folders(root, stamps) if (leaf := _leaf(folder, files)) is not None]
+    no_files: set[str] = set()
+    listed = list_folders(root, stamps, no_files)
+    leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
     if not leaves and any(name.isdigit() for _, file_names in list_folders(root) for name in file_names):
         raise DataNotFoundError(
             f"{path}: files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
@@ -201,7 +222,7 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     notes = []
     if len(kept) < len(leaves):
         notes.append(
-            f"{len(leaves) - len(kept)} dump folders of earlier times are left out ({', '.join(skipped)}); "
+            f"dump folders of earlier times are left out: {len(leaves) - len(kept)} ({', '.join(skipped)}); "
             "name one of them to compare it"
         )
     return Run(root=root, leaves=tuple(sorted(kept, key=_leaf_order)), notes=tuple(notes))
@@ -239,7 +260,10 @@ def find_named(root: str, name: str) -> list[str]:
 
 
 def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
-    """The golden `.npy` files below `path`. Raises DataNotFoundError when there is none. `stamps` notes folders."""
+    """The golden `.npy` files below `path`; if there is none, the tensors of the tfdbg runs there.
+
+    Raises DataNotFoundError when there is neither. `stamps` notes folders.
+    """
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}
     numbered: list[BenchmarkFile] = []
@@ -268,8 +292,11 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 path=os.path.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
             )
     if not files:
+        dumped = _tfdbg_benchmark(root, stamps)
+        if dumped is not None:
+            return dumped
         raise DataNotFoundError(
-            f"{path}: no benchmark tensor (op.index.timestamp.npy) below this folder",
+            f"{path}: no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
             "collect them on CPU or GPU, one .npy a tensor, or name another folder",
         )
     for file in sorted(numbered, key=lambda file: -file.timestamp):
@@ -282,12 +309,37 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
     return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes))
 
 
+def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
+    """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
+    visit = None if stamps is None else stamps.note
+    found = [tfdbg.files_of_run(run, visit) for run in tfdbg.find_runs(root, visit)]
+    dumps = tfdbg.last_of_each(found)
+    if not dumps:
+        return None
+    files: dict[tuple[str, int], BenchmarkFile] = {}
+    for dump in sorted(dumps, key=lambda dump: (dump.time, dump.again, dump.path)):
+        files[dump.flat_op, dump.slot] = BenchmarkFile(
+            path=dump.path, op_name=dump.flat_op, index=dump.slot, timestamp=dump.time
+        )
+    which = found[0].run.name if len(found) == 1 else f"{len(found)} runs, of each tensor the last that has it"
+    notes = [f"the benchmark is read from what tfdbg dumped ({which})"]
+    if len(dumps) > len(files):
+        notes.append(f"older dumps of the same benchmark tensors left out: {len(dumps) - len(files)}")
+    ignored = [row for run in found for row in (*run.unreadable, *run.skipped)]
+    unreadable = [row for run in found for row in run.unreadable]
+    if unreadable:
+        path, reason = unreadable[0]
+        notes.append(f"parts of the tfdbg runs that cannot be read: {len(unreadable)}, the first {path}: {reason}")
+    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes))
+
+
 def has_benchmark_files(path: str) -> bool:
-    """True if the first folder with any files below `path` holds `.npy` files: it is a benchmark, not a dump."""
+    """True if `path` holds a benchmark, not a dump: the first folder with any files below it holds `.npy` files, or
+    it holds run folders of tfdbg."""
     root = _check_folder(path, "benchmark tensors")
     for _, file_names in list_folders(root):
         if any(name.endswith(".npy") and names.parse_golden_name(name) for name in file_names):
             return True
         if any(names.parse_dump_name(name) for name in file_names):
             return False
-    return False
+    return bool(tfdbg.find_runs(root))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from precision_tool import __version__
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.files import LocalFile, Signature, signature_of
+from precision_tool.lib.formats.files import LocalFile, Signature, may_change_unseen, signature_of
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ SUFFIX = ".ptcache"
 MAX_FILES, MAX_BYTES = 64, 512 << 20
 #: Files that were being written this long ago (s) never will be finished.
 _LEFT_BEHIND = 3600
-#: A file that changed this shortly (ns) before it was read may change again without a new time stamp.
-TICK = 50_000_000
 
 
 class OddCacheError(Exception):
@@ -67,7 +65,7 @@ class CacheFiles:
         """Keeps what was worked out from a file, if the file is large and no longer changing."""
         if signature[0] < LARGE or len(payload) > signature[0] or signature != signature_of(path):
             return
-        if time.time_ns() - max(signature[1:3]) < TICK:
+        if may_change_unseen(*signature[1:3]):
             return
         data = framed(payload, signature, version)
         for folder in self.folders():
@@ -119,11 +117,13 @@ def _write(folder: Path, name: str, data: bytes) -> bool:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.replace(part, folder / name)
-    except OSError as error:
-        _log.info("%s: no cache: %s", folder, error)
+    except BaseException as error:
         with suppress(OSError):
             if part:
                 os.unlink(part)
+        if not isinstance(error, OSError):
+            raise
+        _log.info("%s: no cache: %s", folder, error)
         if made:
             with suppress(OSError):
                 folder.rmdir()

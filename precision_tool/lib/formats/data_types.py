@@ -34,6 +34,11 @@ class DataType:
         """True for complex types; they are compared as twice as many real numbers."""
         return self.name.startswith("complex")
 
+    @property
+    def is_integer(self) -> bool:
+        """True for integers of any width; bools are none."""
+        return self.numpy_name.startswith(("int", "uint"))
+
     def byte_size(self, count: int) -> int:
         """Bytes that `count` elements take, packed types rounded up to whole bytes."""
         return (count * self.bits + 7) // 8

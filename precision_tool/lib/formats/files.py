@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import time
+from contextlib import suppress
 from types import TracebackType
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
@@ -10,9 +13,30 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionT
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
 _PIECE = 64 << 20
 
+#: What the names of files that are not complete yet begin and end with.
+TEMPORARY, PART = ".precision_tool-", ".part"
+#: Seconds after which such a file, which grows while somebody writes it, was left by a process that was killed.
+_LEFT_BEHIND = 3600
+#: Folders that were tidied by this process.
+_tidied: set[str] = set()
 
 #: What changes when a file does: size, modification and change time (ns), inode, device.
 Signature = tuple[int, int, int, int, int]
+
+
+#: A change this soon (ns) after another may leave the time of a file as it is.
+_TICK = 50_000_000
+#: As much where times are kept in seconds, or in two of them.
+_COARSE_TICK = 2_000_000_000
+
+
+def may_change_unseen(*times: int) -> bool:
+    """Whether a change now may leave these times (ns since 1970) of a file or folder as they are.
+
+    Times of whole seconds are taken for those of a file system that knows no better ones.
+    """
+    now = time.time_ns()
+    return any(abs(now - moment) < (_TICK if moment % 1_000_000_000 else _COARSE_TICK) for moment in times)
 
 
 def signature_of(path: str) -> Signature | None:
@@ -33,6 +57,27 @@ def user_error(path: str, error: OSError) -> PrecisionToolError:
     if isinstance(error, PermissionError):
         return FormatError(f"{path}: no permission to read it", "ask its owner, or copy it where you may read it")
     return FormatError(f"{path}: cannot be read ({error.strerror or error})", "check the disk or the network mount")
+
+
+def temporary_file(folder: str, prefix: str = TEMPORARY) -> tuple[int, str]:
+    """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
+
+    What killed processes left in the folder is removed. OSError if that cannot be done. `prefix` begins with TEMPORARY.
+    """
+    if folder not in _tidied:  # once is enough, however many files are written
+        _tidied.add(folder)
+        remove_leftovers(folder)
+    return tempfile.mkstemp(dir=folder, prefix=prefix, suffix=PART)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Removes temporary files of ours that nobody has written to for an hour."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
+                with suppress(OSError):
+                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _LEFT_BEHIND:
+                        os.unlink(entry.path)
 
 
 class LocalFile:

@@ -31,7 +31,7 @@ CONTROL_INDEX = -1
 
 Node: TypeAlias = dict[str, list[Any]]
 
-_WANTED = "Give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it."
+_WANTED = "give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it"
 
 
 class _Scalars(Protocol):
@@ -191,11 +191,11 @@ def read_graph_bytes(path: str) -> bytes:
         if file.size > MAX_FILE_SIZE:
             raise FormatError(
                 f"{path}: {file.size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
-                "Dump the graph without weights (DUMP_GE_GRAPH=2).",
+                "dump the graph without weights (DUMP_GE_GRAPH=2)",
             )
         data = file.read_at(0, file.size)
     if not data or data.isspace():
-        raise FormatError(f"{path}: the file is empty", "Dump or copy the graph again.")
+        raise FormatError(f"{path}: the file is empty", "dump or copy the graph again")
     return data
 
 
@@ -218,7 +218,7 @@ def graph_nodes(root: Node, path: str) -> list[Node]:
     if "ir_version" in root or any("node" in node and "op" not in node for node in nodes):
         raise FormatError(
             f"{path}: an ONNX text graph, not a GE graph",
-            "Look for ge_proto_*_Build.txt beside it (ge_onnx_*.pbtxt holds less and is not read).",
+            "look for ge_proto_*_Build.txt beside it (ge_onnx_*.pbtxt holds less and is not read)",
         )
     if not nodes:
         kind = "a TensorFlow graph" if "node" in root else f"fields {', '.join(list(root)[:5]) or 'none'}"

@@ -13,7 +13,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
 
-_HINT = "Convert the graph again: atc --mode=5 --om=ge_proto_*_Build.txt --json=OUT.json"
+_HINT = "convert the graph again: atc --mode=5 --om=ge_proto_*_Build.txt --json=OUT.json"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

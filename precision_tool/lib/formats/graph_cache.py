@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -84,13 +85,18 @@ class _Known:
 
 @dataclass
 class GraphStore:
-    """Reads graph files, each once as long as it does not change."""
+    """Reads graph files, each once as long as it does not change. Threads may share it."""
 
     cache: CacheFiles = field(default_factory=CacheFiles)
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     def load(self, path: str) -> GraphFile:
         """As `load_graph_file`."""
+        with self._lock:
+            return self._load(path)
+
+    def _load(self, path: str) -> GraphFile:
         known = self._entry(path)
         if known is None:
             return load_graph_file(path)  # which says what is wrong
@@ -104,6 +110,10 @@ class GraphStore:
 
     def skim(self, path: str) -> GraphSkim:
         """As `skim_graph_file`."""
+        with self._lock:
+            return self._skim(path)
+
+    def _skim(self, path: str) -> GraphSkim:
         known = self._entry(path)
         if known is None:
             return skim_graph_file(path)
@@ -120,7 +130,13 @@ class GraphStore:
 
     def forget(self) -> None:
         """Drops everything that was read; cache files stay, as they are checked whenever they are read."""
-        self._known.clear()
+        with self._lock:
+            self._known.clear()
+
+    def signature(self, path: str) -> Signature | None:
+        """The signature that a file had when it was read; None for one that was not."""
+        known = self._known.get(path)
+        return None if known is None else known.signature
 
     def _entry(self, path: str) -> _Known | None:
         signature = signature_of(path)

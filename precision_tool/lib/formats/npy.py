@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 import warnings
 from itertools import product
 from math import prod
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, OutputError
 from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.files import TEMPORARY, LocalFile, temporary_file
 from precision_tool.lib.formats.layouts import Box
 from precision_tool.lib.model.tensor import Tensor
 
@@ -25,7 +24,8 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 _HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
 
 
-def _our_name(dtype: np.dtype) -> str | None:
+def our_name(dtype: np.dtype) -> str | None:
+    """What a type of numpy is called here; None for one that is no number."""
     if dtype.kind in "biufc" and dtype.name in data_types.BY_NAME:
         return dtype.name
     if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None and dtype.itemsize == 2:
@@ -57,7 +57,7 @@ def read_npy(path: str) -> Tensor:
             raise FormatError(
                 f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT
             )
-        name = _our_name(dtype)
+        name = our_name(dtype)
         if name is None:
             raise FormatError(f"{path}: elements of type {dtype} are no numbers that can be compared", _HINT)
         tensor = Tensor(
@@ -80,17 +80,13 @@ def read_npy(path: str) -> Tensor:
         return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
 
 
-#: What the temporary files of writers end with.
-PART = ".part"
-
-
 class NpyWriter:
     """A `.npy` file written in boxes of its array, in any order. It appears under its name when it is complete.
 
     Everything that goes wrong with the file is an OutputError.
     """
 
-    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, prefix: str = ".") -> None:
+    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, prefix: str = TEMPORARY) -> None:
         """`prefix` begins the name of the temporary file, which lies beside `path`."""
         self._path, self._dtype = path, dtype
         self._temporary = ""
@@ -102,11 +98,14 @@ class NpyWriter:
         try:
             folder = os.path.dirname(path) or "."
             os.makedirs(folder, exist_ok=True)
-            self._fd, self._temporary = tempfile.mkstemp(dir=folder, prefix=prefix, suffix=PART)
+            self._fd, self._temporary = temporary_file(folder, prefix)
             os.pwrite(self._fd, header.getvalue(), 0)
         except OSError as error:
             self._drop()
             raise self._error(error) from error
+        except BaseException:  # Ctrl+C, or a signal that ends the process
+            self._drop()
+            raise
 
     def write(self, box: Box, within: tuple[int, ...], items: npt.NDArray[Any]) -> None:
         """Writes the items of a box of the array, which for this may be taken to be of the shape `within`."""

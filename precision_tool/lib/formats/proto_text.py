@@ -24,8 +24,8 @@ Message: TypeAlias = dict[str, list[Value]]
 #: Blocks in blocks; GE graphs need about 10, and what decodes a value may recurse this deep without harm.
 MAX_DEPTH = 200
 
-_CUT_OFF_HINT = "Copy or dump the file again: it was probably not written to its end."
-_SYNTAX_HINT = "Check that this is an unedited protobuf text file such as ge_proto_*_Build.txt."
+_CUT_OFF_HINT = "copy or dump the file again: it was probably not written to its end"
+_SYNTAX_HINT = "check that this is an unedited protobuf text file such as ge_proto_*_Build.txt"
 
 # Everything is possessive (*+): nothing is ever tried twice, so time is linear whatever the text.
 _WS = r"[ \t\r\n\f\v]*+(?:#[^\n]*+[ \t\r\n\f\v]*+)*+"
@@ -113,7 +113,7 @@ def refuse_nul_bytes(raw: bytes, source: str) -> None:
         raise FormatError(
             f"{source}: line {raw.count(10, 0, nul) + 1}, byte {nul}: NUL byte; "
             "this is a binary file, or a text file with a damaged or never written part",
-            "Give a text file such as ge_proto_*_Build.txt, or copy the file again if it should be one.",
+            "give a text file such as ge_proto_*_Build.txt, or copy the file again if it should be one",
         )
 
 

@@ -8,6 +8,7 @@ from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.statistics_csv import looks_like_statistics, read_statistics
+from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
 from precision_tool.lib.model.tensor import OpDump
 
 
@@ -15,10 +16,15 @@ def _read_npy_as_op(path: str) -> OpDump:
     return OpDump(path=path, outputs=(read_npy(path),))
 
 
+def _read_event_as_op(path: str) -> OpDump:
+    return OpDump(path=path, outputs=(read_tensor_event(path),))
+
+
 #: (name, does the head of the file fit, reader), in the order they are asked.
 READERS: tuple[tuple[str, Callable[[bytes], bool], Callable[[str], OpDump]], ...] = (
     ("npy", lambda head: head.startswith(b"\x93NUMPY"), _read_npy_as_op),
     ("statistics", looks_like_statistics, read_statistics),
+    ("tfdbg", looks_like_event, _read_event_as_op),
     ("dump", lambda head: True, read_dump),
 )
 

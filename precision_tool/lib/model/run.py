@@ -27,6 +27,8 @@ class DumpFile:
     path: str
     name: DumpName
     statistics: bool = False
+    #: False for what is named like a file and is none: a folder, a FIFO, a link to nothing.
+    is_file: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFile:
-    """A golden `.npy`: output `index` of the op whose flattened name is `op_name`."""
+    """A golden `.npy`, or a tensor file of tfdbg: output `index` of the op whose flattened name is `op_name`."""
 
     path: str
     op_name: str

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.discover.catalog import DataOverview, RunOverview
-from precision_tool.lib.report.text import LabelledLines, plain, shown_path, whole_path
+from precision_tool.lib.report.text import LabelledLines, counted, plain, shown_path, whole_path
 
 _COLLECT = (
     ("npu/debug_0/dump", "what the NPU dumped (dump_path of the training script)"),
@@ -18,16 +18,12 @@ _COLLECT = (
 )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def _run_line(run: RunOverview) -> Text:
     dumps = len(run.dumps)
     parts = [
-        _count(run.dump_files, "dump file") if dumps else "no dump",
-        f"in {_count(dumps, 'folder')}" if dumps > 1 else "",
-        f"and {_count(run.graph_files, 'graph file')}" if run.graph_files else "and no graph",
+        counted(run.dump_files, "dump file") if dumps else "no dump",
+        f"in {counted(dumps, 'folder')}" if dumps > 1 else "",
+        f"and {counted(run.graph_files, 'graph file')}" if run.graph_files else "and no graph",
     ]
     return plain(" ".join(filter(None, parts)), "" if dumps and run.graph_files else "yellow")
 
@@ -71,11 +67,13 @@ def banner(overview: DataOverview) -> RenderableType:
     rows = [("data", whole_path(overview.root))]
     rows += [(f"debug_{run.number}", _run_line(run)) for run in overview.runs]
     if overview.graphs_here:
-        rows.append(("graphs", plain(f"{_count(overview.graphs_here, 'graph file')} in the working folder")))
+        rows.append(("graphs", plain(f"{counted(overview.graphs_here, 'graph file')} in the working folder")))
     tensors = overview.benchmark_tensors
-    rows.append(("benchmark", plain(_count(tensors, "tensor") if tensors else "none", "" if tensors else "yellow")))
+    where = f" in {counted(overview.benchmark_runs, 'run')} of tfdbg" if overview.benchmark_runs else ""
+    found = f"{counted(tensors, 'tensor')}{where}" if tensors else "none"
+    rows.append(("benchmark", plain(found, "" if tensors else "yellow")))
     if overview.overflow_files:
-        rows.append(("overflow", plain(_count(overview.overflow_files, "status file"))))
+        rows.append(("overflow", plain(counted(overview.overflow_files, "status file"))))
     if overview.newest_result:
         rows.append(("result", whole_path(shown_path(overview.newest_result))))
     rows.append(("next", _next_step(overview)))

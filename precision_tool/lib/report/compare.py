@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import isnan
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +23,7 @@ from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, 
 from precision_tool.lib.report.text import (
     LabelledLines,
     cosine_text,
+    counted,
     json_text,
     plain,
     safe,
@@ -51,6 +52,8 @@ _TWO_RUNS_WORDS = {
 }
 #: Of the worst elements of a tensor, as many are shown; the files list more.
 _SHOWN_ELEMENTS = 3
+#: Columns of a panel's line that are no title: corners, lines and spaces on both sides.
+_PANEL_EDGES = 6
 _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
 GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
 
@@ -77,10 +80,23 @@ def source_lines(result: LeafResult) -> RenderableType:
         rows.append(("", plain(f"chosen because {result.graph.reason}", "dim")))
         rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
         if len(rejected) > 3:
-            rows.append(("", plain(f"nor {len(rejected) - 3} more graphs", "dim")))
+            rows.append(("", plain(f"nor {counted(len(rejected) - 3, 'more graph')}", "dim")))
     elif result.golden_is_dump:
         rows.append(("matched", plain("by the names of ops, inputs and outputs", "dim")))
     rows += [("note", plain(shown_reason(note), "yellow")) for note in result.notes]
+    return LabelledLines(rows)
+
+
+def read_source_lines(analysis: Analysis) -> RenderableType:
+    """What a result that was read back is of, as far as that is known."""
+    rows: list[tuple[str, Text]] = []
+    if analysis.source is not None:
+        rows.append(("NPU", whole_path(analysis.source.npu)))
+        rows.append(("other run" if analysis.is_two_runs else "benchmark", whole_path(analysis.source.golden)))
+        if analysis.source.graph:
+            rows.append(("graph", whole_path(analysis.source.graph)))
+    if analysis.part:
+        rows.append(("note", plain(analysis.part, "yellow")))
     return LabelledLines(rows)
 
 
@@ -106,18 +122,19 @@ def summary_lines(analyses: Sequence[Analysis]) -> RenderableType:
 def overview_lines(analysis: Analysis) -> RenderableType:
     """Counts: compared, below the threshold, and why the others were not compared, with the first bad file."""
     view = analysis.overview
-    counted = Text.assemble(
-        f"{view.compared} of {analysis.tensors} tensors of {analysis.dumped_ops} ops compared, ",
-        (f"{view.below} below {analysis.threshold:g}", "red" if view.below else "green"),
-        f" in {view.ops_below} ops" if view.below else "",
+    told = Text.assemble(
+        f"{view.compared:,} of {counted(analysis.tensors, 'tensor')} of {counted(analysis.dumped_ops, 'op')}, ",
+        (f"{view.below:,} below {analysis.threshold:g}", "red" if view.below else "green"),
+        f" in {counted(view.ops_below, 'op')}" if view.below else "",
     )
-    rows = [("compared", counted)]
+    rows = [("compared", told)]
     limits = [row for row in analysis.rows if row.overflow is not None]
     if limits:
         over = [row for row in limits if row.overflow]
         where = f", first {over[0].tensor_index}" if over else ""
-        told = f"{len(over)} of {len(limits)} float16 tensors have values of 65504 or more, or Inf{where}"
-        rows.append(("overflow", plain(told, "red" if over else "green")))
+        of_them = f"{len(over):,} of {counted(len(limits), 'float16 tensor')}"
+        text = f"{of_them} with values of 65504 or more, or Inf{where}"
+        rows.append(("overflow", plain(text, "red" if over else "green")))
     counted_rows = len(rows)
     status_words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
     for status, count in view.not_compared:
@@ -136,8 +153,8 @@ def overview_lines(analysis: Analysis) -> RenderableType:
 def mapping_lines(analysis: Analysis) -> RenderableType:
     """Counts of a result that only tells which tensors belong together."""
     paired = sum(bool(row.slot) and row.status == Status.COMPARED for row in analysis.rows)
-    counted = f"{paired} of {analysis.tensors} tensors of {analysis.dumped_ops} ops have a tensor to be compared with"
-    rows = [("paired", Text(counted))]
+    of_them = f"{paired:,} of {counted(analysis.tensors, 'tensor')} of {counted(analysis.dumped_ops, 'op')}"
+    rows = [("paired", Text(f"{of_them} with a tensor to be compared with"))]
     words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
     alone = [(status, number) for status, number in analysis.overview.not_compared if status != Status.COMPARED]
     rows += [
@@ -157,8 +174,35 @@ def _slot_cosines(rows: Sequence[ResultRow], threshold: float) -> Text:
     return text or Text("none", style="dim")
 
 
+class TitledPanel:
+    """A panel whose title is never cut: what does not fit into its line stands in rows within, label and text each.
+
+    `titles` are the titles to choose from, longest first, each with the rows that it makes necessary.
+    """
+
+    def __init__(
+        self,
+        titles: Sequence[tuple[Text, Sequence[tuple[str, RenderableType]]]],
+        rows: Sequence[tuple[str, RenderableType]],
+        style: str,
+        body: RenderableType | None = None,
+    ) -> None:
+        self._titles = titles
+        self._rows = rows
+        self._style = style
+        self._body = body
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - _PANEL_EDGES
+        fitting = (choice for choice in self._titles if choice[0].cell_len <= room)
+        title, more = next(fitting, self._titles[-1])
+        parts: list[RenderableType] = [pairs_table([*more, *self._rows])] if more or self._rows else []
+        parts += [self._body] if self._body is not None else []
+        yield Panel(Group(*parts), title=title, title_align="left", border_style=self._style)
+
+
 def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
-    """One op: `[index] name`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
+    """One op: `[index] name (type)`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
     rows: list[tuple[str, RenderableType]] = [
         ("Left:", plain(op.npu_names)),
         ("Right:", plain(op.golden_names)),
@@ -174,8 +218,11 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
     rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
     style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
-    title = Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"), f" ({safe(op.op_type)})" if op.op_type else "")
-    return Panel(pairs_table(rows), title=title, title_align="left", border_style=style)
+    index, name = Text(f"[{op.index}]"), Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"))
+    kind = [("Type:", plain(op.op_type))] if op.op_type else []
+    whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
+    titles = [(whole, []), (name, kind), (index, [("Name:", plain(op.op_name, "bold")), *kind])]
+    return TitledPanel(titles, rows, style)
 
 
 def _custom_values(rows: Sequence[ResultRow]) -> dict[str, str]:
@@ -190,20 +237,16 @@ def _custom_values(rows: Sequence[ResultRow]) -> dict[str, str]:
 
 
 def below_list(analysis: Analysis, limit: int) -> RenderableType:
-    """The first `limit` ops below the threshold, in execution order, and how many more there are."""
+    """The first `limit` ops (0: all) below the threshold, in execution order, and how many more there are."""
     below = [op for op in analysis.ops if op.is_below]
     if not analysis.overview.compared:
         return Group(*(plain(finding.message, "yellow") for finding in analysis.findings))
     if not below:
         return Text(f"No op is below a cosine of {analysis.threshold:g}.", style="green")
-    parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[:limit]]
-    if len(below) > limit:
-        parts.append(
-            Text(
-                f"{limit} of {len(below)} ops below {analysis.threshold:g} shown, in execution order; -l N shows more",
-                style="dim",
-            )
-        )
+    parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[: limit or None]]
+    if 0 < limit < len(below):
+        shown = f"{limit} of {len(below):,} ops below {analysis.threshold:g} shown, in execution order"
+        parts.append(Text(f"{shown}; -l N shows more, -l 0 all", style="dim"))
     return Group(*parts)
 
 
@@ -211,7 +254,8 @@ def detail_panel(detail: Detail, shown: int = _SHOWN_ELEMENTS) -> RenderableType
     """The worst few elements of one tensor."""
     pair = detail.comparison.pair
     if detail.equal == detail.count:
-        body: RenderableType = plain(f"all {detail.count} elements are equal", "green")
+        equal = "the one element is equal" if detail.count == 1 else f"all {detail.count:,} elements are equal"
+        body: RenderableType = plain(equal, "green")
     else:
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for name in ("worst", "index", "NPU", "benchmark", "error", "relative"):
@@ -219,8 +263,13 @@ def detail_panel(detail: Detail, shown: int = _SHOWN_ELEMENTS) -> RenderableType
         for name, elements in (("absolute", detail.worst_absolute), ("relative", detail.worst_relative)):
             for number, element in enumerate(elements[:shown]):
                 table.add_row("" if number else name, *_element_cells(element))
-        body = Group(plain(f"{detail.count - detail.equal} of {detail.count} elements differ", "bold"), table)
-    return Panel(body, title=plain(f"{pair.op_name} {pair.slot}", "bold"), title_align="left", border_style="cyan")
+        differ = f"{detail.count - detail.equal:,} of {counted(detail.count, 'element')} differ"
+        body = Group(plain(differ, "bold"), table)
+    titles: list[tuple[Text, list[tuple[str, RenderableType]]]] = [
+        (plain(f"{pair.op_name} {pair.slot}", "bold"), []),
+        (plain(pair.slot, "bold"), [("Name:", plain(pair.op_name, "bold"))]),
+    ]
+    return TitledPanel(titles, (), "cyan", body)
 
 
 def _element_cells(element: Element) -> list[str]:
@@ -237,7 +286,7 @@ def finding_panel(finding: Finding) -> RenderableType:
         rows.append(("pass", plain(finding.pass_name)))
     if finding.original_ops and finding.original_ops != finding.op_name:
         rows.append(("original ops", plain(finding.original_ops)))
-    rows += [(name, plain(value)) for name, value in finding.facts]
+    rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",
         FindingKind.DIFFERENT_INPUT: "Different input",
@@ -319,7 +368,7 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
     """All results as one JSON document, of one schema whether compared now or read from a file; `checks` are `ac`'s."""
     documents = []
     for analysis in analyses:
-        leaf = analysis.leaf
+        leaf, source = analysis.leaf, analysis.source
         if leaf is not None:
             numbers = [numbers_of(row, leaf.choice) for row in leaf.rows]
         else:
@@ -327,10 +376,10 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
         documents.append(
             {
                 "file": analysis.path or None,
-                "npu": leaf.leaf.path if leaf else None,
-                "benchmark": leaf.golden_root if leaf else None,
-                "graph": leaf.graph.file.path if leaf and leaf.graph else None,
-                "notes": list(leaf.notes) if leaf else [],
+                "npu": source.npu if source else None,
+                "benchmark": source.golden if source else None,
+                "graph": source.graph or None if source else None,
+                "notes": list(leaf.notes) if leaf else [analysis.part] if analysis.part else [],
                 "threshold": analysis.threshold,
                 "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
                 "findings": [_finding_json(finding) for finding in analysis.findings],

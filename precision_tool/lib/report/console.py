@@ -16,6 +16,10 @@ THEMES: dict[str, dict[str, str]] = {
 }
 
 
+#: Columns of output that goes to a file or a pipe: wide enough for names to stay whole, for grep.
+NO_TERMINAL_WIDTH = 200
+
+
 class ReportConsole(Console):
     """A console that leaves it to the command line what a reader means that has gone (`| head`)."""
 
@@ -30,6 +34,8 @@ class ReportConsole(Console):
             # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
             no_color=theme == "plain" or os.environ.get("NO_COLOR", "") != "",
         )
+        if not (width or self.is_terminal or os.environ.get("COLUMNS")):
+            self.width = NO_TERMINAL_WIDTH
 
     def on_broken_pipe(self) -> None:
         """Raises the error rich is handling; rich itself would exit with 1, which here means findings."""

@@ -13,6 +13,7 @@ from precision_tool.lib.discover.graph_survey import FoundIn, GraphRow, GraphSur
 from precision_tool.lib.report.text import (
     LabelledLines,
     byte_size,
+    counted,
     json_text,
     plain,
     safe,
@@ -30,7 +31,7 @@ def survey_lines(survey: GraphSurvey) -> Iterator[RenderableType]:
     for row in sorted(survey.rows, key=lambda row: not row.in_use):
         yield _row_lines(row)
     used, unread = sum(row.in_use for row in survey.rows), survey.unreadable
-    counts = Text(f"{_many(len(survey.rows), 'graph file')}, {used} in use", style="bold")
+    counts = Text(f"{counted(len(survey.rows), 'graph file')}, {used} in use", style="bold")
     if unread:
         counts.append(f", {unread} cannot be read", style="yellow")
     last: list[RenderableType] = [counts]
@@ -40,10 +41,6 @@ def survey_lines(survey: GraphSurvey) -> Iterator[RenderableType]:
     if survey.problem:
         last += [plain(shown_reason(survey.problem), "yellow"), plain(survey.hint, "dim")]
     yield Group(*last)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _why(error: str, path: str) -> Text:
@@ -58,14 +55,14 @@ def _row_lines(row: GraphRow) -> RenderableType:
         return Group(title, whole_path(row.path), LabelledLines([("  why", _why(row.error, row.path))]))
     title = Text(run, style="bold")
     title.append("in use" if row.in_use else "not in use", style="bold green" if row.in_use else "dim")
-    holds = f"{_many(row.op_count, 'op')}, {byte_size(row.size)}"
+    holds = f"{counted(row.op_count, 'op')}, {byte_size(row.size)}"
     holds += f", data source {', '.join(row.data_sources)}" if row.data_sources else ", no data source"
     lines = [
         ("  graph", plain(", ".join(row.graph_names))),
         ("  holds", plain(holds)),
     ]
     if row.dumped:
-        share = plain(f"{row.matched} of {row.dumped} dumped ops ({row.matched / row.dumped:.0%})")
+        share = plain(f"{row.matched} of {counted(row.dumped, 'dumped op')} ({row.matched / row.dumped:.0%})")
         lines.append(("  explains", share))
     if row.reason:
         lines.append(("  why", plain(shown_reason(row.reason), "dim")))
@@ -78,7 +75,7 @@ def found_lines(found: Sequence[FoundIn], limit: int) -> Iterator[RenderableType
         if one.ops or one.error:
             yield _found_in(one, limit)
     ops, files = sum(len(one.ops) for one in found), sum(bool(one.ops) for one in found)
-    counts = Text(f"{_many(ops, 'op')} in {files} of {_many(len(found), 'graph file')}", style="bold")
+    counts = Text(f"{counted(ops, 'op')} in {files} of {counted(len(found), 'graph file')}", style="bold")
     unread = sum(bool(one.error) for one in found)
     if unread:
         counts.append(f", {unread} cannot be read", style="yellow")
@@ -91,7 +88,7 @@ def _found_in(found: FoundIn, limit: int) -> RenderableType:
     if found.error:
         title = Text(f"{run}cannot be read", style="yellow")
         return Group(title, whole_path(found.path), LabelledLines([("  why", _why(found.error, found.path))]))
-    title = plain(f"{run}{len(found.ops)} of {found.op_count} ops{stage}", "bold")
+    title = plain(f"{run}{len(found.ops)} of {counted(found.op_count, 'op')}{stage}", "bold")
     table = Table(box=None, padding=(0, 0, 0, 2), show_header=False)
     table.add_column(overflow="fold", max_width=26)
     table.add_column(overflow="fold")

@@ -20,6 +20,7 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.model.comparison import Comparison, Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.report.tensors import non_finite_text
 from precision_tool.lib.report.text import (
     LabelledLines,
     cosine_text,
@@ -286,10 +287,9 @@ def _notes(row: Comparison) -> Iterator[str]:
         yield row.note
     for side, summary in (("NPU", row.npu), ("benchmark", row.golden)):
         if summary is not None:
-            infinite = summary.positive_inf_count + summary.negative_inf_count
-            counts = [f"{n} {what}" for n, what in ((summary.nan_count, "NaN"), (infinite, "Inf")) if n]
-            if counts:
-                yield f"{side}: {' and '.join(counts)} among {summary.count} values"
+            text = non_finite_text(summary)
+            if text:
+                yield f"{side}: {text}"
 
 
 def _files(report: OpReport) -> list[tuple[str, Text]]:

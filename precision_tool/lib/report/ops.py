@@ -15,7 +15,16 @@ from precision_tool.lib.compare.listing import DumpListing, DumpRow, OpListing, 
 from precision_tool.lib.discover.catalog import RunGraph
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.report.text import byte_size, cosine_text, json_text, plain, safe, shape_text, whole_path
+from precision_tool.lib.report.text import (
+    byte_size,
+    cosine_text,
+    counted,
+    json_text,
+    plain,
+    safe,
+    shape_text,
+    whole_path,
+)
 
 #: From this width on every fact of an op has a column; below, an op has several lines.
 _WIDE = 116
@@ -102,13 +111,14 @@ def op_listing(listing: OpListing, limit: int, threshold: float) -> Iterator[Ren
     rows = listing.rows[: limit or None]
     if rows:
         yield OpTable(rows, threshold)
-    yield _counts(len(rows), len(listing.rows), listing.total, "ops")
+    yield _counts(len(rows), len(listing.rows), counted(listing.total, "op"))
 
 
-def _counts(shown: int, fitting: int, total: int, what: str) -> Text:
-    text = Text(f"{fitting} of {total} {what}", style="bold")
+def _counts(shown: int, fitting: int, total: str) -> Text:
+    text = Text(f"{fitting:,} of {total}", style="bold")
     if shown < fitting:
-        text.append(f"; the first {shown} are shown, -l N shows more, -l 0 all", style="dim")
+        first = "the first is" if shown == 1 else f"the first {shown:,} are"
+        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
     return text
 
 
@@ -133,14 +143,21 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
                 str(dump.task_id),
                 "-" if dump.stream_id is None else str(dump.stream_id),
                 shown_time(dump.timestamp),
-                Text("gone", style="yellow") if row.size is None else byte_size(row.size),
+                Text("no file", style="yellow") if row.size is None else byte_size(row.size),
             )
         yield table
     size = byte_size(sum(row.size or 0 for row in listing.rows))
-    yield _counts(len(rows), len(listing.rows), listing.total, f"dump files, {size}")
+    no_files = sum(row.size is None for row in listing.rows)
+    fitting = len(listing.rows) - no_files
+    counts = _counts(min(len(rows), fitting), fitting, f"{counted(listing.total, 'dump file')}, {size}")
+    if no_files:
+        counts.append(f"; named like one, but no file: {no_files:,}", style="yellow")
+    yield counts
     if listing.leaf.ignored:
         name, why = listing.leaf.ignored[0]
-        yield plain(f"{len(listing.leaf.ignored)} files more are no dump files: {name}: {why}", "dim")
+        more = len(listing.leaf.ignored)
+        is_no = "file more is no dump file" if more == 1 else "files more are no dump files, the first"
+        yield plain(f"{more:,} {is_no}: {name}: {why}", "dim")
 
 
 def leaf_words(leaf: DumpLeaf) -> str:

@@ -86,6 +86,42 @@ def tensor_block(views: Sequence[View]) -> RenderableType:
     return Group(*parts)
 
 
+def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
+    """Tensors of one op or file in a table: figures, without values."""
+    first = groups[0][0].named
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    for name in ("slot", "side", "dtype"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("shape", overflow="fold")
+    for name in ("min", "max", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    notes = []
+    for view in (view for group in groups for view in group):
+        named, summary = view.named, view.figures.summary if view.figures else None
+        slot = "" if named.side == BENCHMARK else named.slot
+        figures = [_short(getattr(summary, name)) if summary else "-" for name in ("minimum", "maximum", "mean")]
+        dtype, shape = (named.tensor.dtype, shape_text(named.tensor.shape)) if named.tensor else ("-", "-")
+        table.add_row(*map(plain, (slot, named.side, dtype, shape, *figures)))
+        reason = view.reason or named.reason or (named.reading.note if named.reading else "")
+        for note in filter(None, (shown_reason(reason), non_finite_text(summary) if summary else "")):
+            notes.append((f"{named.slot} {named.side}".strip(), plain(note, "yellow")))
+    title = Rule(plain(f"inputs{_title(first).removeprefix(first.slot)}"), align="left", style="dim")
+    hint = plain("histogram and values of input N: -i N", "dim")
+    return Group(title, table, *([LabelledLines(notes)] if notes else []), hint, Text())
+
+
+def _short(value: float) -> str:
+    """A figure in four digits, smaller integers whole."""
+    return str(value) if isinstance(value, int) and abs(value) < 10**8 else f"{value:.4g}"
+
+
+def non_finite_text(summary: Summary) -> str:
+    """How many values are NaN and Inf; empty if none is."""
+    infinite = summary.positive_inf_count + summary.negative_inf_count
+    counts = [f"{number} {what}" for number, what in ((summary.nan_count, "NaN"), (infinite, "Inf")) if number]
+    return f"{' and '.join(counts)} among {summary.count} values" if counts else ""
+
+
 def _title(named: NamedTensor) -> str:
     where = " ".join(filter(None, (named.run, named.op_name)))
     return " ".join(filter(None, (named.slot, f"of {where}" if where else ""))) or shown_path(named.path)
@@ -146,7 +182,7 @@ def _figure(view: View, name: str) -> Text:
     bad = name in ("nan_count", "positive_inf_count", "negative_inf_count") and value
     text = number_text(value)
     if name in ("minimum", "maximum") and tensor is not None and "int" in tensor.dtype and abs(value) < 2**53:
-        text = f"{value:.0f}"
+        text = f"{value:.0f}"  # also what a statistics dump tells
     return Text(text, style="red" if bad else "")
 
 
@@ -379,8 +415,8 @@ def _element_json(one: Element) -> dict[str, Any]:
 # --- decoded files: dc ------------------------------------------------------------------------------------------------
 
 
-def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str) -> RenderableType:
-    """What was decoded and what was not, with reasons; long lists are cut."""
+def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout: str = "") -> RenderableType:
+    """What was decoded, what of it was not brought to `layout`, and what was not, with reasons; long lists are cut."""
     done = [row for row in rows if not row.reason]
     failed = [row for row in rows if row.reason]
     parts: list[RenderableType] = []
@@ -404,6 +440,12 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str) -> Ren
         parts.append(Text(f"and {len(failed) - _SHOWN_ROWS} more that failed", style="yellow"))
     size = byte_size(sum(row.nbytes for row in done))
     parts.append(plain(f"{len(done)} tensors decoded, {size}, into {shown_path(folder)}", "green" if done else ""))
+    kept = Counter(row.kept for row in done if row.kept)
+    if kept:
+        parts.append(plain(f"{kept.total()} of them kept as stored, as they have no {layout}:", "yellow"))
+        parts += [plain(f"  {number}: {why}", "yellow") for why, number in kept.most_common(3)]
+        if len(kept) > 3:
+            parts.append(plain(f"  and {len(kept) - 3} more reasons; --json has all", "yellow"))
     if failed:
         parts.append(plain(f"{len(failed)} not decoded; the list: {shown_path(failed_list)}", "yellow"))
     return Group(*parts)
@@ -412,6 +454,5 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str) -> Ren
 def decoded_json(rows: Sequence[Decoded], folder: str) -> str:
     """All rows as one JSON document."""
     failed = sum(bool(row.reason) for row in rows)
-    return json_text(
-        {"folder": folder, "decoded": len(rows) - failed, "failed": failed, "tensors": [asdict(row) for row in rows]}
-    )
+    counts = {"decoded": len(rows) - failed, "kept_as_stored": sum(bool(row.kept) for row in rows), "failed": failed}
+    return json_text({"folder": folder, **counts, "tensors": [asdict(row) for row in rows]})

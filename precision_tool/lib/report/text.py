@@ -10,10 +10,11 @@ from math import isfinite, isnan
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from precision_tool.lib.arguments import escaped
+from precision_tool.lib.model.wording import counted as counted
 
-def safe(text: str) -> str:
-    """Names and reasons come from other machines: control characters, escape sequences too, are shown as \\xNN."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+#: Names and reasons come from other machines: control characters are shown as \\xNN.
+safe = escaped
 
 
 def plain(text: str, style: str = "") -> Text:

@@ -7,18 +7,21 @@ import contextlib
 import difflib
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 import cmd2
 from cmd2.argparse_completer import ArgparseCompleter
-from cmd2.utils import Settable
+from cmd2.utils import CustomCompletionSettings, Settable
 from prompt_toolkit.application import get_app
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -26,7 +29,9 @@ from prompt_toolkit.keys import Keys
 from rich.console import RenderableType
 from rich.text import Text
 
+from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
 from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.formats.layouts import known_layouts
 from precision_tool.lib.report.banner import banner, command_list
 from precision_tool.lib.report.console import THEMES, ReportConsole
 from precision_tool.lib.report.text import plain, safe, shown_reason
@@ -36,15 +41,26 @@ from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.shell.completion import Names
 from precision_tool.lib.words import WORDS, Word, find_word
 
-DONE, INTERNAL_ERROR, STOPPED = 0, 3, 130
+DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 
 #: Commands of cmd2 that have no place here: they start editors and Python code.
 _LEFT_OUT = ("edit", "run_pyscript")
 #: Commands of cmd2 that few need: they work, the help does not list them.
 _HIDDEN = ("_relative_run_script", "alias", "macro", "shell", "shortcuts")
 #: cmd2's own settings that are worth showing.
-_KEPT_SETTABLES = ("echo", "timing")
-_SHELL_BUILTINS = ("cd", "export", "source", "alias", "set", "ulimit", "umask")
+_KEPT_SETTABLES = ("echo",)
+#: Words of a shell that do nothing where every line has a shell of its own.
+_WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
+#: Beginnings of lines that only a shell understands: assignments, paths, groups, loops.
+_SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
+
+#: So many seconds after a command was stopped, Ctrl+C at the empty prompt does nothing.
+_HURRY = 1.0
+#: Characters that mean nothing to any shell.
+_PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
+
+#: What `-alg` takes.
+_METRICS = (*METRIC_COLUMNS, "all")
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +139,16 @@ class WordSet(cmd2.CommandSet["Prompt"]):
         """Result files, found ones first."""
         return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
 
+    def offer_metric(self, text: str, *where: Any) -> cmd2.Completions:
+        """Metrics of a comparison: the last one of those with commas between them."""
+        before, comma, last = text.rpartition(",")
+        offers = self._prompt.offers(Completion.METRIC, last)
+        return cmd2.Completions.from_values([before + comma + item.text for item in offers], is_sorted=True)
+
+    def offer_layout(self, text: str, *where: Any) -> cmd2.Completions:
+        """Layouts of tensors."""
+        return self._prompt.offers(Completion.LAYOUT, text)
+
     def offer_file(self, text: str, *where: Any) -> cmd2.Completions:
         """Files and folders."""
         return self._prompt.path_complete(text, *where)
@@ -130,6 +156,22 @@ class WordSet(cmd2.CommandSet["Prompt"]):
     def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
         """Folders."""
         return self._prompt.path_complete(text, *where, path_filter=os.path.isdir)
+
+
+def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
+    """The offers with quotes around them where one holds more than plain characters; `before` is what they follow.
+
+    What no quotes can hold, for this prompt and for a shell behind it, is left out.
+    """
+    if all(_PLAIN.fullmatch(item.text) for item in completions):
+        return completions
+    given = before if before in ("'", '"') else ""
+    quote = given or ("'" if not any("'" in item.text for item in completions) else '"')
+    forbidden = "'" if quote == "'" else '"$`\\!'
+    items = [item for item in completions if item.text.isprintable() and not set(item.text) & set(forbidden)]
+    if given:
+        return replace(completions, items=items)
+    return replace(completions, items=items, _add_opening_quote=bool(items), _quote_char=quote)
 
 
 def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
@@ -193,6 +235,8 @@ class Prompt(cmd2.Cmd):
         #: Exit code of the last command that did not end well; commands that came through a pipe report it.
         self.failed = DONE
         self.paging = True
+        self._stopped_at = -inf
+        self._tensors: tuple[tuple[Sequence[str], ...], Sequence[str]] = ((), ())
         self._names: dict[Completion, tuple[Sequence[str], Names]] = {}
         for name in _LEFT_OUT:
             setattr(self, f"do_{name}", None)
@@ -213,6 +257,9 @@ class Prompt(cmd2.Cmd):
             words = [word for word in WORDS if word.family == family and word.name not in _OF_THE_PROMPT]
             if words:
                 self.register_command_set(_word_set(family, words)(self))
+        out = self.output().out
+        if out.no_color or out.is_dumb_terminal:
+            self.allow_style = cmd2.rich_utils.AllowStyle.NEVER
         self._choose_settables()
         self._bind_keys()
         for name, (_, example) in [*_OWN.items(), ("quit", ("", "quit"))]:
@@ -276,6 +323,11 @@ class Prompt(cmd2.Cmd):
                 return f" with {path}"
         return ""
 
+    def perror(self, *objects: Any, **options: Any) -> None:
+        """An error that cmd2 tells of: it counts as one for the exit code."""
+        self.failed = USER_ERROR
+        super().perror(*objects, **options)
+
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run_word(self, word: Word, arguments: Sequence[str]) -> None:
@@ -292,6 +344,7 @@ class Prompt(cmd2.Cmd):
             code = DONE
         except KeyboardInterrupt:
             code = STOPPED
+            self._stopped_at = time.monotonic()
             self.output().err.print("stopped")
             raise
         except PrecisionToolError as error:
@@ -306,7 +359,12 @@ class Prompt(cmd2.Cmd):
         """An unknown first word: a command of the operating system, as it always was, after saying so."""
         self.history.append(statement)
         name = statement.command
-        if shutil.which(name) is None and name not in _SHELL_BUILTINS:
+        if name in _WITHOUT_EFFECT:
+            raise UsageError(
+                f"{name} would change only a shell of its own, which ends at once",
+                "`data DIR` goes on with another data folder; for the rest leave and start again",
+            )
+        if shutil.which(name) is None and not _SHELL_SYNTAX.match(name):
             known = [command for command in self.get_visible_commands() if self.get_command_func(command)]
             close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else "`help` lists the commands"
@@ -314,22 +372,34 @@ class Prompt(cmd2.Cmd):
         self.output().err.print(plain(f"{name} is no command here: run by your shell", "dim"))
         self.do_shell(statement.command_and_args)
 
-    def do_run(self, statement: cmd2.Statement) -> None:
-        """Run a command of the operating system; `!CMD` is the same."""
+    def do_shell(self, statement: cmd2.Statement | str) -> None:
+        """Run a command of the operating system."""
+        if not isinstance(statement, cmd2.Statement):
+            statement = self.statement_parser.parse(f"shell {statement}")
         if statement.arg_list[:1] in ([], ["-h"], ["--help"]):
             self.help_run()
-        else:
-            self.do_shell(statement)
+            return
+        super().do_shell(statement)
+        if isinstance(self.last_result, int) and self.last_result:
+            self.failed = self.last_result if self.last_result > 0 else 128 - self.last_result
+
+    def do_run(self, statement: cmd2.Statement) -> None:
+        """Run a command of the operating system; `!CMD` is the same."""
+        self.do_shell(statement)
 
     def help_run(self) -> None:
         """The help of the word."""
         self.stdout.write(load_command("run").parser(self.session).format_help())
+
+    help_shell = help_run
 
     def complete_run(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Programs, then files."""
         tokens, _ = self.tokens_for_completion(line, begidx, endidx)
         complete = self.shell_cmd_complete if len(tokens) == 2 else self.path_complete
         return complete(text, line, begidx, endidx)
+
+    complete_shell = complete_run
 
     def do_data(self, statement: cmd2.Statement) -> None:
         """Go on with another data folder, or run one command on it."""
@@ -377,6 +447,21 @@ class Prompt(cmd2.Cmd):
         """How `exit` is used."""
         self.stdout.write(_exit_parser().format_help())
 
+    def do_history(self, statement: cmd2.Statement | str) -> None:
+        """View, run, save or clear what was typed."""
+        if not isinstance(statement, cmd2.Statement):
+            statement = self.statement_parser.parse(f"history {statement}")
+        try:
+            super().do_history(statement)
+        except (IndexError, ValueError, re.error) as error:
+            raise UsageError(
+                f"history: nothing there: {error}", "a number, a range such as 3..5, a text or /regular expression/"
+            ) from error
+
+    def help_history(self) -> None:
+        """How `history` is used."""
+        self._print_help_of_cmd2("history")
+
     def do__eof(self, _: cmd2.Statement | str) -> bool:
         """End of input ends; on a terminal the shell's prompt comes on a line of its own."""
         if self.stdin.isatty():
@@ -394,7 +479,10 @@ class Prompt(cmd2.Cmd):
 
     def help_help(self) -> None:
         """How `help` is used."""
-        parser = self._parser_of_cmd2("help")
+        self._print_help_of_cmd2("help")
+
+    def _print_help_of_cmd2(self, name: str) -> None:
+        parser = self._parser_of_cmd2(name)
         assert parser is not None
         parser.print_help(self.stdout)
 
@@ -422,6 +510,18 @@ class Prompt(cmd2.Cmd):
 
     # --- completion ---------------------------------------------------------------------------------------------------
 
+    def complete(
+        self,
+        text: str,
+        line: str,
+        begidx: int,
+        endidx: int,
+        custom_settings: CustomCompletionSettings | None = None,
+    ) -> cmd2.Completions:
+        """What Tab offers. Names come from other machines: what a shell would not take for a name goes in quotes."""
+        completions = super().complete(text, line, begidx, endidx, custom_settings)
+        return completions if custom_settings is not None else quoted(completions, line[:begidx][-1:])
+
     def offers(self, kind: Completion, text: str) -> cmd2.Completions:
         """The names of one kind that hold `text`, those that start with it first."""
         sources: dict[Completion, Callable[[], Sequence[str]]] = {
@@ -432,6 +532,8 @@ class Prompt(cmd2.Cmd):
             Completion.GRAPH: self.session.graph_paths,
             Completion.RESULT: self.session.result_paths,
             Completion.TENSOR: self._tensor_names,
+            Completion.METRIC: lambda: _METRICS,
+            Completion.LAYOUT: known_layouts,
         }
         names = sources[kind]()
         known = self._names.get(kind)
@@ -441,7 +543,10 @@ class Prompt(cmd2.Cmd):
 
     def _tensor_names(self) -> Sequence[str]:
         session = self.session
-        return (*session.op_names(), *session.dump_file_names(), *session.golden_file_names())
+        parts = (session.op_names(), session.dump_file_names(), session.golden_file_names())
+        if len(parts) != len(self._tensors[0]) or any(a is not b for a, b in zip(parts, self._tensors[0], strict=True)):
+            self._tensors = parts, tuple(chain(*parts))
+        return self._tensors[1]
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
@@ -464,7 +569,9 @@ class Prompt(cmd2.Cmd):
         """Ctrl+C at an empty prompt leaves, as it always did; elsewhere it clears the line."""
 
         def leave(event: KeyPressEvent) -> None:
-            event.app.exit(exception=EOFError, style="class:exiting")
+            # Whoever stops a command in a hurry presses twice, and does not mean the prompt.
+            if time.monotonic() - self._stopped_at > _HURRY:
+                event.app.exit(exception=EOFError, style="class:exiting")
 
         bindings = self.main_session.key_bindings
         assert isinstance(bindings, KeyBindings)
@@ -517,7 +624,7 @@ _OF_THE_PROMPT = ("data", "run")
 _OWN = {
     "help": ("the commands, or one of them", "help vc"),
     "set": ("show or change settings: threshold, limit, width, theme, paging and so on", "set threshold 0.99"),
-    "history": ("what was typed, in earlier sessions too; Ctrl+R searches it", "history 20"),
+    "history": ("what was typed; with -a in earlier sessions too, which Ctrl+R searches", "history -a"),
     "run_script": ("commands from a file, one a line", "run_script commands.txt"),
     "refresh": ("read dumps, graphs and results anew", "refresh"),
     "exit": ("leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", "exit"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NoReturn
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.arguments import Parser as Parser
+from precision_tool.lib.report.text import plain, shown_reason
 from precision_tool.lib.session import Session
 
 DONE, FOUND = 0, 1
@@ -48,6 +47,9 @@ class Completion(StrEnum):
     #: An op, a dump file or a `.npy`.
     TENSOR = "tensor"
     RESULT = "result"
+    #: Metrics of a comparison, with commas between them.
+    METRIC = "metric"
+    LAYOUT = "layout"
     FILE = "file"
     FOLDER = "folder"
 
@@ -63,23 +65,6 @@ def completion_of(action: argparse.Action) -> Completion | None:
     return getattr(action, "completion", None)
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are the user's errors."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises what argparse found wrong, with the option that was probably meant."""
-        hint = f"`{self.prog} -h` shows the options"
-        unknown = message.split() if message.startswith("unrecognized") else []
-        given = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        if any(option in ("--data", "--work") for option in given):
-            hint = "put --data and --work before the command"
-        known = [option for action in self._actions for option in action.option_strings]
-        close = [match for option in given for match in difflib.get_close_matches(option, known, n=1)]
-        if close:
-            hint = f"did you mean {close[0]}? {hint}"
-        raise UsageError(f"{self.prog}: {message}", hint)
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command: its parser is also its help."""
@@ -89,7 +74,18 @@ class Command:
 
     def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
         """Runs the command line of the command; the result is its exit code."""
-        return self.run(session, self.parser(session).parse_args(argv), output)
+        args = self.parser(session).parse_args(argv)
+        try:
+            return self.run(session, args, output)
+        finally:  # an error may come of what the notes tell of
+            tell_notes(session, output)
+
+
+def some_text(text: str) -> str:
+    """An argument that names something: not an empty one, which would fit everything."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty text names nothing")
+    return text
 
 
 def cosine(text: str) -> float:
@@ -121,7 +117,7 @@ def count(least: int) -> Callable[[str], int]:
 def tell_notes(session: Session, output: Output) -> None:
     """Prints what the workspace wants the user to know, once."""
     for note in session.workspace.notes:
-        output.err.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+        output.err.print(plain(f"note: {shown_reason(note)}", "yellow"), soft_wrap=True)
     session.workspace.notes.clear()
 
 

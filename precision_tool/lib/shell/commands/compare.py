@@ -11,8 +11,9 @@ from rich.rule import Rule
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
 from precision_tool.lib.compare.custom import load_metrics
-from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions, ComparisonStoppedError
+from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
+from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.discover.catalog import RunGraph
 from precision_tool.lib.errors import PrecisionToolError, UsageError
@@ -51,8 +52,8 @@ def _add_common(parser: Parser, session: Session) -> None:
         help="cosine similarity below which a tensor counts as wrong (default %(default)s)",
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(1), default=settings.limit,
-        help="how many ops to show (default %(default)s)",
+        "-l", dest="limit", metavar="N", type=count(0), default=settings.limit,
+        help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
@@ -114,9 +115,11 @@ def _add_choice(parser: Parser) -> None:
         "--range",
         dest="range",
         metavar="START,END,STEP",
-        help="only the ops with these ids in the graph; an END of -1 is the last. Column OpSequence has the ids",
+        help="only the ops whose ids in the graph, from 0 on as `ls` shows them, are in this range. As with msaccucmp, "
+        "a START left out is 1, an END of -1 is the last, and END itself always is in it. Column OpSequence has "
+        "the ids",
     )
-    ops.add_argument("-s", "--select", dest="select", metavar="1,5,7", help="only the ops with these ids in the graph")
+    ops.add_argument("-s", "--select", dest="select", metavar="1,5,7", help="only the ops with these ids (as `ls`)")
     parser.add_argument(
         "-i", dest="inputs", metavar="N", type=count(0), action="append", help="with -op: only this input"
     )
@@ -131,7 +134,7 @@ def _add_choice(parser: Parser) -> None:
         type=count(1),
         help=f"with -op: how many of the worst elements the files list (default {_TOP}, at most {_MOST_TOP})",
     )
-    parser.add_argument(
+    metrics = parser.add_argument(
         "-alg",
         "--algorithm",
         dest="metrics",
@@ -140,6 +143,7 @@ def _add_choice(parser: Parser) -> None:
         help="only these metrics, by name or number, with commas or spaces between them: "
         + ", ".join(f"{number} {metric}" for number, metric in enumerate(METRIC_COLUMNS)),
     )
+    completes(metrics, Completion.METRIC)
     parser.add_argument(
         "-max",
         "--max",
@@ -205,12 +209,8 @@ def _compare(
     session: Session, args: argparse.Namespace, output: Output, options: CompareOptions = DEFAULT_OPTIONS
 ) -> list[Analysis]:
     workers = session.settings.workers if args.workers is None else args.workers
-    try:
-        with ProgressReport(output.err, "comparing") as progress:
-            return session.compare(args.left, args.right, args.graph, args.threshold, workers, progress, options)
-    except ComparisonStoppedError:
-        tell_notes(session, output)
-        raise
+    with ProgressReport(output.err, "comparing") as progress:
+        return session.compare(args.left, args.right, args.graph, args.threshold, workers, progress, options)
 
 
 def _measure_options(args: argparse.Namespace) -> CompareOptions:
@@ -268,6 +268,8 @@ def _print_path(output: Output, label: str, path: str) -> None:
 def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) -> None:
     if analysis.leaf is None:
         _print_path(output, "result file", analysis.path)
+        if analysis.source is not None or analysis.part:
+            output.out.print(report.read_source_lines(analysis), crop=False)
         return
     if is_one_of_many:
         output.out.print(Rule(plain(report.leaf_title(analysis)), style="dim"))
@@ -364,8 +366,17 @@ def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, 
     return DONE
 
 
+def _read(session: Session, path: str | None, threshold: float, again: str) -> list[Analysis]:
+    """Earlier results, with a note where what was compared has changed since; `again` compares it."""
+    analyses = session.results(path, threshold)
+    sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]
+    changed = dict.fromkeys(one for result, source in sources for one in newer_than(result, source))
+    session.workspace.notes += [f"{one} is newer than this result: `{again}` compares anew" for one in changed]
+    return analyses
+
+
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
-    return _finish(session, args, output, session.results(args.file, args.threshold))
+    return _finish(session, args, output, _read(session, args.file, args.threshold, "vc"))
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
@@ -373,7 +384,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.compare or any(option is not None for option in asked):
         analyses = _compare(session, args, output, _measure_options(args))
     else:
-        analyses = session.results(None, args.threshold)
+        analyses = _read(session, None, args.threshold, "ac -c")
     return _finish(session, args, output, analyses, checks=_checks(session, args, analyses))
 
 
@@ -381,18 +392,17 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
     """The checks of the NPU runs of the data folder, or of the run that was named with -lt."""
     if args.left is None:
         try:
-            runs = session.run_graphs(args.graph)
+            return check_runs(session.run_graphs(args.graph), session.missing_graphs(args.graph))
         except PrecisionToolError as error:
             return skip_checks(error.advice)
-    else:
-        leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
-        runs = tuple(
-            RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
-            for leaf in leaves
-            if leaf.graph is not None
-        )
-        if not runs:
-            return skip_checks("the two runs were compared without a graph; name one with -g")
+    leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
+    runs = tuple(
+        RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
+        for leaf in leaves
+        if leaf.graph is not None
+    )
+    if not runs:
+        return skip_checks("the two sides were compared without a graph; name one with -g")
     return check_runs(runs)
 
 

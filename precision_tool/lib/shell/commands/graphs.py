@@ -6,7 +6,6 @@ import argparse
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.report import graphs as report
-from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -16,6 +15,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     completes,
     count,
+    some_text,
     spaced,
     tell_notes,
 )
@@ -32,16 +32,18 @@ def _parser(session: Session) -> Parser:
     )
     completes(
         parser.add_argument(
-            "--find", metavar="WORD", help="which files hold an op of this name: a part of it, or a glob with * ? [ ]"
+            "--find", metavar="WORD", type=some_text,
+            help="which files hold an op of this name: a part of it, or a glob with * ? [ ]",
         ),
         Completion.OP,
-    )
+    )  # fmt: skip
     completes(
         parser.add_argument(
-            "--use", metavar="FILE", help=f"use this graph file; {_AUTO}: choose automatically, as at first"
+            "--use", metavar="FILE", type=some_text,
+            help=f"use this graph file; {_AUTO}: choose automatically, as at first",
         ),
         Completion.GRAPH,
-    )
+    )  # fmt: skip
     parser.add_argument(
         "-l", dest="limit", metavar="N", type=count(0), default=report.SHOWN_OPS,
         help="ops to show of each file with --find, 0 for all (default %(default)s)",
@@ -66,10 +68,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.out.file.write(report.survey_json(survey) + "\n")
         return DONE
     if not survey.rows and not survey.other_stages:
-        raise DataNotFoundError(
-            f"no graph file (ge_proto_*.txt) in {', '.join(map(shown_path, survey.folders))}",
-            "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
-        )
+        raise DataNotFoundError(survey.problem, survey.hint)
     output.show(*spaced([[line] for line in report.survey_lines(survey)]))
     return DONE
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from precision_tool.lib.compare.op_tensors import compare_op
-from precision_tool.lib.discover.catalog import FoundOp, RunGraph
+from precision_tool.lib.discover.catalog import FoundOp
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.report import op as report
@@ -24,6 +24,9 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+
+#: Steps around an op that are drawn at most.
+_MOST_STEPS = 100
 
 
 def _parser(session: Session) -> Parser:
@@ -47,7 +50,7 @@ def _parser(session: Session) -> Parser:
     )
     parser.add_argument("-a", dest="everything", action="store_true", help="all attributes and all readers too")
     parser.add_argument(
-        "-s", dest="depth", metavar="DEPTH", type=count(1),
+        "-s", dest="depth", metavar="DEPTH", type=_depth,
         help="draw the ops that lead to it and that it leads to, in up to DEPTH steps, as .gv and .svg",
     )  # fmt: skip
     completes(
@@ -58,12 +61,21 @@ def _parser(session: Session) -> Parser:
     return parser
 
 
+def _depth(text: str) -> int:
+    depth = count(1)(text)
+    if depth > _MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is more than {_MOST_STEPS} steps, which nobody can look at")
+    return depth
+
+
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     names = [name for name in (args.name, args.option) if name is not None]
     if len(names) != 1:
         _parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
     if args.folder is not None and args.depth is None:
         _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
+    if args.folder is not None:
+        session.workspace.check_outside_dumps(args.folder)
     hits = session.find_ops(names[0], args.graph)
     wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
     threshold = session.settings.threshold
@@ -119,15 +131,12 @@ def _draw(
     from precision_tool.lib.report import drawing  # the one user of graphviz
 
     folder = args.folder or str(session.workspace.output_dir("op_graph"))
-    cosines = session.cosines()
-    compared = _compared_run(session.run_graphs(args.graph), cosines)
     files: dict[str, None] = {}
     for hit in hits:
         run = report.run_name(hit.run)
         hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
         where = ", ".join(dict.fromkeys((run, hit.graph.name, os.path.basename(hit.run.file.path))))
-        known = cosines if hit.run.number == compared else {}
-        source = drawing.dot_source(hood, known, session.settings.threshold, where)
+        source = drawing.dot_source(hood, session.cosines(hit.run), session.settings.threshold, where)
         name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")
         drawn = drawing.write_drawing(source, folder, name)
         files |= dict.fromkeys(path for path in (drawn.svg, drawn.gv) if path is not None)
@@ -140,14 +149,6 @@ def _draw(
             output.err.print(plain(f"note: no picture: {shown_reason(drawn.reason)}", "yellow"))
             output.err.print(plain(f"hint: {shown_reason(drawn.hint)}", "yellow"))
     return list(files)
-
-
-def _compared_run(runs: Sequence[RunGraph], cosines: Mapping[str, float]) -> int | None:
-    """The run that the newest result, which does not say it, is of: whose ops it has most of; of equals the first."""
-    names: dict[int | None, set[str]] = {}
-    for run in runs:
-        names.setdefault(run.number, set()).update(op.name for op in run.file.ops)
-    return max(names, key=lambda number: len(names[number] & cosines.keys()), default=None)
 
 
 NI = Command(_parser, _run)

@@ -7,6 +7,7 @@ import argparse
 from precision_tool.lib.compare.listing import OpFilter, list_dumps, list_ops
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.report import ops as report
+from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -17,6 +18,7 @@ from precision_tool.lib.shell.commands.base import (
     completes,
     cosine,
     count,
+    some_text,
     spaced,
     tell_notes,
 )
@@ -32,21 +34,17 @@ def _parser(session: Session) -> Parser:
         description="List the ops of the graphs in use, or with `ls dump` the dump files, that fit all of the "
         "patterns. A pattern is a part of the name or, with * ? [ ], a glob; / and _ are the same, and so are small "
         "and capital letters.",
-        epilog="example: ls -n conv1 -t Conv2D; ls -f '*BNInference*' --below 0.98; ls dump -t Cast",
+        epilog="example: ls -n conv1 -t Conv2D; ls -f '*Relu*' --below 0.98; ls dump -t Cast",
     )
-    completes(
-        parser.add_argument("what", nargs="*", metavar="[dump] [NAME]", help="dump: dump files; NAME: as -n"),
-        Completion.OP,
-    )
-    completes(parser.add_argument("-n", dest="name", metavar="NAME", help="name of the op"), Completion.OP)
-    completes(parser.add_argument("-t", dest="type", metavar="TYPE", help="type of the op"), Completion.OP_TYPE)
-    completes(
-        parser.add_argument("-f", dest="fusion", metavar="PASS", help="fusion pass that made the op"), Completion.PASS
-    )
-    completes(
-        parser.add_argument("-k", dest="kernel", metavar="KERNEL", help="kernel of the op, or its library"),
-        Completion.KERNEL,
-    )
+    for dest, metavar, help_ in (("what", _DUMP, "list dump files"), ("word", "NAME", "the same as -n NAME")):
+        completes(parser.add_argument(dest, nargs="?", metavar=metavar, type=some_text, help=help_), Completion.OP)
+    for option, dest, metavar, kind, help_ in (
+        ("-n", "name", "NAME", Completion.OP, "name of the op"),
+        ("-t", "type", "TYPE", Completion.OP_TYPE, "type of the op"),
+        ("-f", "fusion", "PASS", Completion.PASS, "fusion pass that made the op"),
+        ("-k", "kernel", "KERNEL", Completion.KERNEL, "kernel of the op, or its library"),
+    ):
+        completes(parser.add_argument(option, dest=dest, metavar=metavar, type=some_text, help=help_), kind)
     completes(
         parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file, or a folder of them"),
         Completion.GRAPH,
@@ -66,23 +64,21 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    wanted = list(args.what)
-    is_dump = wanted[:1] == [_DUMP]
-    positional = wanted[1:] if is_dump else wanted
-    if len(positional) + (args.name is not None) > 1:
-        raise UsageError("ls: more than one name", "give one NAME, as -n or without")
-    name = args.name or next(iter(positional), None)
+    is_dump = args.what == _DUMP
+    given = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
+    if len(given) > 1:
+        raise UsageError(f"ls: more than one name: {', '.join(given)}", "give one NAME, as -n or without")
+    name = next(iter(given), None)
     return _list_dumps(session, args, name, output) if is_dump else _list_ops(session, args, name, output)
 
 
 def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
-    cosines = session.cosines()
-    if args.below is not None and not cosines:
+    if args.below is not None and not session.cosines():
         raise DataNotFoundError(
             f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
         )
     wanted = OpFilter(name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below)
-    listings = list_ops(session.run_graphs(args.graph), wanted, cosines)
+    listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
@@ -98,7 +94,8 @@ def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, ou
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"ls dump: {option} is for ops", "dump files are listed by -n NAME and -t TYPE")
-    listings = list_dumps(session.run_folders(), name, args.type)
+    session.check_data()
+    listings = list_dumps(session.run_folders(), name, args.type, root=shown_path(str(session.workspace.root)))
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.dumps_json(listings, args.limit or 0) + "\n")

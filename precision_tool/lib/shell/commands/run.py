@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 
+from precision_tool.lib.arguments import run_in_shell
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import DONE, Command, Output, Parser
+from precision_tool.lib.shell.commands.base import Command, Output, Parser
 
 
 def _parser(session: Session) -> Parser:
@@ -23,9 +22,7 @@ def _parser(session: Session) -> Parser:
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if not args.command:
         _parser(session).error("which command?")
-    # The one place where what the user typed is executed, as typed.
-    done = subprocess.run(" ".join(args.command), shell=True, executable=os.environ.get("SHELL") or None, check=False)
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode or DONE
+    return run_in_shell(args.command)
 
 
 RUN = Command(_parser, _run)

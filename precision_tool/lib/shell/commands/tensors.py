@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
+from itertools import groupby
+
+from rich.console import RenderableType
 
 from precision_tool.lib.compare.convert import (
     ConvertStoppedError,
@@ -18,6 +21,7 @@ from precision_tool.lib.compare.convert import (
     find_sources,
 )
 from precision_tool.lib.compare.elements import compare_elements
+from precision_tool.lib.compare.engine import NO_MEMORY
 from precision_tool.lib.compare.exports import write_elements, write_text
 from precision_tool.lib.compare.named_tensors import (
     NamedTensor,
@@ -30,7 +34,7 @@ from precision_tool.lib.compare.named_tensors import (
 )
 from precision_tool.lib.compare.result_csv import atomic_text
 from precision_tool.lib.discover.catalog import FoundOp
-from precision_tool.lib.discover.names import parse_dump_name, shortened
+from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
 from precision_tool.lib.discover.walk import find_named
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats.layouts import known_layouts
@@ -41,6 +45,7 @@ from precision_tool.lib.report.op import run_name
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import plain, shown_path
 from precision_tool.lib.session import Session
+from precision_tool.lib.settings import MOST_PRINTED
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Command,
@@ -51,14 +56,20 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.tfdbg import runs as tfdbg
 
 #: Lines of a histogram.
 _BINS = 12
 #: The file that names what could not be decoded; the vendor's tool writes one of this name.
 FAILED_LIST = "convert_failed_file_list.txt"
 _LONGEST_STEM = 240
+#: Digits of the hash that tells saved files of different folders apart.
+_FOLDER_HASH = 8
 #: What has fewer bytes is done at once, and has no progress.
 _QUICK_BYTES = 16 << 20
+_SAVED_HELP = (
+    "named after the tensor's file, and a hash of its folder unless that is tf/dump or the only dump of debug_0"
+)
 _TENSOR_HELP = "a dump file, one of its slots (FILE:output:0), a .npy file, or an op by any part of its name"
 
 
@@ -84,14 +95,16 @@ def _files(session: Session, name: str) -> list[str]:
     if os.path.exists(name):
         return [name]
     base = os.path.basename(name)
-    is_file_name = base.endswith((".npy", ".csv")) or base.isdigit() or parse_dump_name(base) is not None
+    is_dump_name = parse_dump_name(base) is not None or tfdbg.is_tensor_name(base)
+    is_file_name = base.endswith((".npy", ".csv")) or base.isdigit() or is_dump_name
     if not is_file_name or "\0" in name:
         return []
     if base != name:
         raise DataNotFoundError(f"{name}: no such file", "check the name and the folder above it")
     space = session.workspace
     roots = [space.dump_dir(number) for number in space.debug_numbers()]
-    roots += [space.tf_dump_dir, space.overflow_dump_dir, *(base / "decode" for base in space.result_dirs())]
+    roots += [space.tf_dump_dir, space.tf_debug_dir, space.overflow_dump_dir]
+    roots += [base / "decode" for base in space.result_dirs()]
     found = [path for root in roots if root.is_dir() for path in find_named(str(root), name)]
     if not found:
         raise DataNotFoundError(
@@ -153,18 +166,23 @@ def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTe
 def _pt_parser(session: Session) -> Parser:
     parser = Parser(
         prog="pt",
-        description="Show a tensor: type, layout and shape, figures, histogram and first values. Of an op every input "
-        "and output of its dump, beside the benchmark's.",
-        epilog="example: pt conv1 -p 40",
+        description="Show a tensor: type, layout and shape, figures, histogram and first values. Of an op, or a whole "
+        "dump file, the outputs like this and the inputs in short, beside the benchmark's.",
+        epilog="example: pt conv2/Relu -p 40",
     )
     completes(parser.add_argument("name", nargs="?", metavar="FILE|NAME", help=_TENSOR_HELP), Completion.TENSOR)
     completes(
         parser.add_argument("-n", dest="option_name", metavar="FILE|NAME", help="the same, as an option"),
         Completion.TENSOR,
     )
-    parser.add_argument("-c", dest="save", action="store_true", help="save the values as text in temp/decode/pt")
+    slot = parser.add_mutually_exclusive_group()
+    slot.add_argument("-i", dest="input", metavar="N", type=count(0), help="only input N, in full")
+    slot.add_argument("-o", dest="output", metavar="N", type=count(0), help="only output N")
     parser.add_argument(
-        "-p", "-l", dest="shown", metavar="N", type=count(0), default=session.settings.print_count,
+        "-c", dest="save", action="store_true", help=f"save the values as text in temp/decode/pt, {_SAVED_HELP}"
+    )
+    parser.add_argument(
+        "-p", "-l", dest="shown", metavar="N", type=_shown, default=session.settings.print_count,
         help="how many of the first values to show (default %(default)s)",
     )  # fmt: skip
     _add_graph(parser)
@@ -172,8 +190,26 @@ def _pt_parser(session: Session) -> Parser:
     return parser
 
 
+def _shown(text: str) -> int:
+    number = count(0)(text)
+    if number > MOST_PRINTED:
+        raise argparse.ArgumentTypeError(f"{number} are too many to show, {MOST_PRINTED} is most; files take all")
+    return number
+
+
+def _slot(args: argparse.Namespace) -> str:
+    """The slot that -i or -o names, empty without."""
+    if args.input is not None:
+        return f"input:{args.input}"
+    return "" if args.output is None else f"output:{args.output}"
+
+
 def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
-    groups = _groups(session, _one_name(args, "pt"), args.graph)
+    text = _one_name(args, "pt")
+    (name, own_slot), slot = split_slot(text), _slot(args)
+    if slot and own_slot:
+        raise UsageError(f"pt: {text} names {own_slot} and the options {slot}", "name the tensor once")
+    groups = _groups(session, f"{name}:{slot}" if slot else text, args.graph)
     views = [[view_of(named, bins=_BINS, first=args.shown) for named in group] for group in groups]
     saved = (
         [path for group in views for view in group if (path := _save_text(session, view, output))] if args.save else []
@@ -182,11 +218,53 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.json:
         output.out.file.write(report.tensors_json(views, saved) + "\n")
     else:
-        output.show(*(report.tensor_block(group) for group in views), *map(report.saved_line, saved))
+        blocks = _blocks(views, is_chosen=bool(slot or own_slot))
+        output.show(*blocks, *map(report.saved_line, saved))
     if all(view.figures is None for group in views for view in group):
         reason = views[0][0].reason or "it holds no numbers"
         raise FormatError(f"nothing could be read: {reason}", "name another tensor")
     return DONE
+
+
+def _blocks(views: Sequence[Sequence[View]], is_chosen: bool) -> Iterator[RenderableType]:
+    """Tensors one below the other; of ops and files that have outputs, the inputs in a table."""
+    with_output = {_owner(group) for group in views if group[0].named.slot.startswith("output")}
+
+    def in_short(group: Sequence[View]) -> bool:
+        return not is_chosen and group[0].named.slot.startswith("input") and _owner(group) in with_output
+
+    for (_, is_short), some in groupby(views, key=lambda group: (_owner(group), in_short(group))):
+        if is_short:
+            yield report.short_block(list(some))
+        else:
+            yield from map(report.tensor_block, some)
+
+
+def _owner(group: Sequence[View]) -> tuple[str, str]:
+    """What tells the tensors of one op or file from others."""
+    named = group[0].named
+    return (named.run, named.op_name) if named.side else ("", named.path)
+
+
+def _saved_stem(session: Session, named: NamedTensor) -> str:
+    """The name of what is saved of a tensor, without ending. Those of different files, and slots, are different."""
+    stem = os.path.basename(named.path)
+    if named.slot and not stem.endswith(".npy"):
+        stem += f".{file_part(named.slot.replace(':', '.'))}"
+    folder = os.path.realpath(os.path.dirname(named.path))
+    if folder in _usual_folders(session):
+        return stem
+    root = os.path.realpath(session.workspace.root)
+    if os.path.commonpath([root, folder]) == root:
+        folder = os.path.relpath(folder, root)  # holds wherever the data folder is moved to
+    return f"{stem}~{hashlib.sha256(os.fsencode(folder)).hexdigest()[:_FOLDER_HASH]}"
+
+
+def _usual_folders(session: Session) -> list[str]:
+    """The benchmark's folder, and that of the run under test if it has only one: no two files have one name there."""
+    leaves = [run.run.leaves for run in session.run_folders() if run.number == 0 and run.run is not None]
+    only = [leaf.path for found in leaves for leaf in found if len(found) == 1]
+    return [os.path.realpath(path) for path in (str(session.workspace.tf_dump_dir), *only)]
 
 
 def _save_text(session: Session, view: View, output: Output) -> str:
@@ -194,10 +272,8 @@ def _save_text(session: Session, view: View, output: Output) -> str:
     named = view.named
     if view.figures is None or not isinstance(named.tensor, Tensor) or named.reading is None:
         return ""
-    stem = os.path.basename(named.path)
-    if named.slot and not stem.endswith(".npy"):
-        stem += f".{named.slot.replace(':', '.')}"
-    path = session.workspace.output_dir("decode", "pt") / f"{shortened(stem, _LONGEST_STEM)}.txt"
+    stem = shortened(_saved_stem(session, named), _LONGEST_STEM)
+    path = session.workspace.output_dir("decode", "pt") / f"{stem}.txt"
     with _progress(output, "saving", named.tensor) as progress:
         write_text(named.tensor, named.reading, str(path), progress)
     return str(path)
@@ -211,7 +287,7 @@ def _cp_parser(session: Session) -> Parser:
     parser = Parser(
         prog="cp",
         description="Compare two tensors element by element. Of an op alone, its first output with its benchmark.",
-        epilog="example: cp conv1 -o 0 -al 0.01",
+        epilog="example: cp conv2/Relu -o 0 -al 0.01",
     )
     completes(
         parser.add_argument("names", nargs="*", metavar="LEFT RIGHT", help=f"NPU side and benchmark: {_TENSOR_HELP}"),
@@ -225,7 +301,7 @@ def _cp_parser(session: Session) -> Parser:
     slot.add_argument("-i", dest="input", metavar="N", type=count(0), help="input N of dumps and ops")
     slot.add_argument("-o", dest="output", metavar="N", type=count(0), help="output N of dumps and ops (default 0)")
     parser.add_argument(
-        "-p", dest="shown", metavar="N", type=count(0), default=settings.print_count,
+        "-p", dest="shown", metavar="N", type=_shown, default=settings.print_count,
         help="how many first and worst elements to show (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -236,7 +312,10 @@ def _cp_parser(session: Session) -> Parser:
         "-rl", dest="rtol", metavar="RTOL", type=_tolerance, default=settings.rtol,
         help="tolerance relative to the benchmark (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("-s", dest="save", action="store_true", help="save all elements as CSV in temp/tensor_compare")
+    parser.add_argument(
+        "-s", dest="save", action="store_true",
+        help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
+    )  # fmt: skip
     _add_graph(parser)
     parser.add_argument(
         "--workers", metavar="N", type=count(0), default=settings.workers,
@@ -260,21 +339,23 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
     names = [*args.names, *(args.option_names or ())]
     if len(names) not in (1, 2):
         raise UsageError("cp: name two tensors, or one op", "`cp -h` shows how")
-    slot = f"output:{args.output}" if args.output is not None else ""
-    if args.input is not None:
-        slot = f"input:{args.input}"
+    slot = _slot(args)
     if len(names) == 1:
         pair, npu, golden = _op_pair(session, names[0], slot, args.graph)
     else:
         npu, golden = (_single(session, name, slot, args.graph, output) for name in names)
         pair = pair_up(npu, golden)
-    with _progress(output, "comparing", pair.npu, pair.golden) as progress:
-        detail = compare_elements(
-            pair, atol=args.atol, rtol=args.rtol, shown=args.shown, workers=args.workers, progress=progress
-        )
+    try:
+        with _progress(output, "comparing", pair.npu, pair.golden) as progress:
+            detail = compare_elements(
+                pair, atol=args.atol, rtol=args.rtol, shown=args.shown, workers=args.workers, progress=progress
+            )
+    except MemoryError:
+        raise FormatError(f"{npu.path}: {NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None
     saved = ""
     if args.save:
-        stem = shortened(f"{Path(npu.path).name}_vs_{Path(golden.path).name}", _LONGEST_STEM)
+        stems = [_saved_stem(session, named) for named in (npu, golden)]
+        stem = shortened("_vs_".join(stems), _LONGEST_STEM)
         saved = str(session.workspace.output_dir("tensor_compare") / f"{stem}.csv")
         with _progress(output, "saving", pair.npu, pair.golden) as progress:
             write_elements(pair, saved, progress)
@@ -343,7 +424,8 @@ def _dc_parser(session: Session) -> Parser:
     parser = Parser(
         prog="dc",
         description="Decode NPU dumps to .npy: a file, a folder of any level, or an op's dump. Types that numpy lacks "
-        "become float32. Ends with 0 if anything was decoded; what was not is listed and counted.",
+        "become float32. With -f a tensor that has no such layout is kept as stored, and counted. Ends with 0 if "
+        "anything was decoded; what was not is listed and counted.",
         epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
     )
     completes(
@@ -354,10 +436,11 @@ def _dc_parser(session: Session) -> Parser:
         parser.add_argument("-n", dest="option_name", metavar="FILE|DIR|OP", help="the same, as an option"),
         Completion.TENSOR,
     )
-    parser.add_argument(
+    layout = parser.add_argument(
         "-f", dest="layout", metavar="FORMAT", type=_layout,
         help="convert to this layout: ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, ... (default: as stored)",
     )  # fmt: skip
+    completes(layout, Completion.LAYOUT)
     completes(
         parser.add_argument("-o", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"),
         Completion.FOLDER,
@@ -381,6 +464,8 @@ def _layout(text: str) -> str:
 def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
     name = _one_name(args, "dc")
     sources, notes = _sources(session, name, args.graph, args.folder)
+    if args.folder is not None:
+        _check_output(session, args.folder, name, sources)
     session.workspace.notes += notes
     folder = os.path.commonpath([source.folder for source in sources])
     stopped: ConvertStoppedError | None = None
@@ -397,13 +482,24 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.json:
         output.out.file.write(report.decoded_json(rows, folder) + "\n")
     else:
-        output.show(report.decoded_block(rows, folder, failed_list))
+        output.show(report.decoded_block(rows, folder, failed_list, args.layout or ""))
     if stopped is not None:
         raise stopped
     if len(failed) == len(rows):
         reason = failed[0].reason if failed else "there is nothing to decode"
         raise FormatError(f"{name}: nothing was decoded: {reason}", "name an NPU dump, a folder of dumps or an op")
     return DONE
+
+
+def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
+    """Raises UsageError if the results would lie among dumps, which are only read."""
+    leaves = sorted({os.path.dirname(os.path.realpath(source.path)) for source in sources})
+    session.workspace.check_outside_dumps(folder, *(leaves if os.path.isdir(name) else ()))
+    place = os.path.realpath(folder)
+    for leaf in leaves:
+        root = os.path.realpath(name) if os.path.isdir(name) else leaf
+        if os.path.commonpath([root, place]) == root and os.path.commonpath([place, leaf]) == place:
+            raise UsageError(f"{folder}: holds the dumps to decode, which are only read", "name another folder with -o")
 
 
 def _write_failed(path: str, rows: Sequence[Decoded]) -> None:

@@ -1,0 +1,115 @@
+"""What a result file is of: the dump, the benchmark and the graph, in a small JSON file beside it.
+
+The file is read as if somebody had made it up: what is odd about it makes it worthless and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.compare.result_csv import atomic_text
+from precision_tool.lib.errors import OutputError
+
+if TYPE_CHECKING:  # reading, all that most commands do, is quicker without
+    from precision_tool.lib.compare.folders import LeafResult
+
+#: To be raised with every change of what is kept.
+_VERSION = 1
+_MAX_SIZE = 1 << 16
+#: Folders from the one that the training script was told down to one step.
+_MAX_LEVELS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSource:
+    """Absolute paths of what was compared: the folder of the dump files, the other side, and the graph or ""."""
+
+    npu: str
+    golden: str
+    graph: str = ""
+
+
+def source_path(result: str) -> str:
+    """Where the source of a result file is kept."""
+    return f"{os.path.splitext(result)[0]}.json"
+
+
+def source_of(result: LeafResult) -> ResultSource:
+    """The source of a fresh result."""
+    graph = os.path.abspath(result.graph.file.path) if result.graph is not None else ""
+    return ResultSource(npu=result.leaf.path, golden=os.path.abspath(result.golden_root), graph=graph)
+
+
+def write_source(result: str, source: ResultSource, root: str) -> None:
+    """Keeps the source of a result file; where that cannot be done the result does without.
+
+    Of what lies in the data folder `root`, as the result does, the place is kept too as seen from the result: it holds
+    wherever the data folder is moved to.
+    """
+    folder = os.path.dirname(os.path.abspath(result))
+    root = os.path.abspath(root)
+
+    def place(path: str) -> dict[str, str]:
+        is_inside = path and all(os.path.commonpath([root, one]) == root for one in (path, folder))
+        return {"path": path, "from_here": os.path.relpath(path, folder) if is_inside else ""}
+
+    document = {"version": _VERSION, **{name: place(getattr(source, name)) for name in ResultSource.__slots__}}
+    with suppress(OutputError), atomic_text(source_path(result)) as file:
+        file.write(json.dumps(document, indent=1) + "\n")
+
+
+def read_source(result: str) -> ResultSource | None:
+    """The source of a result file; None if nothing, or nothing sound, is known of it."""
+    try:
+        with open(source_path(result), "rb") as file:
+            document = json.loads(file.read(_MAX_SIZE))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        return None
+    folder = os.path.dirname(os.path.abspath(result))
+    npu, golden, graph = (_placed(document.get(name), folder) for name in ("npu", "golden", "graph"))
+    if not npu or not golden or graph is None:
+        return None
+    return ResultSource(npu=npu, golden=golden, graph=graph)
+
+
+def newer_than(result: str, source: ResultSource) -> list[str]:
+    """What of the source of a result file changed after it was written, by the times of folders alone."""
+    folders = [source.npu]
+    for folder in list(PurePath(source.npu).parents)[:_MAX_LEVELS]:
+        if PurePath(folders[-1]).name == "dump":
+            break
+        folders.append(str(folder))
+    else:
+        folders = folders[:1]  # a tree of another form: what lies above the files may be anything
+    sides = ((folders[-1], folders), (source.golden, [source.golden]), (source.graph, [source.graph]))
+    try:
+        written = os.stat(result).st_mtime_ns
+    except OSError:
+        return []
+    return [side for side, paths in sides if any(_modified(path) > written for path in paths)]
+
+
+def _modified(path: str) -> int:
+    """When a folder or file was changed (ns); 0 for what is not there."""
+    try:
+        return os.stat(path).st_mtime_ns if path else 0
+    except OSError:
+        return 0
+
+
+def _placed(place: object, folder: str) -> str | None:
+    """The path of a place as seen from `folder`, if it is there, else as it was; None for what is no place."""
+    if not isinstance(place, dict):
+        return None
+    path, from_here = place.get("path"), place.get("from_here")
+    if not isinstance(path, str) or not isinstance(from_here, str) or "\0" in path + from_here:
+        return None
+    moved = os.path.normpath(os.path.join(folder, from_here)) if from_here else ""
+    return moved if moved and os.path.exists(moved) else path

@@ -1,0 +1,79 @@
+"""Tensor files of TensorFlow's debugger, read where they lie: their values are those of a `.npy` file, undecoded."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import struct
+import tempfile
+from functools import cache
+
+import numpy as np
+
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.npy import our_name, read_npy
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.tfdbg.event import TensorEvent, read_event
+from precision_tool.lib.tfdbg.npy_files import write_npy
+
+#: `Event.wall_time` (field 1, a double), then `Event.summary` (field 5, a message).
+_HEAD = struct.Struct("<BdB")
+_WALL_TIME, _SUMMARY = 0x09, 0x2A
+#: Seconds or microseconds since 1970.
+_EARLIEST, _LATEST = 1e8, 1e17
+#: Tensors up to this size are decoded into a temporary file if they have to be.
+_MAX_DECODED = 64 << 20
+
+
+class NoNumbersError(FormatError):
+    """A sound file of a tensor that has no numbers: texts, resources, a variable before it is initialized."""
+
+
+def looks_like_event(head: bytes) -> bool:
+    """Whether a file that starts like this is an `Event` with a summary, as tfdbg writes it for each tensor."""
+    if len(head) < _HEAD.size:
+        return False
+    first, wall_time, second = _HEAD.unpack_from(head)
+    return (first, second) == (_WALL_TIME, _SUMMARY) and _EARLIEST < wall_time < _LATEST
+
+
+def read_tensor_event(path: str) -> Tensor:
+    """The tensor of a file, undecoded; NoNumbersError for what has none, FormatError for what is damaged."""
+    event = read_event(path)
+    if event.skip:
+        raise NoNumbersError(f"{path}: this tensor has no numbers to compare: {event.skip}")
+    if event.plain is None:
+        return _decoded(event)
+    name = our_name(np.dtype(event.type.descr))
+    if name is None:
+        raise FormatError(f"{path}: elements of type {event.type.name} are no numbers that can be compared")
+    return Tensor(
+        path=path,
+        offset=event.plain.start,
+        nbytes=event.nbytes,
+        dtype=name,
+        shape=event.shape,
+        origin_shape=event.shape,
+    )
+
+
+def _decoded(event: TensorEvent) -> Tensor:
+    """A tensor whose values are encoded one by one, which tfdbg itself does not do, from a file of this process."""
+    if event.nbytes > _MAX_DECODED:
+        raise FormatError(
+            f"{event.path}: {event.nbytes / 1e6:.0f} MB of values that are encoded one by one",
+            "tf_dump decodes them into .npy files: compare with those",
+        )
+    fd, path = tempfile.mkstemp(suffix=".npy", dir=_decoded_folder())
+    os.close(fd)
+    os.unlink(path)  # a name nobody else has
+    write_npy(event, path, lambda count: None)
+    return read_npy(path)
+
+
+@cache
+def _decoded_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="precision_tool_tfdbg_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,318 @@
+"""One tensor file of tfdbg: a serialized `Event` whose summary holds a `TensorProto`. Only its head is read.
+
+Lengths are checked against the message around them and the file before anything is read, so that a claimed size
+costs no memory. Sources: event.proto, summary.proto, tensor.proto, tensor_shape.proto and types.proto of TensorFlow,
+encoding documentation of protobuf. This module runs on Python 3.7.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from precision_tool.lib.errors import FormatError
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+
+# Field numbers.
+_EVENT_SUMMARY = 5
+_SUMMARY_VALUE = 1
+_VALUE_TENSOR = 8
+_TENSOR_DTYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
+_SHAPE_DIM, _SHAPE_UNKNOWN_RANK = 2, 3
+_DIM_SIZE = 1
+
+_WINDOW = 4096
+#: Runs of values and dimensions that are kept in memory, at most.
+_MAX_SPANS = 1 << 12
+#: What a `.npy` file may have.
+_MAX_RANK = 32
+_MAX_ELEMENTS = 1 << 62
+#: Bytes of a tensor of which the file only gives the first values, the last of them standing for the rest.
+_MAX_FILLED = 1 << 32
+_REFERENCE = 100  # DT_FLOAT_REF is DT_FLOAT + 100
+
+
+class TensorType(NamedTuple):
+    """A type of TensorFlow: `descr` is how `.npy` names it, `field` the field of TensorProto that its values are in.
+
+    `kind` is the wire type of a value; a complex number is two values.
+    """
+
+    name: str
+    descr: str
+    item_size: int
+    field: int
+    kind: int
+
+
+#: By the number TensorFlow gives them. bfloat16 is what numpy makes of TensorFlow's own: two bytes without a meaning.
+#: Quantized types are the integers they consist of.
+TYPES: Dict[int, TensorType] = {
+    1: TensorType("float32", "<f4", 4, 5, FIXED32),
+    2: TensorType("float64", "<f8", 8, 6, FIXED64),
+    3: TensorType("int32", "<i4", 4, 7, VARINT),
+    4: TensorType("uint8", "|u1", 1, 7, VARINT),
+    5: TensorType("int16", "<i2", 2, 7, VARINT),
+    6: TensorType("int8", "|i1", 1, 7, VARINT),
+    8: TensorType("complex64", "<c8", 8, 9, FIXED32),
+    9: TensorType("int64", "<i8", 8, 10, VARINT),
+    10: TensorType("bool", "|b1", 1, 11, VARINT),
+    11: TensorType("qint8", "|i1", 1, 7, VARINT),
+    12: TensorType("quint8", "|u1", 1, 7, VARINT),
+    13: TensorType("qint32", "<i4", 4, 7, VARINT),
+    14: TensorType("bfloat16", "<V2", 2, 13, VARINT),
+    15: TensorType("qint16", "<i2", 2, 7, VARINT),
+    16: TensorType("quint16", "<u2", 2, 7, VARINT),
+    17: TensorType("uint16", "<u2", 2, 7, VARINT),
+    18: TensorType("complex128", "<c16", 16, 12, FIXED64),
+    19: TensorType("float16", "<f2", 2, 13, VARINT),
+    22: TensorType("uint32", "<u4", 4, 16, VARINT),
+    23: TensorType("uint64", "<u8", 8, 17, VARINT),
+}
+_WITHOUT_NUMBERS = {7: "string", 20: "resource", 21: "object (variant)"}
+_VALUE_KINDS = {each.field: each.kind for each in TYPES.values()}
+
+
+class Span(NamedTuple):
+    """Bytes of the file: a packed run of values, or values each behind its tag of `tag_size` bytes (0: packed)."""
+
+    start: int
+    stop: int
+    tag_size: int = 0
+
+
+@dataclass(frozen=True)
+class TensorEvent:
+    """What the head of a tensor file says. `skip` is why it has no numbers, "" if it has; with `is_unknown` it may
+    have some, of a type that only TensorFlow knows.
+
+    The values are the bytes of `content`, little endian in C order, or else those in `spans`, as they are encoded.
+    """
+
+    path: str
+    type: TensorType
+    shape: Tuple[int, ...]
+    count: int
+    content: Optional[Span] = None
+    spans: Tuple[Span, ...] = ()
+    skip: str = ""
+    is_unknown: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor in memory and in a `.npy` file."""
+        return self.count * self.type.item_size
+
+    @property
+    def plain(self) -> Optional[Span]:
+        """Where the values lie as they are, little endian in C order; None where they have to be decoded."""
+        if self.content is not None or not self.count:
+            return self.content or Span(0, 0)
+        if len(self.spans) != 1 or self.type.kind == VARINT:
+            return None
+        (span,) = self.spans
+        return span if not span.tag_size and span.stop - span.start == self.nbytes else None
+
+
+def damaged(path: str, position: int, reason: str) -> FormatError:
+    """The user's error for bytes that are not what they should be."""
+    hint = "the file is damaged or no tensor of tfdbg: copy it again, or run the training step again"
+    return FormatError(f"{path}: {reason} (byte {position})", hint)
+
+
+class _Reader:
+    """Walks messages in an open file, a small window of which is in memory."""
+
+    def __init__(self, path: str, fd: int, size: int) -> None:
+        self.path, self.size = path, size
+        self._fd = fd
+        self._window = b""
+        self._start = 0
+
+    def error(self, position: int, reason: str) -> FormatError:
+        return damaged(self.path, position, reason)
+
+    def byte(self, position: int) -> int:
+        index = position - self._start
+        if not 0 <= index < len(self._window):
+            self._window, self._start, index = os.pread(self._fd, _WINDOW, position), position, 0
+            if not self._window:
+                raise self.error(position, "the file ends inside a message")
+        return self._window[index]
+
+    def varint(self, position: int, end: int) -> Tuple[int, int]:
+        value = shift = 0
+        while True:
+            if position >= end:
+                raise self.error(position, "a number runs past the end of its message")
+            byte = self.byte(position)
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFFFFFFFFFFFFFF, position
+            shift += 7
+            if shift > 63:
+                raise self.error(position, "a number is longer than ten bytes")
+
+    def fields(self, start: int, end: int) -> Iterator[Tuple[int, int, int, int, int]]:
+        """(field number, wire type, value or start of it, end of it, where its tag is) of each field of a message."""
+        position = start
+        while position < end:
+            tag_at = position
+            tag, position = self.varint(position, end)
+            number, kind = tag >> 3, tag & 7
+            if number == 0:
+                raise self.error(tag_at, "field number 0")
+            if kind == VARINT:
+                value, after = self.varint(position, end)
+                yield number, kind, value, after, tag_at
+                position = after
+                continue
+            if kind == LENGTH:
+                length, position = self.varint(position, end)
+            elif kind in (FIXED64, FIXED32):
+                length = 8 if kind == FIXED64 else 4
+            else:
+                raise self.error(tag_at, f"unknown wire type {kind} of field {number}")
+            if length > end - position:
+                raise self.error(tag_at, f"field {number} claims {length} bytes, {end - position} are left")
+            yield number, kind, position, position + length, tag_at
+            position += length
+
+    def message(self, start: int, end: int, field: int) -> Optional[Tuple[int, int]]:
+        """Start and end of the first message in field `field` of a message."""
+        for number, kind, value, stop, _ in self.fields(start, end):
+            if number == field and kind == LENGTH:
+                return value, stop
+        return None
+
+
+def read_event(path: str) -> TensorEvent:
+    """The head of a tensor file. Raises FormatError, with the byte, for what is damaged or holds no tensor."""
+    fd = open_for_reading(path)
+    try:
+        return _read(_Reader(path, fd, os.fstat(fd).st_size))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    finally:
+        os.close(fd)
+
+
+def open_for_reading(path: str) -> int:
+    """A descriptor of a regular file; FormatError for all else."""
+    try:
+        # O_NONBLOCK: a FIFO among the files must not hang the tool; it has no effect on regular files.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if os.path.isfile(path):
+        return fd
+    os.close(fd)
+    raise FormatError(f"{path}: no regular file", "move it away")
+
+
+def unreadable(path: str, error: OSError) -> FormatError:
+    """The user's error for a file that cannot be opened or read."""
+    return FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions and the disk")
+
+
+def _read(reader: _Reader) -> TensorEvent:
+    if reader.size == 0:
+        raise reader.error(0, "the file is empty")
+    place: Optional[Tuple[int, int]] = (0, reader.size)
+    for field in (_EVENT_SUMMARY, _SUMMARY_VALUE, _VALUE_TENSOR):
+        if place is not None:
+            place = reader.message(place[0], place[1], field)
+    if place is None:
+        raise reader.error(0, "no tensor in this file")
+    return _read_tensor(reader, *place)
+
+
+def _read_tensor(reader: _Reader, start: int, end: int) -> TensorEvent:
+    code = 0
+    shape: Optional[Tuple[int, ...]] = ()
+    content: Optional[Span] = None
+    spans: Dict[int, List[Span]] = {}
+    for number, kind, value, stop, tag_at in reader.fields(start, end):
+        if number == _TENSOR_DTYPE and kind == VARINT:
+            code = value
+        elif number == _TENSOR_SHAPE and kind == LENGTH:
+            shape = _read_shape(reader, value, stop)
+        elif number == _TENSOR_CONTENT and kind == LENGTH:
+            content = Span(value, stop) if stop > value else None
+        elif number in _VALUE_KINDS and kind in (LENGTH, _VALUE_KINDS[number]) and (stop > value or kind != LENGTH):
+            _add_span(reader, spans.setdefault(number, []), kind, value, stop, tag_at)
+    if code > _REFERENCE:
+        code -= _REFERENCE
+    known = TYPES.get(code)
+    if known is None:
+        if code == 0:
+            raise reader.error(start, "a tensor without a data type")
+        unknown = code not in _WITHOUT_NUMBERS
+        reason = f"data type {code} of TensorFlow, which is not known here" if unknown else _WITHOUT_NUMBERS[code]
+        return TensorEvent(reader.path, TensorType("", "", 0, 0, 0), shape or (), 0, skip=reason, is_unknown=unknown)
+    if shape is None:
+        raise reader.error(start, "a tensor of unknown shape")
+    count = _count(reader, start, shape)
+    mine = tuple(spans.get(known.field, ()))
+    event = TensorEvent(reader.path, known, shape, count, content, () if content else mine)
+    if content is not None:
+        held = content.stop - content.start
+        if held != event.nbytes:
+            claim = f"shape {list(shape)} of {known.name} needs {event.nbytes} bytes, the tensor has {held}"
+            raise reader.error(content.start, claim)
+    elif count and not mine:
+        return TensorEvent(reader.path, known, shape, count, skip="not initialized")
+    elif event.nbytes > max(_MAX_FILLED, 8 * reader.size):
+        raise reader.error(start, f"shape {list(shape)} is absurd for a file of {reader.size} bytes")
+    return event
+
+
+def _read_shape(reader: _Reader, start: int, end: int) -> Optional[Tuple[int, ...]]:
+    """The dimensions; None if even their number is unknown. A dimension of 0 is an empty message."""
+    shape: List[int] = []
+    for number, kind, value, stop, tag_at in reader.fields(start, end):
+        if number == _SHAPE_UNKNOWN_RANK and kind == VARINT and value:
+            return None
+        if number == _SHAPE_DIM and kind == LENGTH:
+            size = 0
+            for inner, inner_kind, inner_value, _, _ in reader.fields(value, stop):
+                if inner == _DIM_SIZE and inner_kind == VARINT:
+                    size = inner_value
+            if size >= 1 << 63:
+                raise reader.error(tag_at, "a dimension of unknown size")
+            shape.append(size)
+            if len(shape) > _MAX_RANK:
+                raise reader.error(tag_at, f"more than {_MAX_RANK} dimensions")
+    return tuple(shape)
+
+
+def _count(reader: _Reader, start: int, shape: Tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    if count > _MAX_ELEMENTS:
+        raise reader.error(start, f"shape {list(shape)} is absurd")
+    return count
+
+
+def _add_span(reader: _Reader, spans: List[Span], kind: int, value: int, stop: int, tag_at: int) -> None:
+    """Adds the values of one field to those before; values without packing become one span as long as they touch."""
+    if kind == LENGTH:
+        span = Span(value, stop)
+    else:
+        tag_size = _varint_size(reader, tag_at)
+        span = Span(tag_at, stop, tag_size)
+        if spans and spans[-1].stop == tag_at and spans[-1].tag_size == tag_size:
+            spans[-1] = Span(spans[-1].start, stop, tag_size)
+            return
+    if len(spans) >= _MAX_SPANS:
+        raise reader.error(tag_at, f"the values are in more than {_MAX_SPANS} pieces")
+    spans.append(span)
+
+
+def _varint_size(reader: _Reader, position: int) -> int:
+    start = position
+    while reader.byte(position) >= 0x80:
+        position += 1
+    return position + 1 - start

@@ -1,0 +1,206 @@
+"""The run folders that tfdbg wrote and the tensor files in them, by name alone: nothing is opened here.
+
+    tf_debug/run_{microseconds}_{counter}/
+      _tfdbg_device_,job_localhost,replica_0,task_0,device_CPU_0/{op as folders}_{slot}_DebugIdentity_{microseconds}
+      _tfdbg_core_metadata_*, _tfdbg_fetches_info_, _tfdbg_feed_keys_info_, and per device _tfdbg_graph_*
+
+Source: the docstrings of TensorFlow's `debug_data.py` and `dumping_wrapper.py`. This module runs on Python 3.7.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+
+#: What chooses all runs, with all that they dumped.
+ALL_RUNS = "all"
+
+_DEVICE_PREFIX = "_tfdbg_device_"
+_METADATA_PREFIX = "_tfdbg_"
+_RUN_FOLDER = re.compile(r"run_(?P<time>[0-9]+)_(?P<number>[0-9]+)\Z")
+_TENSOR_FILE = re.compile(
+    r"(?P<name>.+)_(?P<slot>[0-9]{1,6})_(?P<watch>Debug[A-Za-z0-9]+)_(?P<time>[0-9]{1,20})(?:-(?P<again>[0-9]{1,9}))?\Z",
+    re.DOTALL,
+)
+#: The debug op that passes a tensor on as it is; the others dump a summary of it (DebugNanCount).
+_IDENTITY = re.compile(r"DebugIdentity(?:V[0-9]+)?\Z")
+_FLATTEN = str.maketrans("./\\ ", "____")
+_NPY_NAME = re.compile(r".+\.[0-9]{1,6}\.[0-9]{1,20}\.npy\Z", re.DOTALL)
+#: How deep below the folder that was named run folders are looked for.
+_RUN_DEPTH = 3
+
+#: Told of each folder before it is listed.
+Visit = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder. `time` (microseconds) and `number` are 0 and None where its name does not tell them."""
+
+    path: str
+    time: int = 0
+    number: Optional[int] = None
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return os.path.basename(self.path)
+
+
+@dataclass(frozen=True)
+class DumpedTensor:
+    """A file of a tensor: output `slot` of `op`, dumped at `time` (microseconds) on `device`.
+
+    `again` counts the dumps of one tensor within one microsecond from 0 up.
+    """
+
+    path: str
+    op: str
+    slot: int
+    time: int
+    again: int
+    device: str
+    size: int
+
+    @property
+    def tensor(self) -> str:
+        """The tensor as TensorFlow calls it, `conv1/Relu:0`."""
+        return f"{self.op}:{self.slot}"
+
+    @property
+    def flat_op(self) -> str:
+        """The op as file names spell it."""
+        return self.op.translate(_FLATTEN)
+
+    @property
+    def npy_name(self) -> str:
+        """The name of the benchmark tensor: `{op}.{slot}.{microseconds}.npy`."""
+        return f"{self.flat_op}.{self.slot}.{self.time}.npy"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The tensors of a run, oldest first, and what else lies there as (path or tensor, reason)."""
+
+    run: RunFolder
+    tensors: Tuple[DumpedTensor, ...]
+    skipped: Tuple[Tuple[str, str], ...] = ()
+    unreadable: Tuple[Tuple[str, str], ...] = ()
+
+
+def is_tensor_name(name: str) -> bool:
+    """Whether a file is named as tfdbg names those of whole tensors."""
+    match = _TENSOR_FILE.match(name)
+    return match is not None and _IDENTITY.match(match.group("watch")) is not None
+
+
+def is_npy_name(name: str) -> bool:
+    """Whether a file is named as `tf_dump` names its tensors."""
+    return _NPY_NAME.match(name) is not None
+
+
+def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
+    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none."""
+    found: List[RunFolder] = []
+    pending = [(os.path.abspath(folder), 0)]
+    while pending:
+        path, depth = pending.pop()
+        if visit is not None:
+            visit(path)
+        try:
+            with os.scandir(path) as entries:
+                below = sorted(entry.path for entry in entries if entry.is_dir())
+        except OSError:
+            continue
+        if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
+            match = _RUN_FOLDER.match(os.path.basename(path))
+            found.append(
+                RunFolder(path, int(match.group("time")), int(match.group("number"))) if match else RunFolder(path)
+            )
+        elif depth < _RUN_DEPTH:
+            pending += [(each, depth + 1) for each in below]
+    return sorted(found, key=lambda run: (run.time, -1 if run.number is None else run.number, run.path))
+
+
+def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
+    """The runs that `--run` names: `all`, a folder's name, or the number at its end."""
+    if choice == ALL_RUNS:
+        return list(runs)
+    named = [run for run in runs if run.name == choice]
+    if not named and choice.isdigit():
+        named = [run for run in runs if run.number == int(choice)]
+    if len(named) == 1:
+        return named
+    names = [run.name for run in (named or runs)]
+    shown = ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
+    if named:
+        raise UsageError(f"--run {choice}: several runs have it: {shown}", "give the whole name of one of them")
+    raise DataNotFoundError(f"--run {choice}: there is no such run", f"there are: {shown}")
+
+
+def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
+    """Every tensor file of a run."""
+    tensors: List[DumpedTensor] = []
+    skipped: List[Tuple[str, str]] = []
+    unreadable: List[Tuple[str, str]] = []
+    seen: Set[Tuple[int, int]] = set()
+    # (folder, its device, the op name that its path spells)
+    pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
+    while pending:
+        folder, device, scope = pending.pop()
+        if visit is not None:
+            visit(folder)
+        try:
+            stat = os.stat(folder)
+            if (stat.st_dev, stat.st_ino) in seen:  # a link to a folder above
+                continue
+            seen.add((stat.st_dev, stat.st_ino))
+            with os.scandir(folder) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            unreadable.append((folder, f"cannot be listed ({error.strerror})"))
+            continue
+        for entry in listed:
+            if entry.is_dir():
+                if device:
+                    pending.append((entry.path, device, scope + entry.name + "/"))
+                elif entry.name.startswith(_DEVICE_PREFIX):
+                    pending.append((entry.path, entry.name[len(_DEVICE_PREFIX) :].lstrip(","), ""))
+                else:
+                    skipped.append((entry.path, "a folder that tfdbg does not make"))
+                continue
+            if entry.name.startswith(_METADATA_PREFIX):
+                continue
+            match = _TENSOR_FILE.match(entry.name) if device else None
+            if match is None:
+                skipped.append((entry.path, "not named like a tensor file of tfdbg"))
+                continue
+            op, slot = scope + match.group("name"), int(match.group("slot"))
+            if _IDENTITY.match(match.group("watch")) is None:
+                skipped.append((f"{op}:{slot}", "no tensor but what {} says of it".format(match.group("watch"))))
+                continue
+            try:
+                size = entry.stat().st_size
+            except OSError as error:
+                unreadable.append((entry.path, f"cannot be read ({error.strerror})"))
+                continue
+            time, again = int(match.group("time")), int(match.group("again") or 0)
+            tensors.append(DumpedTensor(entry.path, op, slot, time, again, device, size))
+    tensors.sort(key=lambda tensor: (tensor.time, tensor.again, tensor.path))
+    return RunFiles(run, tuple(tensors), tuple(skipped), tuple(unreadable))
+
+
+def last_of_each(runs: Iterable[RunFiles]) -> List[DumpedTensor]:
+    """Of every tensor what the last run that holds it has of it; `runs` are in their order, oldest first.
+
+    A loop dumps a tensor more than once in a run: all of that are kept, each with its own time.
+    """
+    newest: Dict[Tuple[str, int], List[DumpedTensor]] = {}
+    for run in runs:
+        of_run: Dict[Tuple[str, int], List[DumpedTensor]] = {}
+        for tensor in run.tensors:
+            of_run.setdefault((tensor.op, tensor.slot), []).append(tensor)
+        newest.update(of_run)
+    return [tensor for tensors in newest.values() for tensor in tensors]

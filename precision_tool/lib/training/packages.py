@@ -1,0 +1,90 @@
+"""The packages of a training environment, loaded when first needed, and how this room talks to whoever runs a script.
+
+This module runs on Python 3.7.
+"""
+
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+from precision_tool.lib.errors import PrecisionToolError, UsageError
+
+
+class ScriptError(UsageError):
+    """A mistake in a training script. Python's traceback prints `str()` of it alone, so that holds the advice too."""
+
+    def __str__(self) -> str:
+        return self.advice
+
+
+class MissingPackageError(PrecisionToolError, ImportError):
+    """A package that is needed here is not installed."""
+
+    def __str__(self) -> str:
+        return self.advice
+
+
+def say(text: str) -> None:
+    """One line for whoever runs the training script. On stderr: what the script prints is its own."""
+    print(f"precision_tool: {text}", file=sys.stderr, flush=True)
+
+
+def is_installed(package: str) -> bool:
+    """Whether `package` can be imported, without importing it."""
+    if package in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def tensorflow_v1() -> Any:
+    """`tf.compat.v1` of whatever TensorFlow is installed. Raises MissingPackageError."""
+    tensorflow = _load("tensorflow", "install it, or run this where the training runs")
+    try:
+        return tensorflow.compat.v1
+    except AttributeError:
+        raise MissingPackageError(
+            f"TensorFlow {getattr(tensorflow, '__version__', '')} is too old", "1.15 is the oldest that works"
+        ) from None
+
+
+def tensorflow_module(name: str) -> Any:
+    """A module of TensorFlow that is no attribute of the package, such as `core.protobuf.rewriter_config_pb2`."""
+    tensorflow_v1()
+    return importlib.import_module("tensorflow." + name)
+
+
+def numpy() -> Any:
+    """numpy, which comes with TensorFlow."""
+    return _load("numpy", "it comes with TensorFlow")
+
+
+def npu_dump_config_class() -> Any:
+    """The `DumpConfig` of npu_bridge. Raises MissingPackageError."""
+    require_npu_bridge()
+    for name in ("npu_bridge.estimator.npu.npu_config", "npu_bridge.npu_init"):  # the second gathers all names
+        try:
+            return importlib.import_module(name).DumpConfig
+        except (ModuleNotFoundError, AttributeError) as error:
+            if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("npu_bridge"):
+                raise  # something that npu_bridge itself needs
+    raise MissingPackageError("this npu_bridge has no DumpConfig", "its release is too old for Estimator dumps")
+
+
+def require_npu_bridge() -> Any:
+    """npu_bridge, imported: that registers the NPU with TensorFlow 1.15. Raises MissingPackageError."""
+    bridge = _load(
+        "npu_bridge", "it comes with the Ascend TensorFlow adapter: run this in the NPU training environment"
+    )
+    if is_installed("npu_bridge.npu_init"):
+        importlib.import_module("npu_bridge.npu_init")
+    return bridge
+
+
+def _load(package: str, advice: str) -> Any:
+    if not is_installed(package):
+        raise MissingPackageError(f"the Python package {package} is not installed in {sys.executable}", advice)
+    return importlib.import_module(package)

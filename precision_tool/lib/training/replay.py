@@ -1,0 +1,165 @@
+"""The replay of a saved training step: checkpoint and inputs back in, one training run, on the CPU or on the NPU.
+
+This module runs on Python 3.7.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.settings import Settings
+from precision_tool.lib.training import dumping, switches
+from precision_tool.lib.training.feeds import SavedFeeds, load_feed, read_feeds
+from precision_tool.lib.training.packages import require_npu_bridge, tensorflow_module, tensorflow_v1
+from precision_tool.lib.training.randomness import Fixed, fix_randomness
+from precision_tool.lib.training.saving import ancestors
+from precision_tool.lib.training.seeds import DEFAULT_SEED
+from precision_tool.lib.workspace import Workspace
+
+_SAVE_HINT = "save a step first: run the training script with precision_tool.tf_session.PrecisionTfSession"
+
+
+class SavedStep(NamedTuple):
+    """A saved step, ready to be imported: `meta_graph` has had its randomness taken out."""
+
+    checkpoint: Path
+    meta_graph: Any
+    fixed: Fixed
+    input_dir: Path
+
+
+class Replayed(NamedTuple):
+    """What a replay did: the training ops that ran, and the saved inputs they were fed."""
+
+    train_ops: Tuple[str, ...]
+    fed: Tuple[str, ...]
+
+
+def load_step(workspace: Workspace) -> SavedStep:
+    """Read the saved step of a data folder. Raises DataNotFoundError, FormatError."""
+    v1 = tensorflow_v1()
+    checkpoint = _newest_checkpoint(workspace.tf_checkpoint_dir)
+    path = Path(str(checkpoint) + ".meta")
+    meta_graph = v1.MetaGraphDef()
+    try:
+        meta_graph.ParseFromString(path.read_bytes())
+    except OSError as error:
+        raise DataNotFoundError(f"{path}: cannot be read ({error.strerror})", _SAVE_HINT) from None
+    except Exception as error:  # protobuf's DecodeError has no public place in all releases
+        raise FormatError(f"{path}: damaged ({error})", _SAVE_HINT) from None
+    make_tensor = tensorflow_module("python.framework.tensor_util").make_tensor_proto
+    fixed = fix_randomness(
+        meta_graph.graph_def, DEFAULT_SEED, lambda number, dtype: make_tensor(number, dtype=dtype, shape=[])
+    )
+    return SavedStep(checkpoint, meta_graph, fixed, workspace.tf_input_dir)
+
+
+def replay_on_cpu(step: SavedStep, settings: Settings) -> Replayed:
+    """Run the step once under tfdbg, into `tf/tf_debug`."""
+    v1 = tensorflow_v1()
+    config = v1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
+    # Optimised away or fused, an op has no tensor for the NPU's to be compared with.
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
+    return _replay(step, config, "the CPU", settings)
+
+
+def replay_on_npu(step: SavedStep, action: str, settings: Settings) -> Replayed:
+    """Run the step once on the NPU with the switches of `action`. Raises MissingPackageError without npu_bridge."""
+    require_npu_bridge()
+    return _replay(step, switches.session_dump_config(None, action, settings), "the NPU", None)
+
+
+def _newest_checkpoint(folder: Path) -> Path:
+    v1 = tensorflow_v1()
+    latest = v1.train.latest_checkpoint(str(folder)) if folder.is_dir() else None
+    if latest is not None:  # a moved folder may still name its old place
+        name = os.path.basename(str(latest))
+        if (folder / f"{name}.meta").is_file():
+            return folder / name
+    graphs = sorted(folder.glob("ckpt*.meta"), key=lambda path: path.stat().st_mtime) if folder.is_dir() else []
+    if not graphs:
+        raise DataNotFoundError(f"{folder}: no checkpoint of a saved step", _SAVE_HINT)
+    return graphs[-1].with_suffix("")
+
+
+def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) -> Replayed:
+    """Run the step once; under tfdbg when `dump` has the settings for that."""
+    v1 = tensorflow_v1()
+    with v1.Graph().as_default() as graph:
+        try:
+            saver = v1.train.import_meta_graph(step.meta_graph, clear_devices=True)
+        except (ValueError, v1.errors.OpError) as error:
+            raise FormatError(f"{step.checkpoint}.meta cannot be imported ({_first_line(error)})", _SAVE_HINT) from None
+        if saver is None:
+            raise FormatError(f"{step.checkpoint}.meta says nothing about its checkpoint", _SAVE_HINT)
+        v1.set_random_seed(DEFAULT_SEED)
+        train_ops = _train_ops(graph, step)
+        needed = ancestors(train_ops)
+        iterators = [op for op in graph.get_operations() if op.type == "MakeIterator" and op.inputs[1].op in needed]
+        feeds = _feeds(graph, step, needed | ancestors(iterators))
+        session, dumping_session = v1.Session(graph=graph, config=config), None
+        try:
+            session.run([v1.local_variables_initializer(), v1.tables_initializer()])
+            saver.restore(session, str(step.checkpoint))
+            if iterators:
+                session.run(iterators, feeds)
+            if dump is not None:
+                session = dumping_session = dumping.sess_dump(session, dump)
+            session.run(train_ops, feeds)
+        except PrecisionToolError:
+            raise
+        except (v1.errors.OpError, ValueError) as error:
+            if dumping_session is not None:
+                dumping_session.discard()  # half a dump
+            raise PrecisionToolError(
+                f"the saved step fails on {where}: {_first_line(error)}", f"it was restored from {step.checkpoint}"
+            ) from None
+        finally:
+            session.close()
+    return Replayed(tuple(op.name for op in train_ops), tuple(tensor.name for tensor in feeds))
+
+
+def _train_ops(graph: Any, step: SavedStep) -> List[Any]:
+    v1 = tensorflow_v1()
+    found = graph.get_collection(v1.GraphKeys.TRAIN_OP)
+    if not found:
+        raise DataNotFoundError(
+            f"{step.checkpoint}.meta: its collection train_op is empty, so what would train is not known",
+            "optimizers fill it by themselves; otherwise tf.add_to_collection('train_op', op) and save again",
+        )
+    return list(dict.fromkeys(getattr(each, "op", each) for each in found))
+
+
+def _feeds(graph: Any, step: SavedStep, needed: Any) -> Dict[Any, Any]:
+    """The saved inputs by tensor. Raises DataNotFoundError that names every needed input that was not saved."""
+    placeholders = [op.outputs[0] for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderV2")]
+    saved = read_feeds(step.input_dir, [tensor.name for tensor in placeholders])
+    feeds: Dict[Any, Any] = {}
+    for each in saved.saved:
+        try:
+            tensor = graph.as_graph_element(each.tensor, allow_operation=False)
+        except (KeyError, ValueError):
+            raise FormatError(
+                f"{step.input_dir / each.file} was fed to {each.tensor}, which {step.checkpoint}.meta has not",
+                "inputs and checkpoint are of different steps: save the step again",
+            ) from None
+        feeds[tensor] = load_feed(step.input_dir, each, tensor)
+    have = {tensor.name for tensor in feeds}
+    missing = sorted(tensor.name for tensor in placeholders if tensor.op in needed and tensor.name not in have)
+    if missing:
+        raise DataNotFoundError(
+            "the saved step lacks inputs that it needs: " + ", ".join(_with_reason(name, saved) for name in missing),
+            f"feed them in the run that is saved, or put them into {step.input_dir} as .npy files",
+        )
+    return feeds
+
+
+def _with_reason(name: str, saved: SavedFeeds) -> str:
+    reason = saved.left_out.get(name)
+    return f"{name} ({reason})" if reason else name
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,121 @@
+"""Training scripts as processes of their own, and stand-ins for the vendor's packages, which do not exist here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+
+#: A hang is a failure, slowness is not.
+HANG = 180.0
+
+#: Variables that hold a Python with TensorFlow; scripts/test makes those environments.
+TENSORFLOWS = {"1.15": "PRECISION_TOOL_TF115", "2.15": "PRECISION_TOOL_TF215"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A script that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The last line it printed, which is JSON."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+def tensorflow_python(version: str) -> str:
+    """The Python that has this TensorFlow; skips the test without one, but not in CI."""
+    path = os.environ.get(TENSORFLOWS[version])
+    if path:
+        return path
+    reason = f"{TENSORFLOWS[version]} names no Python with TensorFlow {version}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def run_script(
+    python: str,
+    script: str,
+    cwd: Path,
+    *arguments: str,
+    code: int | None = 0,
+    paths: tuple[Path, ...] = (REPO,),
+    env: Mapping[str, str] | None = None,
+) -> Ran:
+    """Runs the text of a script in `cwd`, with `paths` on its path and `env` in its environment."""
+    file = cwd / "script.py"
+    file.write_text(textwrap.dedent(script), "utf-8")
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    environment = kept | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "SHELL": "/bin/sh",
+    }
+    done = subprocess.run(
+        [python, "-W", "ignore", str(file), *arguments],
+        cwd=cwd,
+        env=environment | dict(env or {}),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    ran = Ran(code=done.returncode, out=done.stdout, err=done.stderr)
+    assert code is None or ran.code == code, ran
+    return ran
+
+
+#: Runs a word of the training side as the command line does.
+WORD = """
+import sys
+from precision_tool.lib.arguments import load_plain
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.words import WORDS
+
+(word,) = [each for each in WORDS if each.name == sys.argv[1]]
+try:
+    sys.exit(load_plain(word).main(sys.argv[2:], load_settings()))
+except PrecisionToolError as error:
+    print("error:", error.message, "| hint:", error.hint, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+_OLD_DUMP_CONFIG = """
+class DumpConfig(object):
+    def __init__(self, enable_dump=False, dump_path=None, dump_step=None, dump_mode="output",
+                 enable_dump_debug=False, dump_debug_mode="all"):
+        self.given = {name: value for name, value in locals().items() if name != "self"}
+"""
+_NEW_DUMP_CONFIG = """
+class DumpConfig(object):
+    def __init__(self, enable_dump=False, dump_path=None, dump_step=None, dump_mode="output",
+                 enable_dump_debug=False, dump_debug_mode="all", dump_data="tensor", dump_layer=None):
+        self.given = {name: value for name, value in locals().items() if name != "self"}
+"""
+
+
+def write_npu_bridge(folder: Path, *, newest: bool) -> Path:
+    """A package npu_bridge whose DumpConfig has the arguments of the newest or of the 2021 releases."""
+    package = folder / "npu_bridge"
+    for name in ("", "estimator", "estimator/npu"):
+        (package / name).mkdir(parents=True, exist_ok=True)
+        (package / name / "__init__.py").write_text("", "utf-8")
+    (package / "estimator/npu/npu_config.py").write_text(_NEW_DUMP_CONFIG if newest else _OLD_DUMP_CONFIG, "utf-8")
+    (package / "npu_init.py").write_text("from npu_bridge.estimator.npu.npu_config import DumpConfig\n", "utf-8")
+    return folder
