@@ -7,7 +7,9 @@ import io
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -244,6 +246,23 @@ def test_notes_show_no_escape_sequences(tree: SmallTree) -> None:
     tell_notes(session, Output(ReportConsole(), ReportConsole(file=err)))
     assert "\x1b" not in err.getvalue()
     assert "\\x1b]0;title\\x07" in err.getvalue()
+
+
+def test_ctrl_c_while_a_line_is_written(
+    open_prompt: Open, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The signal comes in the middle of sys.stderr.write, which must not be entered a second time then."""
+
+    class Busy(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call")
+
+    prompt = open_prompt()
+    monkeypatch.setattr(prompt.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", Busy())
+    with pytest.raises(KeyboardInterrupt):
+        prompt.sigint_handler(signal.SIGINT, None)
+    assert capfd.readouterr().err == "\n"
 
 
 # --- help ----------------------------------------------------------------------------------------------------------

@@ -505,7 +505,8 @@ class Prompt(cmd2.Cmd):
 
     def _raise_keyboard_interrupt(self) -> None:
         if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes
-            sys.stderr.write("\n")
+            with contextlib.suppress(OSError):
+                os.write(2, b"\n")  # sys.stderr itself may be in the middle of a write when the signal comes
         raise KeyboardInterrupt
 
     # --- completion ---------------------------------------------------------------------------------------------------
