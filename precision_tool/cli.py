@@ -243,14 +243,13 @@ def _internal_error(arguments: List[str]) -> int:
     head = f"precision-tool {__version__}, Python {sys.version}\narguments: {arguments!r}\n\n"
     try:
         # Not in the data folder: whether that can be written may be the very thing that went wrong.
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="precision_tool_", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
-        ) as log:
+        handle, path = tempfile.mkstemp(prefix="precision_tool_", suffix=".log")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as log:
             log.write(head + traceback.format_exc())
     except OSError:
         traceback.print_exc()
         return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
-    return _fail(f"{summary}; please report it with {log.name}", code=INTERNAL_ERROR)
+    return _fail(f"{summary}; please report it with {path}", code=INTERNAL_ERROR)
 
 
 def _start_as_script() -> NoReturn:

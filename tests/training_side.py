@@ -83,17 +83,9 @@ def run_script(
 #: Runs a word of the training side as the command line does.
 WORD = """
 import sys
-from precision_tool.lib.arguments import load_plain
-from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.settings import load_settings
-from precision_tool.lib.words import WORDS
+from precision_tool.cli import main
 
-(word,) = [each for each in WORDS if each.name == sys.argv[1]]
-try:
-    sys.exit(load_plain(word).main(sys.argv[2:], load_settings()))
-except PrecisionToolError as error:
-    print("error:", error.message, "| hint:", error.hint, file=sys.stderr)
-    sys.exit(error.exit_code)
+sys.exit(main())
 """
 
 _OLD_DUMP_CONFIG = """

@@ -10,7 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import Callable, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
+from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
 
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.settings import Settings
@@ -62,10 +62,22 @@ def print_line(text: str, file: Optional[TextIO] = None) -> None:
     print(escaped(text), file=file, flush=True)
 
 
+def training_environment(settings: Settings) -> Dict[str, str]:
+    """The environment of a training command, whose script uses the data folder that the command line does."""
+    return {**os.environ, "PRECISION_TOOL_DATA": os.path.abspath(str(settings.data))}
+
+
 def run_in_shell(words: Sequence[str], environment: Optional[Mapping[str, str]] = None) -> int:
     """Runs what the user typed with the user's shell, as typed or, of several words, each as a word; its exit code."""
     typed = words[0] if len(words) == 1 else " ".join(map(shlex.quote, words))
     sys.stdout.flush()
-    shell = os.environ.get("SHELL") or None
-    code = subprocess.run(typed, shell=True, executable=shell, env=environment, check=False).returncode
-    return code if code >= 0 else 128 - code
+    shell = os.environ.get("SHELL", "")
+    if not (os.path.isfile(shell) and os.access(shell, os.X_OK)):
+        shell = "/bin/sh"
+    process = subprocess.Popen(typed, shell=True, executable=shell, env=environment)
+    while True:
+        try:
+            code = process.wait()
+            return code if code >= 0 else 128 - code
+        except KeyboardInterrupt:  # the command has heard it too: it may save what it has, and end as it likes
+            continue

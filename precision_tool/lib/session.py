@@ -233,21 +233,22 @@ class Session:
 
     def _golden_of(self, number: int | None) -> GoldenFiles | Run | None:
         """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
-        folders = [] if number is None else [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir)]
-        if number == 0:
-            folders.append(str(self.workspace.dump_dir(1)))
+        folders = [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir), str(self.workspace.dump_dir(1))]
         from precision_tool.lib.compare.folders import find_golden
 
         def read(stamps: Stamps) -> GoldenFiles | Run | None:
-            golden: GoldenFiles | Run | None = None
             for folder in folders:
                 stamps.note(folder)
-                if golden is None:
-                    with suppress(PrecisionToolError):  # `vc` says what is wrong with it
-                        golden = find_golden(folder, stamps)
-            return golden
+            if number is None:
+                return None
+            benchmark = self._benchmark_folder(stamps)
+            if benchmark is None and number != 0:
+                return None
+            with suppress(PrecisionToolError):  # `vc` says what is wrong with it
+                return find_golden(str(benchmark or folders[-1]), stamps)
+            return None
 
-        return self._keep(("golden", *folders), read)
+        return self._keep(("golden", number is None, number == 0), read)
 
     # --- the graph a user chose ---
 
@@ -411,6 +412,8 @@ class Session:
         """What `npu` is compared with: tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump."""
         benchmark, other = self._benchmark_folder(), self.workspace.dump_dir(1)
         if benchmark is None and not _has_entries(other):
+            if _has_entries(self.workspace.tf_dump_dir):
+                return str(self.workspace.tf_dump_dir)  # what is wrong with it is told when it is read
             raise DataNotFoundError(
                 f"nothing to compare {npu} with: neither {self.workspace.tf_dump_dir} nor {other} holds data",
                 "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into "
@@ -418,12 +421,24 @@ class Session:
             )
         return str(benchmark or other)
 
-    def _benchmark_folder(self) -> Path | None:
-        """Where the benchmark's tensors are: tf/dump, or tf/tf_debug if only that has some."""
+    def _benchmark_folder(self, stamps: Stamps | None = None) -> Path | None:
+        """Where the benchmark's tensors are: tf/dump, or tf/tf_debug if only that has some; `stamps` notes folders."""
         space = self.workspace
-        if _has_entries(space.tf_dump_dir):
+        if walk.has_tensors(str(space.tf_dump_dir), stamps):
             return space.tf_dump_dir
-        return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir)) else None
+        visit = None if stamps is None else stamps.note
+        return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir), visit) else None
+
+    def _newer_run(self) -> str | None:
+        """What there is to say of a run of tfdbg that is newer than the tensors in tf/dump, which are compared."""
+        runs = tfdbg.find_runs(str(self.workspace.tf_debug_dir))
+        newest = walk.newest_golden(str(self.workspace.tf_dump_dir)) if runs else None
+        if newest is None or runs[-1].time <= newest:
+            return None
+        return (
+            f"{shown_path(runs[-1].path)} is newer than the tensors in {self.workspace.tf_dump_dir}, which are "
+            "compared: tf_dump takes the new ones, -rt compares with the run itself"
+        )
 
     def compare(
         self,
@@ -454,7 +469,11 @@ class Session:
             other = self.workspace.debug_dir(1)
             self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
         npu = npu or self.default_npu()
-        golden = golden or self.default_golden(npu)
+        if golden is None:
+            golden = self.default_golden(npu)
+            newer = self._newer_run() if golden == str(self.workspace.tf_dump_dir) else None
+            if newer is not None:
+                self.workspace.notes.append(newer)
         chosen = self.chosen_graph() if graph is None else None
         folder = self.workspace.new_compare_dir()
         try:

@@ -159,16 +159,18 @@ class Workspace:
         hint = "check the folder's permissions and free space, or name another"
         raise OutputError("; ".join(reasons), f"{hint} with --work DIR")
 
+    def dump_dirs(self) -> List[Path]:
+        """The folders of the data folder that hold dumps, whether or not they are there."""
+        numbers = self.debug_numbers()
+        return [*map(self.dump_dir, numbers), self.tf_dump_dir, self.tf_debug_dir, self.overflow_dump_dir]
+
     def check_outside_dumps(self, folder: PathLike, *others: PathLike) -> None:
         """Raises UsageError for a folder to write to that is, or lies in, one that holds dumps, which are only read.
 
         These are the dump folders of the data folder, and `others`.
         """
-        numbers = self.debug_numbers()
-        dumps = [*map(self.dump_dir, numbers), self.tf_dump_dir, self.tf_debug_dir, self.overflow_dump_dir]
-        dumps += map(Path, others)
         place = os.path.realpath(str(folder))
-        for dump in dumps:
+        for dump in (*self.dump_dirs(), *map(Path, others)):
             root = os.path.realpath(str(dump))
             if os.path.commonpath([root, place]) == root:
                 raise UsageError(

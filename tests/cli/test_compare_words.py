@@ -687,10 +687,12 @@ def test_where_nothing_was_compared_nothing_is_green(tmp_path: Path) -> None:
     for path in tree.goldens.values():
         path.write_bytes(b"")
     colour = {"FORCE_COLOR": "1", "NO_COLOR": "", "TERM": "xterm-256color"}
-    for word in (("vc",), ("vcs",)):
-        run = tool(*word, cwd=tmp_path, env=colour)
+    for word, code in (("vc", 2), ("vcs", 0)):
+        run = tool(word, cwd=tmp_path, env=colour, code=code)
         assert "No op is below" not in run.out
         assert "\x1b[33mno tensor could be compared" in run.out
+        assert ("error: no tensor could be compared" in run.err) is (code == 2)
+    assert json.loads(tool("vc", "--json", cwd=tmp_path, code=2).out)["results"]
     run = tool("ac", "--fail", cwd=tmp_path, code=1)
     assert run.out.count("no tensor could be compared") == 1
     assert "─ Nothing compared ─" in run.out

@@ -125,6 +125,10 @@ def test_ls_below_a_cosine(tree: SmallTree) -> None:
     assert "1 of 5 ops" in run.out
     assert "middle/Mul" in run.out
     assert ls(tree, "--below", "-1").out.splitlines()[-1] == "0 of 5 ops"
+    small_tree(tree.root, chain()[:3], run="debug_1")
+    tool("vc", "-lt", tree.root / "npu" / "debug_1", cwd=tree.root.parent)
+    assert "debug_0: the newest result is not of it" in ls(tree, "--below", "0.98").err
+    shutil.rmtree(tree.root / "npu" / "debug_1")
     nan = values(*[float("nan")] * 1024)
     write_dump(tree.dumps["middle/Mul"], "middle/Mul", [values(5, 6, 7)], [nan])
     tool("vc", cwd=tree.root.parent)
@@ -135,7 +139,11 @@ def test_ls_below_a_cosine(tree: SmallTree) -> None:
 def test_ls_shows_so_many_and_says_so(tree: SmallTree) -> None:
     ops = [graph_op("first/Add"), *(graph_op(f"op{number}") for number in range(70))]
     tree.graph.write_text(text_graph(ops))
-    assert "71 of 71 ops; the first 50 are shown, -l N shows more, -l 0 all" in ls(tree).out
+    in_a_terminal = tool("ls", cwd=tree.root.parent, env={"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm"})
+    assert "; the first 50 are shown, -l N shows more, -l 0 all" in in_a_terminal.out
+    assert "op50" not in in_a_terminal.out
+    assert ls(tree).out.splitlines()[-1] == "71 of 71 ops"  # for grep
+    assert "op69" in ls(tree).out
     assert "the first 3 are shown" in ls(tree, "-l", "3").out
     assert "71 of 71 ops; the first is shown" in ls(tree, "-l", "1").out
     assert ls(tree, "-l", "0").out.splitlines()[-1] == "71 of 71 ops"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from builders import write_dump, write_golden
 
-from precision_tool.lib.compare.dumps import DumpIndex, GoldenDumps, GoldenFiles, Missing
+from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, Missing
 from precision_tool.lib.compare.match import match_by_graph, match_by_name
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.discover.walk import find_benchmark, find_run
@@ -31,7 +31,7 @@ def tensor(*shape: int, dtype: str = "float32") -> Tensor:
     return Tensor(path="golden", offset=0, nbytes=4 * count, dtype=dtype, shape=shape, origin_shape=shape)
 
 
-class Side:
+class Side(BenchmarkSide):
     """A benchmark in memory, asked as the matching asks files."""
 
     def __init__(self, tensors: dict[str, AnyTensor | Missing]) -> None:

@@ -13,19 +13,26 @@ import numpy as np
 import pytest
 from command_line import by_tensor, only_result, tool
 from rich.console import Console
-from small_tree import faulty_chain, small_tree
+from small_tree import SmallTree, chain, faulty_chain, small_tree
 from tfdbg_files import content, event, number, sized, tensor_proto, varint, write_tensor
 
 import precision_tool
 from precision_tool.lib.compare.dumps import GoldenFiles, Missing
 from precision_tool.lib.compare.folders import find_golden
+from precision_tool.lib.compare.match import NoOrigin, Origin, Origins, groups_of
+from precision_tool.lib.compare.result_source import ResultSource, read_source
+from precision_tool.lib.discover import graph_choice
 from precision_tool.lib.discover.catalog import overview
 from precision_tool.lib.discover.walk import Stamps, find_benchmark, has_benchmark_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.formats import tfdbg_event
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.report.banner import banner
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import Settings
 from precision_tool.lib.workspace import Workspace
 
 LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet" / "precision_data"
@@ -59,6 +66,51 @@ def test_every_tensor_of_the_runs_is_found(tmp_path: Path) -> None:
     read_from = "the benchmark is read from what tfdbg dumped (2 runs, of each tensor the last that has it)"
     assert read_from in golden.notes
     assert "older dumps of the same benchmark tensors left out: 1" in golden.notes
+
+
+def test_ops_spelled_alike_are_told_apart_by_their_real_names(tmp_path: Path) -> None:
+    for op, time, value in (("a/b", TIME + 1, 1), ("a_b", TIME, 2), ("a_b", TIME - 1, 3), ("other", TIME, 4)):
+        write_tensor(tmp_path / "run_1_0", op, 0, time, floats(value))
+    golden = find_golden(str(tmp_path))
+    assert isinstance(golden, GoldenFiles)
+    assert values_of(golden.output_of("a/b", 0)) == [1]
+    assert values_of(golden.output_of("a_b", 0)) == [2]
+    assert values_of(golden.output_of("other", 0)) == values_of(golden.output("other", 0)) == [4]
+    unknown = golden.output("a_b", 0)
+    assert isinstance(unknown, Missing)
+    assert "several ops, spelled alike" in unknown.reason
+    assert "older dumps of the same benchmark tensors left out: 1" in golden.notes
+    (note,) = [note for note in golden.notes if "spell alike" in note]
+    assert "spell alike: 1, the first a/b:0 and a_b:0;" in note
+
+
+def test_a_graph_tells_ops_spelled_alike_apart(tmp_path: Path) -> None:
+    ops = (Op(name="a/b", type="Add"), Op(name="a_b", type="Add"), Op(name="c/d", type="Add"))
+    file = GraphFile(path="g", graphs=(Graph(name="g", ops=ops),))
+    for name, value in (("a/b", 1), ("a_b", 2), ("c_d", 3)):
+        write_tensor(tmp_path / "run_1_0", name, 0, TIME + value, floats(value))
+    golden = find_golden(str(tmp_path))
+    assert isinstance(golden, GoldenFiles)
+    origins = Origins(file, groups_of(file))
+    for op, value in zip(ops, (1, 2, 3), strict=True):
+        origin = origins.of(op, 0, golden)
+        assert isinstance(origin, Origin)
+        assert values_of(golden.output_of(origin.op_name, origin.index)) == [value]
+    (tmp_path / "npy").mkdir()
+    np.save(tmp_path / "npy" / f"a_b.0.{TIME}.npy", np.array([2], np.float32))
+    by_name = find_golden(str(tmp_path / "npy"))
+    assert isinstance(by_name, GoldenFiles)
+    assert isinstance(origins.of(ops[1], 0, by_name), NoOrigin)
+
+
+def test_what_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    path = write_tensor(tmp_path / "run_1_0", "op", 0, TIME, floats(1))
+    (path.parent / "loop").symlink_to(path.parent / "loop")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    benchmark = find_benchmark(str(tmp_path))
+    assert list(benchmark.files) == [("op", 0)]
+    (note,) = [note for note in benchmark.notes if "cannot be read" in note]
+    assert note.startswith(f"parts of the tfdbg runs that cannot be read: 1, the first {path.parent / 'loop'}: ")
 
 
 def test_npy_files_go_before_runs(tmp_path: Path) -> None:
@@ -118,11 +170,41 @@ def test_values_that_are_encoded_one_by_one(tmp_path: Path) -> None:
     path.write_bytes(event(tensor_proto("int32", (4,), sized(7, varint(1) + varint(-2)))))
     tensor = read_tensor_event(str(path))
     assert values_of(tensor) == [1, -2, -2, -2]  # the last value stands for the rest
-    assert tensor.path != read_tensor_event(str(path)).path
+    os.utime(path, (1e9, 1e9))
+    tensor = read_tensor_event(str(path))
     path.write_bytes(event(tensor_proto("int32", (1 << 25,), number(7, 3))))
     with pytest.raises(FormatError, match="134 MB of values") as error:
         read_tensor_event(str(path))
     assert "tf_dump" in error.value.hint
+
+
+def test_small_files_that_claim_much_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a few bytes, and 40 MB by its shape."""
+    monkeypatch.setattr(tfdbg_event, "_decoded_files", {})
+    folder = tmp_path / "decoded"
+    folder.mkdir()
+    monkeypatch.setattr(tfdbg_event, "_decoded_folder", lambda: str(folder))
+    for count in range(8):
+        (tmp_path / f"event{count}").write_bytes(event(tensor_proto("int8", (40_000_000,), number(7, count))))
+    paths = [str(tmp_path / f"event{count}") for count in range(8)]
+    for path in paths[:6]:
+        assert read_tensor_event(path).nbytes == 40_000_000
+    for path in paths[6:]:
+        with pytest.raises(FormatError, match="more than 268 MB") as error:
+            read_tensor_event(path)
+        assert "tf_dump" in error.value.hint
+    assert sum(each.stat().st_size for each in folder.iterdir()) < 268_000_000
+
+
+def test_a_decoded_tensor_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt reads it again and again; but not after it has changed."""
+    monkeypatch.setattr("precision_tool.lib.formats.files.time.time_ns", lambda: 1 << 62)  # long after any change
+    path = tmp_path / "event"
+    path.write_bytes(event(tensor_proto("int32", (2,), sized(7, varint(1)))))
+    first = read_tensor_event(str(path))
+    assert read_tensor_event(str(path)).path == first.path
+    path.write_bytes(event(tensor_proto("int32", (3,), sized(7, varint(2)))))
+    assert values_of(read_tensor_event(str(path))) == [2, 2, 2]
 
 
 def test_packed_floats_are_read_where_they_lie(tmp_path: Path) -> None:
@@ -208,3 +290,86 @@ def test_a_real_run_gives_the_rows_of_its_files() -> None:
         results.append([(row.pair.tensor_index, row.pair.status, row.metrics) for row in result.rows])
     assert len(results[0]) > 150
     assert repr(results[0]) == repr(results[1])  # NaN is not equal to itself
+
+
+# --- which of tf/dump and tf/tf_debug -------------------------------------------------------------------------------
+
+
+def data_with_a_run(root: Path, time: int = TIME) -> SmallTree:
+    """A data folder whose benchmark is a run of tfdbg; tf/dump holds nothing but a .gitkeep."""
+    tree = small_tree(root / "precision_data", chain())
+    run = tree.root / "tf" / "tf_debug" / f"run_{time}_0"
+    for name, golden in tree.goldens.items():
+        array = np.load(golden)
+        write_tensor(run, name, 0, time, tensor_proto("float32", array.shape, content(array.tobytes())))
+    for path in (tree.root / "tf" / "dump").iterdir():
+        path.unlink()
+    (tree.root / "tf" / "dump" / ".gitkeep").touch()
+    return tree
+
+
+def test_a_folder_without_tensors_is_passed_over_by_all(tmp_path: Path) -> None:
+    tree = data_with_a_run(tmp_path)
+    shown = tool("vc", cwd=tmp_path)
+    assert "the benchmark is read from what tfdbg dumped" in shown.out
+    assert (
+        by_tensor(only_result(tmp_path / "precision_data" / "temp"))["middle/Mul:output:0"]["CompareFailReason"] == ""
+    )
+    session = Session(Settings(data=tree.root, workers=1))
+    (found,) = session.find_ops("middle/Mul")
+    golden = session.pairs_of(found)[-1].golden
+    assert isinstance(golden, Tensor)
+    assert "tf_debug" in golden.path
+    np.save(tree.root / "tf" / "dump" / f"middle_Mul.0.{TIME}.npy", np.zeros((2, 3), np.float32))
+    (found,) = session.find_ops("middle/Mul")
+    golden = session.pairs_of(found)[-1].golden
+    assert golden is not None
+    assert golden.path.endswith(".npy")
+
+
+def test_a_folder_without_tensors_and_nothing_else(tmp_path: Path) -> None:
+    tree = data_with_a_run(tmp_path)
+    shutil.rmtree(tree.root / "tf" / "tf_debug")
+    assert "dump: no benchmark tensor (op.index.timestamp.npy" in tool("vc", cwd=tmp_path, code=2).err
+
+
+def test_a_run_that_is_newer_than_the_tensors_is_told(tmp_path: Path) -> None:
+    tree = data_with_a_run(tmp_path)
+    tool("tf_dump", cwd=tmp_path)
+    newer = "is newer than the tensors in precision_data/tf/dump, which are compared: tf_dump takes"
+    shown = tool("vc", cwd=tmp_path)
+    assert newer not in shown.out + shown.err
+    write_tensor(tree.root / "tf" / "tf_debug" / f"run_{TIME + 9}_1", "middle/Mul", 0, TIME + 20, floats(1))
+    shown = tool("vc", cwd=tmp_path)
+    assert f"run_{TIME + 9}_1 {newer}" in " ".join((shown.out + shown.err).split())
+    shown = tool("vc", "-rt", "precision_data/tf/dump", cwd=tmp_path)
+    assert newer not in " ".join((shown.out + shown.err).split())
+
+
+# --- what lies beside a result --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["\ud800/x", "a\0b"])
+def test_a_source_with_a_path_that_is_none(tmp_path: Path, place: str) -> None:
+    result = tmp_path / "result_1.csv"
+    here = {"path": "/", "from_here": ""}
+    for name in ("npu", "golden", "graph"):
+        document = {"version": 1, "npu": here, "golden": here, "graph": here}
+        assert read_source_of(result, document) is not None
+        assert read_source_of(result, {**document, name: {"path": place, "from_here": ""}}) is None
+        assert read_source_of(result, {**document, name: {"path": "/", "from_here": place}}) is None
+
+
+def read_source_of(result: Path, document: object) -> ResultSource | None:
+    result.with_suffix(".json").write_text(json.dumps(document), "utf-8")
+    return read_source(str(result))
+
+
+def test_a_pipe_beside_a_result_or_as_the_choice_of_a_graph_hangs_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "result_1.json")
+    assert read_source(str(tmp_path / "result_1.csv")) is None
+    os.mkfifo(tmp_path / graph_choice.FILE_NAME)
+    assert graph_choice.read([tmp_path], tmp_path).path is None
+    (tmp_path / graph_choice.FILE_NAME).unlink()
+    (tmp_path / graph_choice.FILE_NAME).write_text(json.dumps({"graph": "\ud800/x"}), "utf-8")
+    assert graph_choice.read([tmp_path], tmp_path).path is None

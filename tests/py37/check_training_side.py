@@ -87,6 +87,24 @@ class TrainingSide(unittest.TestCase):
             (line,) = run.stderr.splitlines()
             assert f"needs Python 3.11 or newer, this is Python {platform.python_version()}: " in line
 
+    def test_an_internal_error_is_one_line_and_a_file(self):
+        # type: () -> None
+        code = (
+            "import sys, tempfile, precision_tool.cli as cli; tempfile.tempdir = '.'\n"
+            "def broken(arguments): raise RuntimeError('odd: \\udcff')\n"
+            "cli._run = broken\n"
+            "code = cli.main(['ls', '\\udcff'])\n"
+            "import pathlib; (log,) = pathlib.Path().glob('precision_tool_*.log'); print(log.read_text('utf-8'))\n"
+            "sys.exit(code)"
+        )
+        run = run_python("-c", code)
+        (line,) = run.stderr.splitlines()
+        assert (run.returncode, line[:49]) == (3, "error: internal error (RuntimeError: odd: \\udcff)"), line
+        assert line.endswith(".log")
+        assert "; please report it with " in line
+        assert "arguments: ['ls', '\\udcff']" in run.stdout
+        assert "in broken" in run.stdout
+
     def test_settings_and_workspace(self):
         # type: () -> None
         code = (

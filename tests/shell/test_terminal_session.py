@@ -54,7 +54,7 @@ def test_a_session_from_start_to_exit(terminal: Terminal, cwd: Path) -> None:
     assert result.name in shown
 
     assert f"[17] {CULPRIT}" in terminal.run("vcs -l 1")
-    terminal.run("set paging false")
+    terminal.run("set paging off")
     assert CULPRIT in terminal.run("ls -t Conv2D -n relu").replace("\n", "")
     terminal.run(f"ni {CULPRIT} -s 1")
     assert [path.suffix for path in sorted((data / "temp" / "op_graph").iterdir())] == [".gv", ".svg"]
@@ -63,7 +63,7 @@ def test_a_session_from_start_to_exit(terminal: Terminal, cwd: Path) -> None:
     terminal.run(f"dc {CULPRIT}")
     assert list((data / "temp" / "decode").rglob("*.npy"))
     assert "error: " in terminal.run("ni no_such_op_at_all")
-    terminal.run("set paging true")
+    terminal.run("set paging on")
     terminal.type("exit\r")
     assert terminal.end() == 0
 
@@ -113,7 +113,7 @@ def test_ctrl_c_in_the_first_moment_shows_no_traceback(cwd: Path, wait: float) -
     for name in ("x", "y"):  # sparse, and large enough to take seconds
         np.lib.format.open_memmap(cwd / f"{name}.npy", "w+", np.float32, (500_000_000,)).flush()
     with Terminal(cwd, lines=50) as terminal:
-        terminal.run("set paging false")
+        terminal.run("set paging off")
         terminal.start("cp x.npy y.npy")
         time.sleep(wait)  # not measured: whenever it comes, the screen must stay clean
         terminal.type("\x03")
@@ -175,7 +175,7 @@ def test_a_long_list_is_paged(terminal: Terminal) -> None:
 
 
 def test_new_dumps_are_seen_while_the_prompt_is_open(terminal: Terminal, cwd: Path) -> None:
-    terminal.run("set paging false")
+    terminal.run("set paging off")
     before = terminal.run("ls dump -t Conv2D")
     leaf = next((cwd / "precision_data" / "npu").rglob("Conv2D.*")).parent
     source = next(leaf.glob("Conv2D.*"))

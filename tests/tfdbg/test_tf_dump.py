@@ -126,6 +126,9 @@ def test_one_run_and_all_runs(data: Data, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DataNotFoundError) as error:
         data.tf_dump("--run", "5")
     assert "run_1000_0" in error.value.hint
+    for odd in ("²", "9" * 5000):
+        with pytest.raises(DataNotFoundError, match="no such run"):
+            data.tf_dump("--run", odd)
 
 
 def test_a_run_folder_itself_and_no_run_at_all(data: Data) -> None:
@@ -209,6 +212,10 @@ def test_names_that_come_out_alike(data: Data) -> None:
     assert data.values(f"twice.0.{TIME}.npy") == [4]
     assert "the same tensor was dumped within the same microsecond (the first: twice:0)" in out
     assert "which file names spell alike, was dumped within the same microsecond" in out
+    assert "note: " not in out
+    write_tensor(run, "c/d", 0, TIME, floats(1))
+    write_tensor(run, "c_d", 0, TIME + 1, floats(2))
+    assert "have the same file name but for the time: 1, the first c/d:0 and c_d:0; what is" in data.tf_dump()
     assert "its name is too long for a file" in out
 
 
@@ -259,6 +266,35 @@ def test_the_documented_way_to_start_afresh(one_run: Data) -> None:
     out = one_run.tf_dump()
     assert len(one_run.names()) == 2
     assert "replaced" not in out
+
+
+MOUNTS = "36 35 98:0 / / rw - ext4 /dev/root rw\n37 36 98:0 /a {} rw - ext4 /dev/root rw\n"
+
+
+def test_a_mount_point_is_told_before_anything_is_written(one_run: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renaming one fails with EBUSY; one of the same disk looks like any folder."""
+    one_run.dump.mkdir()
+    mounts = one_run.root / "mounts"
+    mounts.write_text(MOUNTS.format(str(one_run.dump).replace("_", "\\137")), "utf-8")
+    real = open
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda file, *rest, **more: real(mounts if file == "/proc/self/mountinfo" else file, *rest, **more),
+    )
+    with pytest.raises(OutputError, match="is a mount point") as error:
+        one_run.tf_dump()
+    assert one_run.names() == []
+    assert error.value.hint.endswith(f"-o {one_run.dump / 'tensors'}")
+    one_run.tf_dump("-o", one_run.dump / "tensors")
+    assert len(os.listdir(one_run.dump / "tensors")) == 2
+
+
+def test_a_folder_in_one_that_is_not_to_be_written(one_run: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_run.dump.mkdir()
+    monkeypatch.setattr(os, "mkdir", Breakdown(os.mkdir, 0, PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(OutputError, match=r"tf: cannot be written \(Permission denied\), where the new set") as error:
+        one_run.tf_dump()
+    assert error.value.hint.endswith(f"-o {one_run.dump / 'tensors'}")
 
 
 def test_a_linked_folder_stays_a_link(one_run: Data, tmp_path: Path) -> None:
@@ -366,6 +402,54 @@ def test_the_new_set_of_another_process_is_left_alone(one_run: Data) -> None:
         os.close(fd)
 
 
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, which locks files that are open for writing only."""
+    monkeypatch.setattr(fcntl, "flock", Breakdown(fcntl.flock, 0, OSError(errno.EBADF, "Bad file descriptor")))
+
+
+def test_what_was_left_where_locks_do_not_work(one_run: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's files come back at once; a half set goes when its process is dead and nothing changes any more."""
+    without_locks(monkeypatch)
+    parent = one_run.dump.parent
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    part = {who: parent / f".dump.{pid}.34.part" for who, pid in (("dead", dead.pid), ("alive", os.getppid()))}
+    for path in part.values():
+        path.mkdir()
+        (path / "half.npy").write_bytes(b"half")
+    old = parent / ".dump.12.34.old"
+    old.mkdir()
+    (old / "my_notes.txt").write_bytes(b"mine")
+    out = one_run.tf_dump()
+    assert (one_run.dump / "my_notes.txt").read_bytes() == b"mine"
+    assert not old.exists()
+    for path in part.values():  # on another machine the same number may be that of a living one
+        assert f"note: left alone: {path}; another tf_dump may be writing it, else remove it" in out
+    for path in part.values():
+        for each in (path / "half.npy", path):
+            os.utime(each, (1e9, 1e9))
+    one_run.tf_dump()
+    assert not part["dead"].exists()
+    assert part["alive"].exists()
+    one_run.dump.rename(old)
+    one_run.tf_dump()
+    assert "my_notes.txt" in one_run.names()
+    assert not old.exists()
+
+
+def test_a_leftover_whose_name_is_taken_gets_another(one_run: Data) -> None:
+    one_run.tf_dump()
+    old = one_run.dump.parent / ".dump.12.34.old"
+    for folder, text in ((one_run.dump, b"new"), (old, b"old")):
+        folder.mkdir(exist_ok=True)
+        (folder / "notes.txt").write_bytes(text)
+    out = one_run.tf_dump()
+    assert (one_run.dump / "notes.txt").read_bytes() == b"new"
+    assert (one_run.dump / "notes.txt.kept1").read_bytes() == b"old"
+    assert f"note: kept under a new name: {one_run.dump / 'notes.txt.kept1'}" in out
+    assert not old.exists()
+
+
 def test_another_folder(one_run: Data, tmp_path: Path) -> None:
     one_run.tf_dump("-o", tmp_path / "here" / "below")
     assert len(os.listdir(tmp_path / "here" / "below")) == 2
@@ -377,10 +461,72 @@ def test_another_folder(one_run: Data, tmp_path: Path) -> None:
         one_run.tf_dump("-o", tmp_path / "file" / "below")
 
 
+@pytest.mark.parametrize("out", [".", ".."])
+def test_the_working_folder_is_not_replaced(
+    one_run: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    (tmp_path / "around" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "around" / "here")
+    with pytest.raises(UsageError, match="working folder"):
+        one_run.tf_dump("-o", out)
+    assert Path.cwd().samefile(tmp_path / "around" / "here")
+
+
 @pytest.mark.parametrize("out", [".", "..", "run_1795190660015229_0", "below"])
 def test_what_tfdbg_wrote_is_never_written_to(one_run: Data, out: str) -> None:
     with pytest.raises(UsageError, match="lies in"):
         one_run.tf_dump("-o", one_run.source / out)
+
+
+@pytest.mark.parametrize("out", ["npu/debug_0/dump", "npu/debug_0/dump/20240101000000", "npu", "overflow/dump/a", "."])
+def test_dumps_of_the_npu_are_never_written_to(one_run: Data, out: str) -> None:
+    dump = one_run.root / "npu" / "debug_0" / "dump" / "20240101000000"
+    dump.mkdir(parents=True)
+    (dump / "Add.add.1.2.3").write_bytes(b"dump")
+    before = tree(one_run.root / "npu")
+    with pytest.raises(UsageError, match="which holds dumps"):
+        one_run.tf_dump("-o", one_run.root / out, "false")
+    assert tree(one_run.root / "npu") == before
+    shutil.rmtree(one_run.root / "npu")
+    with pytest.raises(UsageError, match="which holds dumps"):
+        one_run.tf_dump("-o", one_run.root / out)
+    one_run.tf_dump("-o", one_run.dump)
+    assert len(one_run.names()) == 2
+
+
+def test_what_cannot_be_looked_at_is_a_row(one_run: Data) -> None:
+    """A link to itself among the runs, and among the tensors of one."""
+    run = one_run.run("run_1795190660015229_0")
+    for folder in (one_run.source, run, run / DEVICE, run / DEVICE / "conv1"):
+        (folder / "loop").symlink_to(folder / "loop")
+    out = one_run.tf_dump()
+    assert len(one_run.names()) == 2
+    for folder in (run, run / DEVICE, run / DEVICE / "conv1"):
+        assert f"not read: {folder / 'loop'}: cannot be read (Too many levels of symbolic links)" in out
+
+
+def test_tensors_of_several_runs_are_said_to_be_mixed(data: Data) -> None:
+    for count in range(3):
+        write_tensor(data.run(f"run_{1000 + count}_{count}"), f"op{min(count, 1)}", 0, TIME + count, floats(count))
+    mixed = "of 2 runs, of each tensor what the last run has: --run chooses one"  # the second has nothing of its own
+    assert mixed in data.tf_dump()
+    assert "--run chooses" not in data.tf_dump("--run", "all")
+    assert "--run chooses" not in data.tf_dump("--run", "1")
+
+
+def test_tensors_that_claim_more_than_they_hold(one_run: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not keep the others from being written."""
+    run = one_run.run("run_1795190660015229_0")
+    for count in range(3):
+        write_tensor(run, f"fill{count}", 0, TIME, tensor_proto("float32", (5 << 20,), sized(5, bytes(4))))
+    write_tensor(run, "absurd", 0, TIME, tensor_proto("float32", (1 << 30,), sized(5, bytes(4))))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 50_000_000})())
+    out = one_run.tf_dump()
+    assert len(one_run.names()) == 2
+    assert "absurd for a file of" in out
+    assert f"not read: fill2.0.{TIME}.npy: 21 MB by its shape, of which the file holds little, do not fit" in out
+    monkeypatch.undo()
+    assert "5 tensors (62.9 MB)" in one_run.tf_dump()
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -409,13 +555,16 @@ def test_a_command_runs_first_where_there_is_no_run(tmp_path: Path, capfd: pytes
     data = Data(tmp_path / "precision_data", capfd)
     made = data.run("run_1_0")
     template = write_tensor(data.root / "template", "op", 0, TIME, floats(4)).parents[1]
-    command = python(f"import shutil; print('step', 1); shutil.copytree({str(template)!r}, {str(made)!r})")
+    show = "print('step', 1, os.environ['PRECISION_TOOL_DATA'])"
+    command = python(f"import os, shutil; {show}; shutil.copytree({str(template)!r}, {str(made)!r})")
     settings = load_settings({"data": data.root}, folder=data.root, environment={})
     assert TF_DUMP.main([command], settings) == 0
-    assert "step 1\n" in capfd.readouterr().out
+    assert f"step 1 {data.root}\n" in capfd.readouterr().out
     assert data.values(f"op.0.{TIME}.npy") == [4]
     assert TF_DUMP.main(["exit 9"], settings) == 0
-    assert "holds runs already, so the command is not run" in capfd.readouterr().err
+    first, second = capfd.readouterr().err.splitlines()
+    assert first == "not run: exit 9"
+    assert second.endswith("holds 1 run already, the last run_1_0: that is taken; to dump again remove it first")
 
 
 def test_a_command_that_fails_passes_its_exit_code_on(data: Data, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,8 @@ def test_without_a_manifest_the_documented_names_are_found(tmp_path: Path) -> No
         "[]",
         '{"feeds": [{}], "left_out": {}}',
         '{"feeds": [{"tensor": "x:0", "file": "../x.npy"}], "left_out": {}}',
+        '{"feeds": [], "left_out": {}, "train_ops": 1}',
+        pytest.param("[" * 200_000, id="deep"),
     ],
 )
 def test_a_damaged_manifest_is_told(tmp_path: Path, text: str) -> None:
@@ -138,6 +141,45 @@ def test_damaged_files_are_told_and_pickles_never_loaded(tmp_path: Path) -> None
         load_feed(tmp_path, SavedFeed("z:0", "z_0.npy"), tensor("z:0"))
 
 
+def npy(header: str, data: bytes = b"") -> bytes:
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1 << 44,)}"), ""),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (17592186044416,)}"), "needs 70368744177664 bytes"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(11)), "needs 12 bytes, and 11 are there"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2)}", bytes(99)), "negative dimension"),
+        (npy("(" * 100), ""),
+        (b"PK\x03\x04" + bytes(100), "magic"),
+        (b"\x93NUMPY\x09\x00" + bytes(100), "version"),
+    ],
+)
+def test_a_damaged_array_is_told_before_anything_is_made_for_it(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "x_0.npy").write_bytes(content)
+    with pytest.raises(FormatError, match=rf"x_0\.npy: cannot be read \(.*{reason}"):
+        load_feed(tmp_path, SavedFeed("x:0", "x_0.npy"), tensor("x:0"))
+
+
+def test_what_is_no_regular_file_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x_0.npy")
+    with pytest.raises(FormatError, match=r"x_0\.npy: cannot be read \(no regular file\)"):
+        load_feed(tmp_path, SavedFeed("x:0", "x_0.npy"), tensor("x:0"))
+    os.mkfifo(tmp_path / "feeds.json")
+    with pytest.raises(FormatError, match=r"feeds\.json: damaged \(no regular file\)"):
+        read_feeds(tmp_path, [])
+
+
+def test_column_major_arrays_are_read(tmp_path: Path) -> None:
+    """Somebody may put a file there that numpy has saved from a transposed array."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    np.save(tmp_path / "x_0.npy", array)
+    np.testing.assert_array_equal(load_feed(tmp_path, SavedFeed("x:0", "x_0.npy"), tensor("x:0")), array)
+
+
 def test_the_manifest_is_plain(tmp_path: Path) -> None:
     writer = FeedWriter(tmp_path)
     writer.save(tensor("x:0"), [1.0])
@@ -146,4 +188,5 @@ def test_the_manifest_is_plain(tmp_path: Path) -> None:
         "version": 1,
         "feeds": [{"tensor": "x:0", "file": "x_0.npy"}],
         "left_out": {},
+        "train_ops": [],
     }

@@ -11,10 +11,10 @@ GRAPHS = """
 import json
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import tensor_util
 from precision_tool.lib.training.randomness import fix_randomness
 
 tf1 = tf.compat.v1
-make_value = lambda number, dtype: tf1.make_tensor_proto(number, dtype=dtype, shape=[])
 
 def constant(x, rate):
     return tf.nn.dropout(x, rate=0.5)
@@ -51,6 +51,25 @@ def seeded(x, rate):
 def old_way(x, rate):
     return tf1.nn.dropout(x, keep_prob=0.5)
 
+def by_hand(x, rate):  # at top level, two that share a rate
+    for _ in range(2):
+        x = x * tf.cast(tf1.random_uniform([6, 4]) >= rate, tf.float32) / (1.0 - rate)
+    return x
+
+def by_hand_scaled_first(x, rate):
+    with tf.name_scope("net"):
+        return tf.where(tf1.random_uniform([6, 4]) >= rate, x * (1.0 / (1.0 - rate)), tf.zeros_like(x))
+
+def mixture(x, rate):  # random choices that must stay
+    choice = tf.cast(tf1.random_uniform([6, 4]) >= rate, tf.float32)
+    return choice * x + (1.0 - rate) * x
+
+def weighted(x, rate):
+    return tf.cast(tf1.random_uniform([6, 4]) >= rate, tf.float32) * x * (1.0 - rate)
+
+def weighted_constant(x, rate):
+    return tf.where(tf1.random_uniform([6, 4]) >= 0.3, x * 0.7, tf.zeros_like(x))
+
 def no_dropout(x, rate):  # a random choice that must stay one
     return tf.where(tf1.random_uniform([6, 4]) >= 0.5, x, tf.zeros_like(x))
 
@@ -64,18 +83,19 @@ def run(graph_def):
 
 found = {}
 for build in (constant, fed, computed, shared, half_precision, in_branch, fed_in_branch, in_loop, layer, seeded,
-              old_way, no_dropout):
+              old_way, by_hand, by_hand_scaled_first, no_dropout, mixture, weighted, weighted_constant):
     with tf1.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [6, 4], name="x")
         rate = tf1.placeholder(tf.float32, [], name="rate")
         tf.identity(build(x, rate), name="y")
     graph_def = graph.as_graph_def()
+    text = graph_def.SerializeToString(deterministic=True)
     before = run(graph_def)
-    fixed = fix_randomness(graph_def, 0, make_value)
+    fixed = fix_randomness(graph_def, 0, tensor_util)
     after, again = run(graph_def), run(graph_def)
     found[build.__name__] = [
         bool((before == values).all()), bool((after == values).all()), bool((after == again).all()), len(fixed.rates),
-        len(fixed.seeds), len(fixed.unknown),
+        len(fixed.seeds), len(fixed.unknown), len(graph_def.node) - len(type(graph_def).FromString(text).node),
     ]
 print(json.dumps(found))
 """
@@ -85,11 +105,11 @@ print(json.dumps(found))
 @pytest.mark.parametrize("version", ["1.15", "2.15"])
 def test_dropouts_become_the_identity(tmp_path: Path, version: str) -> None:
     found = run_script(tensorflow_python(version), GRAPHS, tmp_path).document
-    stays = found.pop("no_dropout")
-    assert stays == [False, False, True, 0, 1, 0]
+    for name in ("no_dropout", "mixture", "weighted", "weighted_constant"):
+        assert found.pop(name) == [False, False, True, 0, 1, 0, 0], name
     rates = {name: each[3] for name, each in found.items()}
-    assert rates == dict.fromkeys(found, 1) | {"shared": 2}
+    assert rates == dict.fromkeys(found, 1) | {"shared": 2, "by_hand": 2}
     seeds = {name: each[4] for name, each in found.items()}
-    assert seeds == dict.fromkeys(found, 1) | {"shared": 2, "seeded": 0}
-    for name, (before, after, again, *_, unknown) in found.items():
+    assert seeds == dict.fromkeys(found, 1) | {"shared": 2, "by_hand": 2, "seeded": 0}
+    for name, (before, after, again, _, _, unknown, _) in found.items():
         assert (before, after, again, unknown) == (False, True, True, 0), name

@@ -16,6 +16,8 @@ from training_side import run_script, tensorflow_python, write_npu_bridge
 
 from precision_tool import tf_config
 from precision_tool.lib.errors import OutputError
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.training.mixlist import find_mixlist
 
 GRAPH_VARIABLES = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")
 OURS = ("PRECISION_TOOL_DUMP", "PRECISION_TOOL_OVERFLOW", "PRECISION_TOOL_TF_DUMP_STEP", "PRECISION_TOOL_DATA")
@@ -127,6 +129,16 @@ def test_no_action_sets_nothing_unless_the_environment_asks(work: Path, monkeypa
     assert op.parameters["enable_dump_debug"] == {"b": True}
 
 
+def test_the_mixlist_is_that_of_the_data_folder(work: Path) -> None:
+    """`train --data DIR -a mixlist` gives the settings that hold DIR."""
+    path = work / "elsewhere" / "temp" / "modify_mixlist.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}", "utf-8")
+    assert find_mixlist(load_settings({"data": Path("elsewhere")})) == str(path)
+    with pytest.raises(ValueError, match="there is no list yet"):
+        find_mixlist(load_settings())
+
+
 def test_mixlist(work: Path) -> None:
     with pytest.raises(ValueError, match="call mixed_precision_list"):
         tf_config.update_custom_op(CustomOp(), "mixlist")
@@ -173,14 +185,21 @@ def test_what_the_user_has_set_stays(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DUMP_GE_GRAPH", "1")
-    mine = {"dump_path": b"/mine", "dump_mode": b"input", "op_debug_level": 2, "precision_mode": b"allow_mix_precision"}
+    folder = work / "my" / "own"
+    mine = {
+        "dump_path": str(folder).encode(),
+        "dump_mode": b"input",
+        "op_debug_level": 2,
+        "precision_mode": b"allow_mix_precision",
+    }
     op = CustomOp(**mine)
     tf_config.update_custom_op(op, "dump")
     assert {name: op.parameters[name] for name in mine} == {name: {_kind(value): value} for name, value in mine.items()}
     assert op.parameters["enable_dump"] == {"b": True}
     assert os.environ["DUMP_GE_GRAPH"] == "1"
     err = capsys.readouterr().err
-    assert "precision_tool: dump_path is already '/mine' and stays" in err
+    assert f"precision_tool: dump_path is already '{folder}' and stays" in err
+    assert folder.is_dir(), "the device makes none"
     assert "precision_tool: environment variable DUMP_GE_GRAPH is '1' and stays" in err
     assert not (work / "precision_data/npu/debug_0/dump").exists(), "a folder that nothing will be written to"
 
@@ -210,10 +229,27 @@ def test_contradictions_with_what_is_set_are_told(before: dict[str, Any], action
     assert set(op.parameters) == set(before)
 
 
-def test_a_dump_switched_off_is_switched_on() -> None:
-    op = CustomOp(enable_dump=False, enable_dump_debug=False)
-    tf_config.update_custom_op(op, "dump")
+def test_a_dump_switched_off_is_switched_on_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    op = CustomOp(enable_dump=False, enable_dump_debug=False, profiling_mode=False)
+    tf_config.update_custom_op(op, "dump|prof")
     assert op.parameters["enable_dump"] == {"b": True}
+    assert op.parameters["enable_dump_debug"] == {"b": False}
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        f"precision_tool: {name} was False and is now True: the action asks for it"
+        for name in ("enable_dump", "profiling_mode")
+    ]
+
+
+def test_a_dump_path_of_the_script_s_own_that_cannot_be_written_is_an_error_at_once(work: Path) -> None:
+    (work / "file").write_text("no folder", "utf-8")
+    path = str(work / "file" / "dump")
+    op = CustomOp(dump_path=path.encode())
+    with pytest.raises(OutputError, match="cannot be written") as caught:
+        tf_config.update_custom_op(op, "dump")
+    assert caught.value.message == f"{path} cannot be written (Not a directory)"
+    assert caught.value.hint == "the script names it as dump_path: name another one there"
+    assert set(op.parameters) == {"dump_path"}
+    assert not (work / "precision_data").exists()
 
 
 def test_a_path_that_cannot_be_written_is_an_error_at_once(work: Path) -> None:
@@ -249,7 +285,7 @@ def npu_bridge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         del sys.modules[name]
 
 
-def test_estimator_dump_config(npu_bridge: bool) -> None:
+def test_estimator_dump_config(npu_bridge: bool, capsys: pytest.CaptureFixture[str]) -> None:
     defaults: dict[str, object] = {
         "enable_dump": False, "dump_path": None, "dump_step": None, "dump_mode": "output", "enable_dump_debug": False,
         "dump_debug_mode": "all",
@@ -257,11 +293,17 @@ def test_estimator_dump_config(npu_bridge: bool) -> None:
     if npu_bridge:
         defaults |= {"dump_data": "tensor", "dump_layer": None}
     assert tf_config.estimator_dump_config().given == defaults
+    assert capsys.readouterr().err == ""
     dump_path = path_bytes("npu", "debug_0", "dump").decode()
     assert tf_config.estimator_dump_config(action="dump").given == defaults | {
         "enable_dump": True, "dump_path": dump_path, "dump_step": "0", "dump_mode": "all",
     }  # fmt: skip
     assert Path(dump_path).is_dir()
+    debug_dir = path_bytes("npu", "debug_0").decode()
+    assert capsys.readouterr().err == (
+        "precision_tool: a DumpConfig has no place for op_debug_level and debug_dir: give them to "
+        f"NPURunConfig(op_debug_level=4, debug_dir='{debug_dir}')\n"
+    )
     overflow_path = path_bytes("overflow", "dump").decode()
     assert tf_config.estimator_dump_config("overflow").given == defaults | {
         "enable_dump_debug": True, "dump_path": overflow_path, "dump_debug_mode": "all",
@@ -330,9 +372,13 @@ def _plain(value: object) -> object:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_npu_device(wrapped: bool) -> None:
+def test_npu_device(wrapped: bool, capsys: pytest.CaptureFixture[str]) -> None:
     device = NpuDevice(wrapped)
     assert tf_config.npu_device_dump_config(device, action="dump|fusion_off") is device
+    said = "precision_tool: dump_mode was 'output', npu_device's default, and is now 'all'\n"
+    assert capsys.readouterr().err == said, "it may be the user's own"
+    tf_config.npu_device_dump_config(device, action="dump|fusion_off")
+    assert capsys.readouterr().err == ""
     assert device.all == {
         "dump_config.enable_dump": True,
         "dump_config.dump_path": path_bytes("npu", "debug_0", "dump").decode(),
@@ -403,14 +449,21 @@ try:
     npu_tf_config.session_dump_config("dump")
 except ValueError as error:
     wrong = str(error)
-print(json.dumps([made, shown(config), same, sorted(updated.parameter_map), wrong]))
+host = tf.compat.v1.ConfigProto()
+own = host.graph_options.rewrite_options.custom_optimizers.add()
+own.name = "NpuOptimizer"
+own.parameter_map["use_off_line"].b = False
+host.graph_options.rewrite_options.remapping = 1  # ON
+host = shown(npu_tf_config.session_dump_config(host))
+print(json.dumps([made, shown(config), same, sorted(updated.parameter_map), wrong, host]))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.15", "2.15"])
 def test_session_dump_config(tmp_path: Path, version: str) -> None:
-    made, changed, same, updated, wrong = run_script(tensorflow_python(version), CONFIGS, tmp_path).document
+    ran = run_script(tensorflow_python(version), CONFIGS, tmp_path)
+    made, changed, same, updated, wrong, host = ran.document
     off = 2  # RewriterConfig.OFF
     assert made == {"ops": [["NpuOptimizer", {"use_off_line": True}]], "remapping": off, "growth": False}
     ((name, parameters),) = changed["ops"]
@@ -428,3 +481,7 @@ def test_session_dump_config(tmp_path: Path, version: str) -> None:
     }
     assert updated == ["debug_dir", "dump_debug_mode", "dump_path", "enable_dump_debug", "op_debug_level"]
     assert wrong.startswith("session_dump_config takes a tf.ConfigProto, not a str")
+    assert host == {"ops": [["NpuOptimizer", {"use_off_line": False}]], "remapping": off, "growth": False}
+    first, second = ran.err.splitlines()[1:]
+    assert first.startswith("precision_tool: use_off_line is already False and stays: the network runs on the host")
+    assert second == "precision_tool: remapping was on and is now off: the device needs that"

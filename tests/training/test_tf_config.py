@@ -104,10 +104,11 @@ def test_the_environment_chooses_the_seed_or_none(tmp_path: Path) -> None:
     assert seeded(tmp_path, PRECISION_TOOL_SEED="7")[0] == [first_random(7), "7", None]
     found, err = seeded(tmp_path, first="random.seed(5)", PRECISION_TOOL_SEED="off")
     assert (found, err) == ([first_random(5), None, None], "")
-    ran = run_script(
-        sys.executable, "import precision_tool.tf_config", tmp_path, code=1, env={"PRECISION_TOOL_SEED": "of"}
-    )
-    assert "ValueError: environment variable PRECISION_TOOL_SEED must be a number or 'off'" in ran.err
+    for wrong in ("of", "²"):
+        ran = run_script(
+            sys.executable, "import precision_tool.tf_config", tmp_path, code=1, env={"PRECISION_TOOL_SEED": wrong}
+        )
+        assert "ValueError: environment variable PRECISION_TOOL_SEED must be a number or 'off'" in ran.err
 
 
 def test_seed_everything_seeds_numpy_too(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.files import Signature, signature_of
 from precision_tool.lib.formats.npy import read_npy
@@ -127,20 +128,29 @@ class DumpIndex:
         return op
 
 
-class BenchmarkSide(Protocol):
+class BenchmarkSide(ABC):
     """What the NPU side is compared with."""
 
+    @abstractmethod
     def output(self, op_name: str, index: int) -> Found:
         """Output `index` of the op with this flattened name."""
 
+    def output_of(self, real_name: str, index: int) -> Found:
+        """Output `index` of the op with this name."""
+        return self.output(flatten(real_name), index)
 
-class GoldenFiles:
+    def tells(self, real_name: str, index: int) -> bool:
+        """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
+        return False
+
+
+class GoldenFiles(BenchmarkSide):
     """Golden `.npy` files, or the tensor files of tfdbg, as the benchmark side."""
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
-        #: What was opened, and what its file was then.
-        self._opened: dict[tuple[str, int], tuple[Found, str, Signature | None]] = {}
+        #: What was opened, and what its file was then, by path.
+        self._opened: dict[str, tuple[Found, Signature | None]] = {}
 
     @property
     def root(self) -> str:
@@ -155,26 +165,40 @@ class GoldenFiles:
     @property
     def files(self) -> tuple[BenchmarkFile, ...]:
         """The files, one a tensor."""
-        return tuple(self._benchmark.files.values())
+        return tuple((self._benchmark.by_real_name or self._benchmark.files).values())
 
     def output(self, op_name: str, index: int) -> Found:
         """The golden tensor of an op's output."""
-        known = self._opened.get((op_name, index))
-        if known is not None:
-            return known[0]
         file = self._benchmark.files.get((op_name, index))
         if file is None:
             return Missing(f"the benchmark has no tensor {op_name}:{index}")
-        signature = signature_of(file.path)  # before it is read: a change meanwhile shows
-        found = _open_golden(file.path)
-        self._opened[op_name, index] = found, file.path, signature
+        if (op_name, index) in self._benchmark.alike:
+            return Missing(f"the benchmark has tensors {op_name}:{index} of several ops, spelled alike in file names")
+        return self._open(file.path)
+
+    def output_of(self, real_name: str, index: int) -> Found:
+        """The golden tensor of an op's output, by the real name where the benchmark has these."""
+        file = self._benchmark.by_real_name.get((real_name, index))
+        return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
+
+    def tells(self, real_name: str, index: int) -> bool:
+        """Whether the real name of the tensor's op is known to be this one."""
+        return (real_name, index) in self._benchmark.by_real_name
+
+    def _open(self, path: str) -> Found:
+        known = self._opened.get(path)
+        if known is not None:
+            return known[0]
+        signature = signature_of(path)  # before it is read: a change meanwhile shows
+        found = _open_golden(path)
+        self._opened[path] = found, signature
         return found
 
     def forget_changed(self) -> None:
         """Forgets the tensors whose files have changed since they were opened."""
-        for key, (_, path, signature) in list(self._opened.items()):
+        for path, (_, signature) in list(self._opened.items()):
             if signature_of(path) != signature:
-                del self._opened[key]
+                del self._opened[path]
 
 
 def _open_golden(path: str) -> Found:
@@ -186,7 +210,7 @@ def _open_golden(path: str) -> Found:
         return Missing(error.advice, damaged=True)
 
 
-class NoBenchmark:
+class NoBenchmark(BenchmarkSide):
     """The benchmark side where there is none."""
 
     def output(self, op_name: str, index: int) -> Found:
@@ -194,7 +218,7 @@ class NoBenchmark:
         return Missing(f"there is no benchmark to compare {op_name}:{index} with")
 
 
-class GoldenDumps:
+class GoldenDumps(BenchmarkSide):
     """Another NPU run as the benchmark side."""
 
     def __init__(self, leaf: DumpLeaf) -> None:

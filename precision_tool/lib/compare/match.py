@@ -39,6 +39,8 @@ class Origin:
     index: int
     layout: str | None
     shape: tuple[int, ...] | None
+    #: False where the name is only known as file names spell it.
+    is_real: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +137,13 @@ class Origins:
             seen.add((id(op), index))
             found = self._own(op, index)
             if isinstance(found, Origin):
-                if found.op_name in self.alike:
+                if found.op_name in self.alike and not benchmark.tells(found.op_name, found.index):
                     why = (
                         f"benchmark file names spell {found.op_name} like another op: whose tensor it is cannot be told"
                     )
                     return NoOrigin(Status.NO_BENCHMARK, why)
                 first = first or found
-                if not isinstance(benchmark.output(flatten(found.op_name), found.index), Missing):
+                if not isinstance(benchmark.output_of(found.op_name, found.index), Missing):
                     return found
             behind = self._behind(op, index)
             if behind is None or (first is not None and not _keeps_values(op)):
@@ -473,7 +475,7 @@ def _match_name(
             yield _pair_up(row, tensor, found, None, None)
     for slot, tensor in sorted(op.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
-        yield _finish(row, tensor, Origin(name, slot, None, None), None, benchmark)
+        yield _finish(row, tensor, Origin(name, slot, None, None, is_real=False), None, benchmark)
 
 
 # --- one row ----------------------------------------------------------------------------------------------------------
@@ -493,7 +495,8 @@ def _finish(
     """The row of one tensor whose origin is known, or why there is nothing to compare it with."""
     if isinstance(origin, NoOrigin):
         return _without(_with_npu(row, tensor), origin.status, origin.reason)
-    golden = benchmark.output(flatten(origin.op_name), origin.index)
+    find = benchmark.output_of if origin.is_real else benchmark.output
+    golden = find(origin.op_name, origin.index)
     row = replace(row, golden_tensor=f"{origin.op_name}:{origin.index}")
     layout, shape = origin.layout, origin.shape
     if desc is not None and desc.origin_layout:

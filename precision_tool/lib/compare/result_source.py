@@ -13,7 +13,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.compare.result_csv import atomic_text
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.formats.files import LocalFile, could_be_path
 
 if TYPE_CHECKING:  # reading, all that most commands do, is quicker without
     from precision_tool.lib.compare.folders import LeafResult
@@ -66,9 +67,9 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
 def read_source(result: str) -> ResultSource | None:
     """The source of a result file; None if nothing, or nothing sound, is known of it."""
     try:
-        with open(source_path(result), "rb") as file:
-            document = json.loads(file.read(_MAX_SIZE))
-    except (OSError, ValueError, RecursionError):
+        with LocalFile(source_path(result)) as file:
+            document = json.loads(file.read_at(0, min(file.size, _MAX_SIZE)))
+    except (PrecisionToolError, ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         return None
@@ -109,7 +110,7 @@ def _placed(place: object, folder: str) -> str | None:
     if not isinstance(place, dict):
         return None
     path, from_here = place.get("path"), place.get("from_here")
-    if not isinstance(path, str) or not isinstance(from_here, str) or "\0" in path + from_here:
+    if not isinstance(path, str) or not isinstance(from_here, str) or not could_be_path(path + from_here):
         return None
     moved = os.path.normpath(os.path.join(folder, from_here)) if from_here else ""
     return moved if moved and os.path.exists(moved) else path

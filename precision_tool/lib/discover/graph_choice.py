@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_tool.lib.errors import OutputError
-from precision_tool.lib.formats.files import temporary_file
+from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.formats.files import LocalFile, could_be_path, temporary_file
 from precision_tool.lib.workspace import Workspace
 
 FILE_NAME = "graph_choice.json"
@@ -31,12 +31,12 @@ def read(folders: Iterable[Path], root: Path) -> Choice:
     """
     for folder in folders:
         try:
-            with open(folder / FILE_NAME, "rb") as file:
-                document = json.loads(file.read(_MAX_SIZE))
-        except (OSError, ValueError, RecursionError):
+            with LocalFile(str(folder / FILE_NAME)) as file:
+                document = json.loads(file.read_at(0, min(file.size, _MAX_SIZE)))
+        except (PrecisionToolError, ValueError, RecursionError):
             continue
         path = document.get("graph") if isinstance(document, dict) else None
-        if isinstance(path, str) and path and "\0" not in path:
+        if isinstance(path, str) and path and could_be_path(path):
             return Choice(path=os.path.normpath(os.path.join(os.path.abspath(root), path)))
     return Choice(path=None)
 

@@ -6,10 +6,11 @@ import csv
 import os
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import PurePath
 
 from precision_tool.lib.discover import names
-from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.files import Signature, may_change_unseen, user_error
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, Run
 from precision_tool.lib.tfdbg import runs as tfdbg
@@ -19,6 +20,8 @@ MAPPING_FILE = "mapping.csv"
 STATUS_OP_TYPE = "Opdebug"
 _MAX_MAPPING_BYTES = 256 << 20
 _MAX_DEPTH = 24
+#: Of names that are spelled alike so many are told.
+_SHOWN_NAMES = 3
 
 
 class Stamps:
@@ -317,20 +320,60 @@ def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     if not dumps:
         return None
     files: dict[tuple[str, int], BenchmarkFile] = {}
+    by_real_name: dict[tuple[str, int], BenchmarkFile] = {}
+    ops: dict[tuple[str, int], set[str]] = {}
     for dump in sorted(dumps, key=lambda dump: (dump.time, dump.again, dump.path)):
-        files[dump.flat_op, dump.slot] = BenchmarkFile(
-            path=dump.path, op_name=dump.flat_op, index=dump.slot, timestamp=dump.time
-        )
+        file = BenchmarkFile(path=dump.path, op_name=dump.flat_op, index=dump.slot, timestamp=dump.time)
+        by_real_name[dump.op, dump.slot] = files[dump.flat_op, dump.slot] = file
+        ops.setdefault((dump.flat_op, dump.slot), set()).add(dump.op)
+    alike = {key: sorted(names) for key, names in ops.items() if len(names) > 1}
     which = found[0].run.name if len(found) == 1 else f"{len(found)} runs, of each tensor the last that has it"
     notes = [f"the benchmark is read from what tfdbg dumped ({which})"]
-    if len(dumps) > len(files):
-        notes.append(f"older dumps of the same benchmark tensors left out: {len(dumps) - len(files)}")
+    if len(dumps) > len(by_real_name):
+        notes.append(f"older dumps of the same benchmark tensors left out: {len(dumps) - len(by_real_name)}")
+    if alike:
+        (_, slot), names_of_first = next(iter(alike.items()))
+        first = " and ".join(f"{name}:{slot}" for name in names_of_first[:_SHOWN_NAMES])
+        notes.append(
+            f"benchmark tensors of several ops whose names file names spell alike: {len(alike)}, the first {first}; "
+            "only a graph that names them tells them apart"
+        )
     ignored = [row for run in found for row in (*run.unreadable, *run.skipped)]
     unreadable = [row for run in found for row in run.unreadable]
     if unreadable:
         path, reason = unreadable[0]
         notes.append(f"parts of the tfdbg runs that cannot be read: {len(unreadable)}, the first {path}: {reason}")
-    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes))
+    return Benchmark(
+        root=root,
+        files=files,
+        ignored=tuple(ignored),
+        notes=tuple(notes),
+        by_real_name=by_real_name,
+        alike=frozenset(alike),
+    )
+
+
+def has_tensors(folder: str, stamps: Stamps | None = None) -> bool:
+    """True if a folder holds a benchmark tensor, or a dump file; False also for one that cannot be listed.
+
+    `stamps` notes the folders that were listed.
+    """
+    return next(_tensor_names(folder, stamps), None) is not None
+
+
+def newest_golden(folder: str) -> int | None:
+    """The time in the names of the golden `.npy` files below a folder; None if there is none."""
+    golden = (names.parse_golden_name(name) for name in _tensor_names(folder))
+    return max((parsed[2] for parsed in golden if parsed is not None), default=None)
+
+
+def _tensor_names(folder: str, stamps: Stamps | None = None) -> Iterator[str]:
+    """Names of the benchmark tensors and dump files below a folder; `mapping.csv`, which gives such names, is one."""
+    with suppress(PrecisionToolError):
+        for _, file_names in list_folders(folder, stamps):
+            for name in file_names:
+                if names.parse_golden_name(name) is not None or names.is_dump_file(name) or name == MAPPING_FILE:
+                    yield name
 
 
 def has_benchmark_files(path: str) -> bool:

@@ -48,6 +48,14 @@ def signature_of(path: str) -> Signature | None:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
 
 
+def could_be_path(text: str) -> bool:
+    """Whether the operating system takes a text that a file gave for a path."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):

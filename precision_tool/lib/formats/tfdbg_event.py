@@ -7,11 +7,13 @@ import os
 import shutil
 import struct
 import tempfile
+import threading
 from functools import cache
 
 import numpy as np
 
 from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.files import Signature, may_change_unseen, signature_of
 from precision_tool.lib.formats.npy import our_name, read_npy
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.tfdbg.event import TensorEvent, read_event
@@ -22,8 +24,13 @@ _HEAD = struct.Struct("<BdB")
 _WALL_TIME, _SUMMARY = 0x09, 0x2A
 #: Seconds or microseconds since 1970.
 _EARLIEST, _LATEST = 1e8, 1e17
-#: Tensors up to this size are decoded into a temporary file if they have to be.
-_MAX_DECODED = 64 << 20
+#: Tensors up to this size are decoded into a temporary file if they have to be, and up to this size in all: a small
+#: file may claim to be a large tensor, whose last value stands for the rest.
+_MAX_DECODED, _MAX_DECODED_IN_ALL = 64 << 20, 256 << 20
+_HOW_TO_DECODE = "tf_dump decodes them into .npy files: compare with those"
+#: The temporary file of each that was decoded, and what the file was then.
+_decoded_files: dict[str, tuple[Signature, str]] = {}
+_decoded_lock = threading.Lock()
 
 
 class NoNumbersError(FormatError):
@@ -62,14 +69,28 @@ def _decoded(event: TensorEvent) -> Tensor:
     """A tensor whose values are encoded one by one, which tfdbg itself does not do, from a file of this process."""
     if event.nbytes > _MAX_DECODED:
         raise FormatError(
-            f"{event.path}: {event.nbytes / 1e6:.0f} MB of values that are encoded one by one",
-            "tf_dump decodes them into .npy files: compare with those",
+            f"{event.path}: {event.nbytes / 1e6:.0f} MB of values that are encoded one by one", _HOW_TO_DECODE
         )
-    fd, path = tempfile.mkstemp(suffix=".npy", dir=_decoded_folder())
-    os.close(fd)
-    os.unlink(path)  # a name nobody else has
-    write_npy(event, path, lambda count: None)
-    return read_npy(path)
+    with _decoded_lock:
+        signature = signature_of(event.path)
+        known = _decoded_files.get(event.path)
+        if known is not None and known[0] == signature and not may_change_unseen(*signature[1:3]):
+            return read_npy(known[1])
+        folder = _decoded_folder()
+        held = sum(entry.stat().st_size for entry in os.scandir(folder))
+        if held + event.nbytes > _MAX_DECODED_IN_ALL:
+            raise FormatError(
+                f"{event.path}: with this one more than {_MAX_DECODED_IN_ALL / 1e6:.0f} MB of tensors have values "
+                "that are encoded one by one",
+                _HOW_TO_DECODE,
+            )
+        fd, path = tempfile.mkstemp(suffix=".npy", dir=folder)
+        os.close(fd)
+        os.unlink(path)  # a name nobody else has
+        write_npy(event, path, lambda count: None)
+        if signature is not None:
+            _decoded_files[event.path] = signature, path
+        return read_npy(path)
 
 
 @cache

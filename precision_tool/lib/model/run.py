@@ -73,3 +73,7 @@ class Benchmark:
     files: dict[tuple[str, int], BenchmarkFile] = field(repr=False)
     ignored: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    #: The tensors by the real names of their ops, where these are known.
+    by_real_name: dict[tuple[str, int], BenchmarkFile] = field(default_factory=dict, repr=False)
+    #: Keys of `files` that stand for tensors of several ops.
+    alike: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)

@@ -54,7 +54,7 @@ _WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
 #: Beginnings of lines that only a shell understands: assignments, paths, groups, loops.
 _SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
 
-#: So many seconds after a command was stopped, Ctrl+C at the empty prompt does nothing.
+#: So many seconds after a command has ended, Ctrl+C at the empty prompt does nothing.
 _HURRY = 1.0
 #: Characters that mean nothing to any shell.
 _PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
@@ -235,7 +235,7 @@ class Prompt(cmd2.Cmd):
         #: Exit code of the last command that did not end well; commands that came through a pipe report it.
         self.failed = DONE
         self.paging = True
-        self._stopped_at = -inf
+        self._ended_at = -inf
         self._tensors: tuple[tuple[Sequence[str], ...], Sequence[str]] = ((), ())
         self._names: dict[Completion, tuple[Sequence[str], Names]] = {}
         for name in _LEFT_OUT:
@@ -344,7 +344,6 @@ class Prompt(cmd2.Cmd):
             code = DONE
         except KeyboardInterrupt:
             code = STOPPED
-            self._stopped_at = time.monotonic()
             self.output().err.print("stopped")
             raise
         except PrecisionToolError as error:
@@ -353,6 +352,7 @@ class Prompt(cmd2.Cmd):
         finally:
             self.last_result = code
             self.failed = code or self.failed
+            self._ended_at = time.monotonic()
             _log.info("%s: %d in %.2f s", shlex.join([word.name, *arguments]), code, time.monotonic() - started)
 
     def default(self, statement: cmd2.Statement) -> None:
@@ -564,20 +564,36 @@ class Prompt(cmd2.Cmd):
         for name, help_ in KNOBS.items():
             choices = list(THEMES) if name == "theme" else None
             self.add_settable(Settable(name, str, help_, knobs, choices=choices))
-        self.add_settable(Settable("paging", bool, "show what is longer than the screen page by page", self))
+        self.add_settable(
+            Settable(
+                "paging",
+                _switch,
+                "show what is longer than the screen page by page: on or off",
+                self,
+                choices_provider=lambda _: cmd2.Choices.from_values(("on", "off")),
+            )
+        )
 
     def _bind_keys(self) -> None:
         """Ctrl+C at an empty prompt leaves, as it always did; elsewhere it clears the line."""
 
         def leave(event: KeyPressEvent) -> None:
-            # Whoever stops a command in a hurry presses twice, and does not mean the prompt.
-            if time.monotonic() - self._stopped_at > _HURRY:
+            # Whoever stops a command in a hurry presses twice, or a moment too late, and does not mean the prompt.
+            if time.monotonic() - self._ended_at > _HURRY:
                 event.app.exit(exception=EOFError, style="class:exiting")
 
         bindings = self.main_session.key_bindings
         assert isinstance(bindings, KeyBindings)
         for key in (Keys.ControlC, Keys.SIGINT):
             bindings.add(key, filter=Condition(lambda: not get_app().current_buffer.text))(leave)
+
+
+def _switch(text: str) -> bool:
+    """A setting that is on or off."""
+    known = {"on": True, "true": True, "off": False, "false": False}
+    if text.lower() not in known:
+        raise ValueError(f"must be on or off but is {text!r}")
+    return known[text.lower()]
 
 
 def _data_parser() -> Parser:

@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.tfdbg.crew import Progress
 from precision_tool.lib.tfdbg.event import read_event
-from precision_tool.lib.tfdbg.extract import Extracted, Row, check_any, name_files
+from precision_tool.lib.tfdbg.extract import Extracted, Row, alike, check_any, name_files
 from precision_tool.lib.tfdbg.npy_files import unwritable
 from precision_tool.lib.tfdbg.npy_set import NpySet, Replaced
 from precision_tool.lib.tfdbg.runs import DumpedTensor, RunFiles
@@ -79,12 +79,22 @@ def extract_with_analyzer(
                         progress(done, total)
         check_any(len(written), skipped, damaged)
         nbytes = sum(os.path.getsize(os.path.join(new_folder, name)) for name in written)
-        result = Extracted(folder, len(written), nbytes, skipped=tuple(skipped), damaged=tuple(damaged))
+        result = Extracted(
+            folder,
+            len(written),
+            nbytes,
+            skipped=tuple(skipped),
+            damaged=tuple(damaged),
+            notes=tuple(alike(dump for dump in named if dump.npy_name in set(written))),
+        )
         if sorted(written) == new_set.names() and not any(
             filecmp.cmpfiles(new_folder, new_set.folder, written, False)[1:]
         ):
-            return replace(result, same=True, replaced=Replaced(others=new_set.others()))
-        return replace(result, replaced=new_set.commit())
+            return replace(
+                result, same=True, replaced=Replaced(others=new_set.others()), notes=(*new_set.notes, *result.notes)
+            )
+        replaced = new_set.commit()
+        return replace(result, replaced=replaced, notes=(*new_set.notes, *result.notes))
 
 
 def _without_numbers(dump: DumpedTensor) -> str:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from typing import Dict, List, Optional, Sequence
 
-from precision_tool.lib.arguments import Parser, PlainCommand, print_line, run_in_shell
+from precision_tool.lib.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.tfdbg import analyzer, extract, runs
@@ -54,7 +54,7 @@ def _parser() -> Parser:
         type=_seconds,
         default=_TIME_LIMIT,
         metavar="S",
-        help="seconds that --engine tfdbg may take for a tensor (default %(default)g)",
+        help=f"seconds that --engine tfdbg may take for a tensor (default {_TIME_LIMIT:g})",
     )
     return parser
 
@@ -71,22 +71,25 @@ def _seconds(text: str) -> float:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     workspace = Workspace(settings.data, settings.work)
-    source = str(workspace.tf_debug_dir)
+    usual, choice = str(workspace.tf_debug_dir), args.run
+    source = usual
+    if choice is not None and choice != runs.ALL_RUNS and not runs.is_number(choice) and os.path.isdir(choice):
+        source, choice = choice, None
+    folder = args.out or str(workspace.tf_dump_dir)
+    _check_place(workspace, source, folder)  # before a training run is spent
     if args.command is not None:
-        if runs.find_runs(source):
-            _say(f"{source} holds runs already, so the command is not run: empty it to dump again")
+        known = runs.find_runs(usual)
+        if known:
+            there = f"{usual} holds {_count(len(known), 'run')} already, the last {known[-1].name}"
+            _say(f"not run: {args.command}")
+            _say(f"{there}: that is taken; to dump again remove it first")
         else:
-            code = run_in_shell([args.command])
+            code = run_in_shell([args.command], training_environment(settings))
             if code != 0:
-                left = f"; {WORD} without it takes what it dumped" if runs.find_runs(source) else ""
+                left = f"; {WORD} without it takes what it dumped" if runs.find_runs(usual) else ""
                 _say(f"the command ended with exit code {code}{left}")
                 return code
-    choice = args.run
-    if choice is not None and choice != runs.ALL_RUNS and not choice.isdigit() and os.path.isdir(choice):
-        source, choice = choice, None
     chosen = _find(source, choice)
-    folder = args.out or str(workspace.tf_dump_dir)
-    _check_apart(source, folder)
     files = [runs.files_of_run(run) for run in chosen]
     keep_all = choice == runs.ALL_RUNS
     dumps = [tensor for each in files for tensor in each.tensors] if keep_all else runs.last_of_each(files)
@@ -99,6 +102,10 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     else:
         done = extract.extract(dumps, folder, settings.workers, _Progress())
     _show(done, files)
+    taken = set(dumps)
+    mixed = sum(any(tensor in taken for tensor in each.tensors) for each in files)
+    if mixed > 1 and not keep_all:
+        print_line(f"of {mixed} runs, of each tensor what the last run has: --run chooses one")
     return DONE
 
 
@@ -111,11 +118,21 @@ def _find(source: str, choice: Optional[str]) -> List[runs.RunFolder]:
     return found if choice is None else runs.choose_runs(found, choice)
 
 
-def _check_apart(source: str, folder: str) -> None:
-    """What tfdbg wrote is only read."""
-    below, above = os.path.realpath(source), os.path.realpath(folder)
-    if os.path.commonpath([below, above]) in (below, above):
-        raise UsageError(f"-o {folder}: lies in {source}, or around it", "name a folder elsewhere")
+def _check_place(workspace: Workspace, source: str, folder: str) -> None:
+    """Raises UsageError for a folder whose replacement would touch dumps, which are only read, or where one works."""
+    place = os.path.realpath(folder)
+    if os.path.commonpath([place, os.getcwd()]) == place:
+        raise UsageError(
+            f"-o {folder}: is the working folder, or around it, and would be replaced as a whole",
+            "name a folder in it, such as -o dump",
+        )
+    for dump in (source, str(workspace.root / "npu"), *map(str, workspace.dump_dirs())):
+        root = os.path.realpath(dump)
+        if dump != str(workspace.tf_dump_dir) and os.path.commonpath([root, place]) in (root, place):
+            raise UsageError(
+                f"-o {folder}: lies in {dump}, or around it, which holds dumps: these are only read",
+                "name a folder elsewhere",
+            )
 
 
 class _Progress:
@@ -142,6 +159,8 @@ def _show(done: extract.Extracted, files: Sequence[runs.RunFiles]) -> None:
     others = [name for name in done.replaced.others if name.endswith(".npy")]
     if others:
         print_line(f"kept: {len(others)} .npy files of another origin, the first {others[0]}")
+    for note in done.notes:
+        print_line(f"note: {note}")
     skipped = [*done.skipped, *(row for each in files for row in each.skipped)]
     firsts: Dict[str, str] = {}
     for name, reason in skipped:

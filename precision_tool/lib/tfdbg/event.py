@@ -28,7 +28,7 @@ _MAX_SPANS = 1 << 12
 _MAX_RANK = 32
 _MAX_ELEMENTS = 1 << 62
 #: Bytes of a tensor of which the file only gives the first values, the last of them standing for the rest.
-_MAX_FILLED = 1 << 32
+_MAX_FILLED = 1 << 28
 _REFERENCE = 100  # DT_FLOAT_REF is DT_FLOAT + 100
 
 
@@ -102,6 +102,12 @@ class TensorEvent:
     def nbytes(self) -> int:
         """Bytes of the tensor in memory and in a `.npy` file."""
         return self.count * self.type.item_size
+
+    @property
+    def is_mostly_claimed(self) -> bool:
+        """Whether the file holds too few values for its size: the last one stands for most of them."""
+        # A number takes a byte in the file at least, and eight as an element at most.
+        return self.content is None and self.nbytes > 8 * sum(span.stop - span.start for span in self.spans)
 
     @property
     def plain(self) -> Optional[Span]:

@@ -5,7 +5,7 @@ This module runs on Python 3.7.
 
 import os
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.tfdbg.crew import Crew, Progress
@@ -32,6 +32,8 @@ class Extracted:
     same: bool = False
     skipped: Tuple[Row, ...] = ()
     damaged: Tuple[Row, ...] = ()
+    #: What else the user should be told, each a line.
+    notes: Tuple[str, ...] = ()
 
 
 def extract(
@@ -50,11 +52,17 @@ def extract(
                 skipped.append((dump.tensor, head.skip))
             else:
                 events[dump.npy_name] = head
-    total = sum(map(npy_size, events.values()))
     with NpySet(folder) as new_set:
-        if events and _is_there(new_set, events, total, workers, progress):
+        is_there = _is_there(new_set, events, workers, progress)
+        if not is_there:
+            dropped = _drop_claims(events, new_set.free())
+            damaged += dropped
+            is_there = bool(dropped) and _is_there(new_set, events, workers, progress)
+        total = sum(map(npy_size, events.values()))
+        if is_there:
             there = Replaced(others=new_set.others())
-            return Extracted(folder, len(events), total, there, True, tuple(skipped), tuple(damaged))
+            notes = (*new_set.notes, *alike(dump for dump in named if dump.npy_name in events))
+            return Extracted(folder, len(events), total, there, True, tuple(skipped), tuple(damaged), notes)
         new_folder = new_set.start(total)
 
         def write(name: str, told: Callable[[int], None]) -> str:
@@ -73,7 +81,35 @@ def extract(
         check_any(len(events), skipped, damaged)
         replaced = new_set.commit()
     written = sum(map(npy_size, events.values()))
-    return Extracted(folder, len(events), written, replaced, skipped=tuple(skipped), damaged=tuple(damaged))
+    notes = (*new_set.notes, *alike(dump for dump in named if dump.npy_name in events))
+    return Extracted(folder, len(events), written, replaced, False, tuple(skipped), tuple(damaged), notes)
+
+
+def _drop_claims(events: Dict[str, TensorEvent], free: int) -> List[Row]:
+    """Takes out, if all do not fit, the tensors that claim to be far larger than what their files hold of them."""
+    total = sum(map(npy_size, events.values()))
+    if total <= free:
+        return []
+    rows: List[Row] = []
+    for name in [name for name, event in events.items() if event.is_mostly_claimed]:
+        size = npy_size(events.pop(name))
+        rows.append((name, f"{size / 1e6:.0f} MB by its shape, of which the file holds little, do not fit on the disk"))
+    return rows
+
+
+def alike(dumps: Iterable[DumpedTensor]) -> List[str]:
+    """A line about tensors of different ops whose names are spelled alike in the names of files, if there are some."""
+    by_file: Dict[Tuple[str, int], List[str]] = {}
+    for dump in dumps:
+        names = by_file.setdefault((dump.flat_op, dump.slot), [])
+        if dump.tensor not in names:
+            names.append(dump.tensor)
+    several = [names for names in by_file.values() if len(names) > 1]
+    if not several:
+        return []
+    shown = " and ".join(several[0][:3])
+    told = f"tensors of several ops have the same file name but for the time: {len(several)}, the first {shown}"
+    return [f"{told}; what is compared with them is a guess, vc -rt RUN_FOLDER tells them apart by the graph"]
 
 
 def name_files(dumps: Sequence[DumpedTensor]) -> Tuple[List[DumpedTensor], List[Row]]:
@@ -109,12 +145,10 @@ def _head(dump: DumpedTensor, told: Callable[[int], None]) -> object:
         return error
 
 
-def _is_there(
-    new_set: NpySet, events: Dict[str, TensorEvent], total: int, workers: int, progress: Optional[Progress]
-) -> bool:
+def _is_there(new_set: NpySet, events: Dict[str, TensorEvent], workers: int, progress: Optional[Progress]) -> bool:
     """Whether the folder holds these tensors already, byte for byte, and no others."""
     names = new_set.names()
-    if set(names) != set(events):
+    if not names or set(names) != set(events):
         return False
     paths = {name: os.path.join(new_set.folder, name) for name in names}
     try:
@@ -132,7 +166,7 @@ def _is_there(
             raise _DifferentError
 
     try:
-        Crew(compare, workers).run(names, total, progress)
+        Crew(compare, workers).run(names, sum(map(npy_size, events.values())), progress)
     except _DifferentError:
         return False
     return True

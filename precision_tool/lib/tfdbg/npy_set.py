@@ -1,10 +1,14 @@
 """The folder of benchmark tensors, replaced as a whole: the old set stays until the new one is complete.
 
-A new set grows in a hidden folder beside the old one (`.dump.….part`) and takes its place by renaming; the old one
-(`.dump.….old`) is then removed. What an earlier process left behind when it was killed is put right first.
+A new set grows in a hidden folder beside the old one (`.dump.{pid}.{time}.part`) and takes its place by renaming; the
+old one (`.dump.….old`) is then removed. What an earlier process left behind when it was killed is put right first. A
+process at work holds a lock on its hidden folder; where locks do not work (NFS) its number and the age of what is in
+the folder tell.
 This module runs on Python 3.7.
 """
 
+import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -20,6 +24,10 @@ from precision_tool.lib.tfdbg.npy_files import unwritable
 from precision_tool.lib.tfdbg.runs import is_npy_name
 
 _NEW, _OLD = ".part", ".old"
+#: What `_try_lock` says when another process has the lock, and where locks do not work.
+_BUSY, _UNKNOWN = -1, -2
+#: Without locks: seconds without a change after which a new set was left by a process that was killed.
+_LEFT_BEHIND = 3600
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,10 @@ class NpySet:
     def __init__(self, folder: str) -> None:
         #: Where the set is in the end; a link to a folder stays one.
         self.folder = os.path.realpath(folder)
+        self._given = folder
         self.new_folder = ""
+        #: What the user should be told, each a line.
+        self.notes: List[str] = []
         self._parent, self._name = os.path.split(self.folder)
         self._lock = -1
 
@@ -47,7 +58,7 @@ class NpySet:
             os.makedirs(self._parent, exist_ok=True)
             self._put_right()
         except OSError as error:
-            raise unwritable(self._parent, error) from error
+            raise self._unwritable_parent(error) from error
         return self
 
     def __exit__(
@@ -67,10 +78,19 @@ class NpySet:
         """The names of other files and folders there."""
         return tuple(name for name in self._listed() if not is_npy_name(name))
 
+    def free(self) -> int:
+        """Bytes that are free where the new set goes."""
+        try:
+            return shutil.disk_usage(self._parent).free
+        except OSError as error:
+            raise unwritable(self._parent, error) from error
+
     def start(self, nbytes: int) -> str:
         """Makes the folder for a new set of so many bytes and returns its path."""
+        if _is_mount_point(self.folder):
+            raise OutputError(f"{self.folder}: is a mount point, which cannot be replaced as a whole", self._inside())
         try:
-            free = shutil.disk_usage(self._parent).free
+            free = self.free()
             if free < nbytes:
                 needed = f"{nbytes / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free"
                 raise OutputError(
@@ -82,10 +102,8 @@ class NpySet:
             if os.path.isdir(self.folder):
                 os.chmod(self.new_folder, stat.S_IMODE(os.stat(self.folder).st_mode) | stat.S_IRWXU)
             self._lock = _try_lock(self.new_folder)
-        except OutputError:
-            raise
         except OSError as error:
-            raise unwritable(self._parent, error) from error
+            raise self._unwritable_parent(error) from error
         return self.new_folder
 
     def commit(self) -> Replaced:
@@ -129,39 +147,102 @@ class NpySet:
 
     def _put_right(self) -> None:
         """Finishes or takes back what a killed process left; what another one is at is left alone."""
-        pattern = re.compile(rf"\.{re.escape(self._name)}\.[0-9]+\.[0-9]+(?:{_NEW}|{_OLD})\Z")
-        for name in sorted(filter(pattern.match, os.listdir(self._parent))):
-            path = os.path.join(self._parent, name)
-            lock = _try_lock(path)
-            if lock < 0:
+        pattern = re.compile(rf"\.{re.escape(self._name)}\.([0-9]+)\.[0-9]+(?:{_NEW}|{_OLD})\Z")
+        for match in filter(None, map(pattern.match, sorted(os.listdir(self._parent)))):
+            name, path = match.group(), os.path.join(self._parent, match.group())
+            try:
+                lock = _try_lock(path)
+            except FileNotFoundError:  # the process that had it is done
                 continue
             try:
-                if name.endswith(_NEW):
-                    shutil.rmtree(path, ignore_errors=True)
+                if lock == _BUSY:
+                    self.notes.append(f"left alone: {path}, which another tf_dump is at work on")
+                elif name.endswith(_NEW):
+                    if lock == _UNKNOWN and _may_be_in_use(int(match.group(1)), path):
+                        self.notes.append(f"left alone: {path}; another tf_dump may be writing it, else remove it")
+                    else:
+                        shutil.rmtree(path, ignore_errors=True)
+                # Whoever renamed the old set, the only thing left to do is this, and two may do it at once.
                 elif os.path.isdir(self.folder):
                     self._clear(path)
                 else:
                     os.rename(path, self.folder)
             finally:
-                os.close(lock)
+                if lock >= 0:
+                    os.close(lock)
 
     def _clear(self, old: str) -> None:
-        """Removes the tensors of an old set; other files go where they were."""
-        for name in os.listdir(old):
-            path, kept = os.path.join(old, name), os.path.join(self.folder, name)
-            if is_npy_name(name) and not os.path.isdir(path):
-                os.unlink(path)
-            elif not os.path.lexists(kept):
+        """Removes the tensors of an old set; other files go where they were, or beside what has their name by now."""
+        with contextlib.suppress(FileNotFoundError):  # another process is at the same
+            for name in os.listdir(old):
+                path, kept = os.path.join(old, name), os.path.join(self.folder, name)
+                if is_npy_name(name) and not os.path.isdir(path):
+                    os.unlink(path)
+                    continue
+                if os.path.lexists(kept):
+                    kept = _free_name(kept)
+                    self.notes.append(f"kept under a new name: {kept}")
                 os.rename(path, kept)
-        os.rmdir(old)
+            os.rmdir(old)
+
+    def _unwritable_parent(self, error: OSError) -> OutputError:
+        """The user's error for the folder above, in which the new set is made; the folder itself may do."""
+        plain = unwritable(self._parent, error)
+        forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        if forbidden and os.path.isdir(self.folder) and os.access(self.folder, os.W_OK | os.X_OK):
+            return OutputError(f"{plain.message}, where the new set is made before it takes its place", self._inside())
+        return plain
+
+    def _inside(self) -> str:
+        return f"write into a folder inside it, where comparisons look too: -o {os.path.join(self._given, 'tensors')}"
 
 
 def _try_lock(folder: str) -> int:
-    """A descriptor that holds the lock of a folder; -1 if another process does, or locks do not work there."""
+    """A descriptor that holds the lock of a folder; _BUSY if another process does, _UNKNOWN where locks do not work."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return _BUSY
     except OSError:
         os.close(fd)
-        return -1
+        return _UNKNOWN
     return fd
+
+
+def _may_be_in_use(pid: int, folder: str) -> bool:
+    """Whether a process may be writing to a folder: it lives here, or, on another machine, wrote not long ago."""
+    if pid != os.getpid():
+        try:
+            os.kill(pid, 0)
+        except PermissionError:  # it lives, as another user's
+            return True
+        except (OSError, OverflowError):
+            pass
+        else:
+            return True
+    try:
+        with os.scandir(folder) as entries:
+            newest = max([os.stat(folder).st_mtime, *(entry.stat(follow_symlinks=False).st_mtime for entry in entries)])
+    except OSError:
+        return True
+    return time.time() - newest < _LEFT_BEHIND
+
+
+def _free_name(path: str) -> str:
+    """A path that nothing has, which is not taken for a tensor's."""
+    number = 1
+    while os.path.lexists(f"{path}.kept{number}"):
+        number += 1
+    return f"{path}.kept{number}"
+
+
+def _is_mount_point(folder: str) -> bool:
+    """Whether something is mounted there, a part of the same disk too, which `os.path.ismount` does not see."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            points = [line.split(" ")[4] for line in file]
+    except (OSError, IndexError):
+        return os.path.ismount(folder)
+    return folder in (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), point) for point in points)

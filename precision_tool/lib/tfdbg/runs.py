@@ -10,7 +10,7 @@ Source: the docstrings of TensorFlow's `debug_data.py` and `dumping_wrapper.py`.
 import os
 import re
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 
@@ -111,7 +111,7 @@ def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
             visit(path)
         try:
             with os.scandir(path) as entries:
-                below = sorted(entry.path for entry in entries if entry.is_dir())
+                below = sorted(entry.path for entry in entries if _is_folder(entry) is True)
         except OSError:
             continue
         if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
@@ -124,13 +124,18 @@ def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
     return sorted(found, key=lambda run: (run.time, -1 if run.number is None else run.number, run.path))
 
 
+def is_number(choice: str) -> bool:
+    """Whether `--run` names a run by its number."""
+    return choice.isdigit() and choice.isascii()
+
+
 def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
     """The runs that `--run` names: `all`, a folder's name, or the number at its end."""
     if choice == ALL_RUNS:
         return list(runs)
     named = [run for run in runs if run.name == choice]
-    if not named and choice.isdigit():
-        named = [run for run in runs if run.number == int(choice)]
+    if not named and is_number(choice):
+        named = [run for run in runs if str(run.number) == (choice.lstrip("0") or "0")]
     if len(named) == 1:
         return named
     names = [run.name for run in (named or runs)]
@@ -163,7 +168,11 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
             unreadable.append((folder, f"cannot be listed ({error.strerror})"))
             continue
         for entry in listed:
-            if entry.is_dir():
+            is_folder = _is_folder(entry)
+            if not isinstance(is_folder, bool):
+                unreadable.append((entry.path, f"cannot be read ({is_folder.strerror})"))
+                continue
+            if is_folder:
                 if device:
                     pending.append((entry.path, device, scope + entry.name + "/"))
                 elif entry.name.startswith(_DEVICE_PREFIX):
@@ -190,6 +199,14 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
             tensors.append(DumpedTensor(entry.path, op, slot, time, again, device, size))
     tensors.sort(key=lambda tensor: (tensor.time, tensor.again, tensor.path))
     return RunFiles(run, tuple(tensors), tuple(skipped), tuple(unreadable))
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> Union[bool, OSError]:
+    """Whether an entry is a folder, or why that cannot be told: a link to itself, or into what may not be read."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        return error
 
 
 def last_of_each(runs: Iterable[RunFiles]) -> List[DumpedTensor]:

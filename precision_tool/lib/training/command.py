@@ -4,9 +4,9 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Dict, Sequence
+from typing import Sequence
 
-from precision_tool.lib.arguments import Parser, PlainCommand, print_line, run_in_shell
+from precision_tool.lib.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.training import actions, replay
@@ -40,6 +40,8 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
     workspace = Workspace(settings.data)
     step = replay.load_step(workspace)
     _show_step(step)
+    # The switches' mistakes, and folders that cannot be written, come before anything is half done.
+    config = None if args.device == "cpu" else replay.npu_config(args.action, settings)
     if args.device != "npu":
         _show_run("CPU", replay.replay_on_cpu(step, settings), workspace.tf_debug_dir)
         from precision_tool.lib.tfdbg.command import TF_DUMP
@@ -47,9 +49,9 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
         code = TF_DUMP.main([], settings)
         if code != DONE:
             return code
-    if args.device != "cpu":
+    if config is not None:
         place = workspace.overflow_dump_dir if "overflow" in asked else workspace.debug_dir()
-        _show_run("NPU", replay.replay_on_npu(step, args.action, settings), place)
+        _show_run("NPU", replay.replay_on_npu(step, config), place)
     return DONE
 
 
@@ -88,7 +90,7 @@ def _flagged_parser(word: str, what: str) -> Parser:
 def _run_flagged(word: str, flag: str, place: Path, args: argparse.Namespace, settings: Settings) -> int:
     if not " ".join(args.command).strip():
         raise UsageError(f"{word}: which command?", f"`{word} -h` shows an example")
-    environment: Dict[str, str] = {**os.environ, "PRECISION_TOOL_DATA": os.path.abspath(str(settings.data))}
+    environment = training_environment(settings)
     for each in (actions.DUMP_FLAG, actions.OVERFLOW_FLAG):
         environment.pop(each, None)
     environment[flag] = "True"

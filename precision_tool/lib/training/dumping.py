@@ -70,6 +70,14 @@ class _DumpingSession:
         parent: Any = super()
         parent.__init__(session, str(folder))
 
+    def on_run_end(self, request: Any) -> Any:
+        """Called by tfdbg, which makes an error the value of the run: a script would go on with it."""
+        parent: Any = super()
+        response = parent.on_run_end(request)
+        if request.tf_error is not None:
+            raise request.tf_error
+        return response
+
     def discard(self) -> None:
         """Close the session and remove what it has dumped."""
         self._claim.discard()

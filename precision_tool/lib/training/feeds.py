@@ -3,14 +3,21 @@
 `feeds.json` beside the files says which tensor each file is: names alone do not (`a/b:0` and `a_b:0`).
 """
 
+import io
 import json
+import os
+import stat
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.training.packages import numpy
+from precision_tool.lib.training.packages import numpy, reason_of
 
 MANIFEST_NAME = "feeds.json"
+
+_MAX_MANIFEST = 1 << 24
+_MAX_HEADER = 1 << 16
+_HINT = "save the step again with PrecisionTfSession"
 
 
 class SavedFeed(NamedTuple):
@@ -21,11 +28,15 @@ class SavedFeed(NamedTuple):
 
 
 class SavedFeeds(NamedTuple):
-    """All that is known of the feeds of a step; `left_out` has a reason for each tensor that was not saved."""
+    """All that is known of the feeds of a step; `left_out` has a reason for each tensor that was not saved.
+
+    `train_ops` are the training ops that the saved run reached; empty where that is not known.
+    """
 
     folder: Path
     saved: Tuple[SavedFeed, ...]
     left_out: Mapping[str, str]
+    train_ops: Tuple[str, ...] = ()
 
 
 def file_name(tensor: str) -> str:
@@ -46,7 +57,7 @@ class FeedWriter:
         np = numpy()
         array, reason = _as_array(tensor, value)
         if array is None:
-            self.left_out[tensor.name] = reason
+            self.leave_out(tensor, reason)
             return
         self.left_out.pop(tensor.name, None)
         name, number = file_name(tensor.name), 1
@@ -56,10 +67,14 @@ class FeedWriter:
         np.save(str(self.folder / name), array, allow_pickle=False)
         self._files[tensor.name] = name
 
-    def finish(self) -> List[str]:
+    def leave_out(self, tensor: Any, reason: str) -> None:
+        """What is fed to `tensor` is not saved; the manifest says why."""
+        self.left_out[tensor.name] = reason
+
+    def finish(self, train_ops: Sequence[str] = ()) -> List[str]:
         """Write the manifest; returns the names of the saved tensors."""
         feeds = [{"tensor": tensor, "file": name} for tensor, name in self._files.items()]
-        content = {"version": 1, "feeds": feeds, "left_out": self.left_out}
+        content = {"version": 1, "feeds": feeds, "left_out": self.left_out, "train_ops": list(train_ops)}
         (self.folder / MANIFEST_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         return list(self._files)
 
@@ -86,18 +101,20 @@ def _as_array(tensor: Any, value: Any) -> Tuple[Optional[Any], str]:
 def read_feeds(folder: Path, tensors: List[str]) -> SavedFeeds:
     """What was saved in `folder`. Without a manifest, files are found by the documented names of `tensors`."""
     path = folder / MANIFEST_NAME
-    if not path.is_file():
+    if not os.path.lexists(str(path)):
         named = ((tensor, file_name(tensor)) for tensor in tensors)
         return SavedFeeds(folder, tuple(SavedFeed(*pair) for pair in named if (folder / pair[1]).is_file()), {})
     try:
-        content = json.loads(path.read_text("utf-8"))
+        with _open(path) as file:
+            content = json.loads(file.read(_MAX_MANIFEST).decode("utf-8"))
         saved = tuple(SavedFeed(str(each["tensor"]), str(each["file"])) for each in content["feeds"])
         left_out = {str(name): str(reason) for name, reason in content["left_out"].items()}
+        train_ops = tuple(str(name) for name in content.get("train_ops", ()))
         if any("/" in each.file for each in saved):
             raise ValueError("a file outside the folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path}: damaged ({error})", "save the step again with PrecisionTfSession") from None
-    return SavedFeeds(folder, saved, left_out)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise FormatError(f"{path}: damaged ({reason_of(error)})", _HINT) from None
+    return SavedFeeds(folder, saved, left_out, train_ops)
 
 
 def load_feed(folder: Path, feed: SavedFeed, tensor: Any) -> Any:
@@ -105,10 +122,45 @@ def load_feed(folder: Path, feed: SavedFeed, tensor: Any) -> Any:
     np = numpy()
     path = folder / feed.file
     try:
-        array = np.load(str(path), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise FormatError(f"{path}: cannot be read ({error})", "save the step again with PrecisionTfSession") from None
+        with _open(path) as file:
+            array = _read_array(file)
+    except Exception as error:  # numpy's reading of a header raises whatever Python makes of a damaged literal
+        raise FormatError(f"{path}: cannot be read ({reason_of(error)})", _HINT) from None
     wanted = np.dtype(tensor.dtype.as_numpy_dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         return array.view(wanted)  # numpy has no name for bfloat16
     return array
+
+
+def _open(path: Path) -> BinaryIO:
+    """A regular file, opened. A FIFO in its place must not hang the tool."""
+    file = os.fdopen(os.open(str(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("no regular file")
+    return file
+
+
+def _read_array(file: BinaryIO) -> Any:
+    """The array of a `.npy` file, whose header must agree with the file's size before anything is made for it."""
+    np = numpy()
+    formats = np.lib.format
+    head = io.BytesIO(file.read(_MAX_HEADER))
+    readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
+    version = formats.read_magic(head)  # a .npz archive has another one
+    if version not in readers:
+        raise ValueError(f"version {version[0]}.{version[1]} of .npy")
+    shape, fortran_order, dtype = readers[version](head)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which would have to be unpickled")
+    count = 1
+    for size in shape:
+        if size < 0:
+            raise ValueError(f"shape {shape} has a negative dimension")
+        count *= int(size)
+    needed, there = count * dtype.itemsize, os.fstat(file.fileno()).st_size - head.tell()
+    if needed > there:
+        raise ValueError(f"shape {list(shape)} of {dtype} needs {needed} bytes, and {there} are there")
+    file.seek(head.tell())
+    array = np.fromfile(file, dtype=dtype, count=count)
+    return array.reshape(shape, order="F" if fortran_order else "C")

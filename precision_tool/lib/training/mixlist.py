@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, Optional, Union
 
 from precision_tool.lib.errors import OutputError
-from precision_tool.lib.settings import load_settings
+from precision_tool.lib.settings import Settings, load_settings
 from precision_tool.lib.training.packages import ScriptError, is_installed, tensorflow_v1
 from precision_tool.lib.workspace import Workspace
 
@@ -49,9 +49,8 @@ def mixed_precision_list(
     return str(target)
 
 
-def find_mixlist() -> str:
+def find_mixlist(settings: Settings) -> str:
     """The file that `mixed_precision_list` wrote. Raises ScriptError when there is none."""
-    settings = load_settings()
     for folder in Workspace(settings.data, settings.work).result_dirs():
         path = os.path.abspath(str(folder / MIXLIST_NAME))
         if os.path.isfile(path):

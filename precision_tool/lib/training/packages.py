@@ -5,6 +5,7 @@ This module runs on Python 3.7.
 
 import importlib
 import importlib.util
+import re
 import sys
 from typing import Any
 
@@ -28,6 +29,16 @@ class MissingPackageError(PrecisionToolError, ImportError):
 def say(text: str) -> None:
     """One line for whoever runs the training script. On stderr: what the script prints is its own."""
     print(f"precision_tool: {text}", file=sys.stderr, flush=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in one line: TensorFlow's errors are long, and TensorFlow 2 begins with where."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    if lines and lines[0] == "Graph execution error:":
+        nodes = [number for number, line in enumerate(lines) if re.match("Nodes?: '", line)]
+        lines = lines[nodes[-1] + 1 :] if nodes else lines[1:]
+        lines = [line for line in lines if line and not line.endswith("root error(s) found.")]
+    return lines[0] if lines else type(error).__name__
 
 
 def is_installed(package: str) -> bool:

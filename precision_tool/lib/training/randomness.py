@@ -1,15 +1,21 @@
 """Randomness taken out of a saved graph: dropout rates become 0, unseeded random ops get a seed.
 
-Works on the protobuf messages of a graph before it is imported, where every op can still be changed; ops that
-`tf.nn.dropout` makes are found by their structure, in TensorFlow 1.15 and 2. This module runs on Python 3.7.
+Works on the protobuf messages of a graph before it is imported, where every op can still be changed. A dropout is found
+by what it computes, in TensorFlow 1.15, in 2 and written by hand: `random >= rate` and `1 / (1 - rate)` are factors of
+one product. All else stays random. This module runs on Python 3.7.
 """
 
 import zlib
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from collections import deque
+from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 _RANDOM_UNIFORM = ("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2")
 #: Lie between a random number and its use: ranges and casts.
 _BETWEEN = ("Add", "AddV2", "Mul", "Sub", "Cast", "Identity")
+_SAME = ("Cast", "Identity")
+_SELECTS = ("Select", "SelectV2")
+#: From a mask to the product, and from there back to the scale, there are no more ops than these.
+_FORWARD, _BACK = 4, 4
 
 
 class Fixed(NamedTuple):
@@ -20,17 +26,25 @@ class Fixed(NamedTuple):
     unknown: Tuple[str, ...]
 
 
-def fix_randomness(graph_def: Any, seed: int, make_value: Callable[[float, int], Any]) -> Fixed:
-    """Change a `GraphDef` and its functions in place. `make_value(number, dtype)` makes a scalar TensorProto."""
+class _Dropout(NamedTuple):
+    """A dropout's ops: `scale` is the `1 - rate` that is divided by, or the constant that is multiplied with."""
+
+    mask: Any
+    generator: str
+    scale: Any
+
+
+def fix_randomness(graph_def: Any, seed: int, tensor_util: Any) -> Fixed:
+    """Change a `GraphDef` and its functions in place. `tensor_util` is TensorFlow's module of that name."""
     rates: List[str] = []
     seeds: List[str] = []
     unknown: List[str] = []
     functions = [(each.node_def, each.signature.name + ":", ":y:0") for each in graph_def.library.function]
     for nodes, prefix, output in [(graph_def.node, "", ""), *functions]:
-        part = _Nodes(nodes, output, make_value)
-        found = list(part.fix_dropouts())
-        rates += [prefix + name for name, _ in found]
-        generators = {generator for _, generator in found}
+        part = _Nodes(nodes, output, tensor_util)
+        found = part.fix_dropouts()
+        rates += [prefix + each.mask.name for each in found]
+        generators = {each.generator for each in found}
         for node in nodes:
             if _is_unseeded(node):
                 node.attr["seed"].i = seed + 1  # 0 and 0 would mean unseeded
@@ -52,33 +66,50 @@ def _name(reference: str) -> str:
 
 
 def _scope(name: str) -> str:
-    return name.rpartition("/")[0] + "/"
+    """What the names of ops beside this one begin with."""
+    return name[: name.rfind("/") + 1]
 
 
 class _Nodes:
     """The nodes of a graph or of a function."""
 
-    def __init__(self, nodes: Any, output: str, make_value: Callable[[float, int], Any]) -> None:
+    def __init__(self, nodes: Any, output: str, tensor_util: Any) -> None:
         self._nodes = nodes
         self._output = output
-        self._make_value = make_value
+        self._tensor_util = tensor_util
         self._by_name: Dict[str, Any] = {node.name: node for node in nodes}
         self._users: Dict[str, List[Any]] = {}
         for node in nodes:
             for reference in node.input:
                 self._users.setdefault(_name(reference), []).append(node)
 
-    def fix_dropouts(self) -> Iterator[Tuple[str, str]]:
-        """Set rates to 0: name of each dropout's mask, and of its random generator."""
-        masks = [node for node in self._nodes if node.op == "GreaterEqual"]
-        for mask in masks:  # random >= rate keeps a value
-            generator = self._generator(mask.input[0])
-            if not generator:
+    def fix_dropouts(self) -> List[_Dropout]:
+        """Set the rates of all dropouts to 0; returns them."""
+        found = list(self._dropouts())  # all, before the first is changed: they may share rates and scales
+        changed: Dict[str, List[Any]] = {}
+        for each in found:
+            rate = each.mask.input[1]
+            users = changed.setdefault(rate, [])
+            users.append(each.mask)
+            if each.scale.op == "Const":
+                self._set_constant(each.scale, 1.0)
+            elif each.scale not in users:
+                users.append(each.scale)
+        for rate, users in changed.items():
+            self._zero(rate, users)
+        return found
+
+    def _dropouts(self) -> Iterator[_Dropout]:
+        taken: Set[str] = set()
+        for mask in self._nodes:
+            if mask.op != "GreaterEqual":  # random >= rate keeps a value
                 continue
-            scope, rate = _scope(mask.name), mask.input[1]
-            if self._keeps_scale(mask, scope, rate):
-                self._zero(scope, rate, mask)
-                yield mask.name, generator
+            generator = self._generator(mask.input[0])
+            scales = {each.name: each for each in self._scales(mask)} if generator else {}
+            if scales:  # each has its own, the nearest; unless the script computes one for all
+                name = next((name for name in scales if name not in taken), next(iter(scales)))
+                taken.add(name)
+                yield _Dropout(mask, generator, scales[name])
 
     def _generator(self, reference: str) -> str:
         """The op of random numbers behind an input; '' when there is none."""
@@ -92,39 +123,102 @@ class _Nodes:
                 waiting += [_name(each) for each in node.input if not each.startswith("^")]
         return ""
 
-    def _keeps_scale(self, mask: Any, scope: str, rate: str) -> bool:
-        """Whether what is kept is scaled by 1 / (1 - rate), as dropouts do; scales that are constants become 1."""
-        for node in self._users.get(_name(rate), []):
-            if node.op == "Sub" and _scope(node.name) == scope and node.input[1] == rate:
-                return True  # follows the rate
-        for node in self._users.get(mask.name, []):  # TensorFlow 2 with a number for a rate
-            if node.op not in ("Select", "SelectV2", "Cast") or _scope(node.name) != scope:
-                continue
-            kept = self._by_name.get(_name(node.input[1])) if node.op != "Cast" else None
-            if kept is None or kept.op != "Mul":
-                continue
-            scale = self._by_name.get(_name(kept.input[1]))
-            if scale is not None and scale.op == "Const" and _scope(scale.name) == scope:
-                self._set_constant(scale, 1.0)
-                return True
-        return False
+    def _scales(self, mask: Any) -> Iterator[Any]:
+        """What scales the values that `mask` keeps, nearest first. Where nothing does, that is no dropout."""
+        rate = mask.input[1]
+        waiting: Deque[Tuple[Any, int]] = deque([(mask, 0)])
+        while waiting:
+            node, steps = waiting.popleft()
+            for user in self._users.get(node.name, []) if steps < _FORWARD else []:
+                position = next(i for i, each in enumerate(user.input) if _name(each) == node.name)
+                if user.input[position].startswith("^"):
+                    continue
+                if user.op in _SELECTS and position == 0:
+                    yield from self._scales_behind(user.input[1], rate)
+                elif user.op == "Mul":
+                    yield from self._scales_behind(user.input[1 - position], rate)
+                elif user.op == "RealDiv" and position == 0:
+                    yield from self._kept(user.input[1], rate)
+                elif user.op not in _SAME:
+                    continue
+                waiting.append((user, steps + 1))
 
-    def _zero(self, scope: str, rate: str, mask: Any) -> None:
+    def _scales_behind(self, reference: str, rate: str) -> Iterator[Any]:
+        """The factors of a product that are 1 / (1 - rate), nearest first."""
+        waiting: Deque[Tuple[str, int]] = deque([(reference, 0)])
+        while waiting:
+            reference, steps = waiting.popleft()
+            node = self._by_name.get(_name(reference))
+            if node is None or steps == _BACK:
+                continue
+            if node.op == "RealDiv":
+                yield from self._kept(node.input[1], rate)
+                waiting.append((node.input[0], steps + 1))
+            elif node.op == "Mul":
+                waiting += [(each, steps + 1) for each in node.input[:2]]
+            elif node.op in _SAME:
+                waiting.append((node.input[0], steps + 1))
+            elif self._is_constant_scale(node, rate):
+                yield node
+
+    def _kept(self, reference: str, rate: str) -> Iterator[Any]:
+        """The op of `1 - rate`, if a denominator is that."""
+        node = self._source(reference)
+        if node is not None and node.op == "Sub" and node.input[1] == rate and self._number(node.input[0]) == 1:
+            yield node
+
+    def _is_constant_scale(self, node: Any, rate: str) -> bool:
+        """Whether a constant is the 1 / (1 - rate) of a rate that is constant too."""
+        scale, number = self._number(node.name), self._number(rate)
+        return scale is not None and number is not None and 0 < number < 1 and abs(scale * (1 - number) - 1) < 0.01
+
+    def _number(self, reference: str) -> Optional[float]:
+        """The value of a constant scalar; None for all else."""
+        node = self._source(reference)
+        if node is None or node.op != "Const":
+            return None
+        proto = node.attr["value"].tensor
+        if proto.tensor_shape.dim:
+            return None
+        try:
+            return float(self._tensor_util.MakeNdarray(proto).ravel()[0])
+        except (TypeError, ValueError, IndexError):  # texts, and what is damaged
+            return None
+
+    def _source(self, reference: str) -> Optional[Any]:
+        """The op of an input, seen through what changes no value."""
+        node = self._by_name.get(_name(reference))
+        for _ in range(_BACK):
+            if node is None or node.op not in _SAME:
+                break
+            node = self._by_name.get(_name(node.input[0]))
+        return node
+
+    def _zero(self, rate: str, users: List[Any]) -> None:
+        """Give `users` of a rate the rate 0."""
         source = self._by_name.get(_name(rate))
-        users = self._users.get(_name(rate), [])
-        if source is not None and source.op == "Const" and all(scope in user.name for user in users):
+        is_number = source is not None and source.op == "Const" and self._number(source.name) is not None
+        if source is not None and is_number and all(each in users for each in self._users[source.name]):
             self._set_constant(source, 0.0)
             return
-        # Fed, computed or shared: the dropout takes a zero made from it, so that it stays in the same loop or branch.
+        # Fed, computed or shared: they take a zero made from it, so that it stays in the same loop or branch.
         zero = self._nodes.add()
-        zero.name, zero.op = scope + "precision_tool_zero_rate", "ZerosLike"
+        zero.name, zero.op = self._new_name(_scope(users[0].name) + "precision_tool_zero_rate"), "ZerosLike"
         zero.input.append(rate)
-        zero.attr["T"].type = mask.attr["T"].type
+        zero.attr["T"].type = users[0].attr["T"].type
+        self._by_name[zero.name] = zero
         for user in users:
-            if user.name.startswith(scope):
-                for position, reference in enumerate(user.input):
-                    if reference == rate:
-                        user.input[position] = zero.name + self._output
+            for position, reference in enumerate(user.input):
+                if reference == rate:
+                    user.input[position] = zero.name + self._output
+
+    def _new_name(self, name: str) -> str:
+        number, found = 1, name
+        while found in self._by_name:
+            number += 1
+            found = f"{name}_{number}"
+        return found
 
     def _set_constant(self, node: Any, number: float) -> None:
-        node.attr["value"].tensor.CopyFrom(self._make_value(number, node.attr["dtype"].type))
+        made = self._tensor_util.make_tensor_proto(number, dtype=node.attr["dtype"].type, shape=[])
+        node.attr["value"].tensor.CopyFrom(made)

@@ -10,8 +10,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.training import dumping, switches
-from precision_tool.lib.training.feeds import SavedFeeds, load_feed, read_feeds
-from precision_tool.lib.training.packages import require_npu_bridge, tensorflow_module, tensorflow_v1
+from precision_tool.lib.training.feeds import MANIFEST_NAME, SavedFeeds, load_feed, read_feeds
+from precision_tool.lib.training.packages import reason_of, require_npu_bridge, tensorflow_module, tensorflow_v1
 from precision_tool.lib.training.randomness import Fixed, fix_randomness
 from precision_tool.lib.training.saving import ancestors
 from precision_tool.lib.training.seeds import DEFAULT_SEED
@@ -48,10 +48,10 @@ def load_step(workspace: Workspace) -> SavedStep:
         raise DataNotFoundError(f"{path}: cannot be read ({error.strerror})", _SAVE_HINT) from None
     except Exception as error:  # protobuf's DecodeError has no public place in all releases
         raise FormatError(f"{path}: damaged ({error})", _SAVE_HINT) from None
-    make_tensor = tensorflow_module("python.framework.tensor_util").make_tensor_proto
-    fixed = fix_randomness(
-        meta_graph.graph_def, DEFAULT_SEED, lambda number, dtype: make_tensor(number, dtype=dtype, shape=[])
-    )
+    try:
+        fixed = fix_randomness(meta_graph.graph_def, DEFAULT_SEED, tensorflow_module("python.framework.tensor_util"))
+    except IndexError:
+        raise FormatError(f"{path}: damaged (an op lacks inputs)", _SAVE_HINT) from None
     return SavedStep(checkpoint, meta_graph, fixed, workspace.tf_input_dir)
 
 
@@ -65,10 +65,18 @@ def replay_on_cpu(step: SavedStep, settings: Settings) -> Replayed:
     return _replay(step, config, "the CPU", settings)
 
 
-def replay_on_npu(step: SavedStep, action: str, settings: Settings) -> Replayed:
-    """Run the step once on the NPU with the switches of `action`. Raises MissingPackageError without npu_bridge."""
+def npu_config(action: str, settings: Settings) -> Any:
+    """The session config of an NPU run with the switches of `action`, its folders made.
+
+    Raises MissingPackageError without npu_bridge.
+    """
     require_npu_bridge()
-    return _replay(step, switches.session_dump_config(None, action, settings), "the NPU", None)
+    return switches.session_dump_config(None, action, settings)
+
+
+def replay_on_npu(step: SavedStep, config: Any) -> Replayed:
+    """Run the step once with `npu_config`."""
+    return _replay(step, config, "the NPU", None)
 
 
 def _newest_checkpoint(folder: Path) -> Path:
@@ -90,15 +98,17 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
     with v1.Graph().as_default() as graph:
         try:
             saver = v1.train.import_meta_graph(step.meta_graph, clear_devices=True)
-        except (ValueError, v1.errors.OpError) as error:
-            raise FormatError(f"{step.checkpoint}.meta cannot be imported ({_first_line(error)})", _SAVE_HINT) from None
+        except (KeyError, ValueError, v1.errors.OpError) as error:
+            raise _not_imported(step, error) from None
         if saver is None:
             raise FormatError(f"{step.checkpoint}.meta says nothing about its checkpoint", _SAVE_HINT)
         v1.set_random_seed(DEFAULT_SEED)
-        train_ops = _train_ops(graph, step)
+        placeholders = [op.outputs[0] for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderV2")]
+        saved = read_feeds(step.input_dir, [tensor.name for tensor in placeholders])
+        train_ops = _train_ops(graph, step, saved)
         needed = ancestors(train_ops)
         iterators = [op for op in graph.get_operations() if op.type == "MakeIterator" and op.inputs[1].op in needed]
-        feeds = _feeds(graph, step, needed | ancestors(iterators))
+        feeds = _feeds(graph, step, saved, [each for each in placeholders if each.op in needed | ancestors(iterators)])
         session, dumping_session = v1.Session(graph=graph, config=config), None
         try:
             session.run([v1.local_variables_initializer(), v1.tables_initializer()])
@@ -114,14 +124,23 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
             if dumping_session is not None:
                 dumping_session.discard()  # half a dump
             raise PrecisionToolError(
-                f"the saved step fails on {where}: {_first_line(error)}", f"it was restored from {step.checkpoint}"
+                f"the saved step fails on {where}: {reason_of(error)}", f"it was restored from {step.checkpoint}"
             ) from None
         finally:
             session.close()
     return Replayed(tuple(op.name for op in train_ops), tuple(tensor.name for tensor in feeds))
 
 
-def _train_ops(graph: Any, step: SavedStep) -> List[Any]:
+def _not_imported(step: SavedStep, error: Exception) -> FormatError:
+    """Why TensorFlow does not take the graph: damaged, or made with ops of another package."""
+    text = f"{step.checkpoint}.meta cannot be imported ({reason_of(error)})"
+    if isinstance(error, tensorflow_v1().errors.NotFoundError):
+        return FormatError(text, "run this where that op's package is installed: it comes with the training script's")
+    return FormatError(text, _SAVE_HINT)
+
+
+def _train_ops(graph: Any, step: SavedStep, saved: SavedFeeds) -> List[Any]:
+    """The training ops of the saved run; all there are when it is not known which ran."""
     v1 = tensorflow_v1()
     found = graph.get_collection(v1.GraphKeys.TRAIN_OP)
     if not found:
@@ -129,13 +148,18 @@ def _train_ops(graph: Any, step: SavedStep) -> List[Any]:
             f"{step.checkpoint}.meta: its collection train_op is empty, so what would train is not known",
             "optimizers fill it by themselves; otherwise tf.add_to_collection('train_op', op) and save again",
         )
-    return list(dict.fromkeys(getattr(each, "op", each) for each in found))
+    operations = {op.name: op for op in (getattr(each, "op", each) for each in found)}
+    strange = [name for name in saved.train_ops if name not in operations]
+    if strange:
+        raise FormatError(
+            f"{step.input_dir / MANIFEST_NAME}: {strange[0]} ran, which is no training op of {step.checkpoint}.meta",
+            "inputs and checkpoint are of different steps: save the step again",
+        )
+    return [op for name, op in operations.items() if not saved.train_ops or name in saved.train_ops]
 
 
-def _feeds(graph: Any, step: SavedStep, needed: Any) -> Dict[Any, Any]:
+def _feeds(graph: Any, step: SavedStep, saved: SavedFeeds, needed: List[Any]) -> Dict[Any, Any]:
     """The saved inputs by tensor. Raises DataNotFoundError that names every needed input that was not saved."""
-    placeholders = [op.outputs[0] for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderV2")]
-    saved = read_feeds(step.input_dir, [tensor.name for tensor in placeholders])
     feeds: Dict[Any, Any] = {}
     for each in saved.saved:
         try:
@@ -147,7 +171,7 @@ def _feeds(graph: Any, step: SavedStep, needed: Any) -> Dict[Any, Any]:
             ) from None
         feeds[tensor] = load_feed(step.input_dir, each, tensor)
     have = {tensor.name for tensor in feeds}
-    missing = sorted(tensor.name for tensor in placeholders if tensor.op in needed and tensor.name not in have)
+    missing = sorted(tensor.name for tensor in needed if tensor.name not in have)
     if missing:
         raise DataNotFoundError(
             "the saved step lacks inputs that it needs: " + ", ".join(_with_reason(name, saved) for name in missing),
@@ -159,7 +183,3 @@ def _feeds(graph: Any, step: SavedStep, needed: Any) -> Dict[Any, Any]:
 def _with_reason(name: str, saved: SavedFeeds) -> str:
     reason = saved.left_out.get(name)
     return f"{name} ({reason})" if reason else name
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

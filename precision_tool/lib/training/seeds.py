@@ -17,7 +17,7 @@ def seed_at_import() -> None:
     text = os.environ.get(SEED_VARIABLE, "").strip()
     if text.lower() == "off":
         return
-    if text and not text.isdigit():
+    if text and not (text.isascii() and text.isdigit()):
         raise ValueError(f"environment variable {SEED_VARIABLE} must be a number or 'off' but is {text!r}")
     later = [name for name in ("numpy", "tensorflow") if name not in sys.modules]
     note = f" ({', '.join(later)} not imported yet: call seed_everything() after)" if later else ""

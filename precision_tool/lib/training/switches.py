@@ -1,14 +1,15 @@
 """Actions → the parameters of NpuOptimizer (TensorFlow 1), DumpConfig (Estimator) and npu_device (TensorFlow 2).
 
-The parameters and their kinds are the vendor's: TF adapter, `npu_bridge` and `npu_device`. What the user has set stays.
-This module runs on Python 3.7.
+The parameters and their kinds are the vendor's: TF adapter, `npu_bridge` and `npu_device`. What the user has set stays,
+except for the switches that an action names; either is said. This module runs on Python 3.7.
 """
 
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, Optional, Union
+from typing import Any, Dict, FrozenSet, List, Optional, Union
 
+from precision_tool.lib.errors import OutputError
 from precision_tool.lib.settings import Settings, load_settings
 from precision_tool.lib.training import FUSION_OFF_FILE, FUSION_SWITCH_FILE
 from precision_tool.lib.training.actions import parse_action
@@ -28,9 +29,9 @@ _DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
 #: A file of the user's own here says something else than the action that was asked for.
 _FILES = ("fusion_switch_file", "modify_mixlist")
 _FOLDERS = ("dump_path", "debug_dir")
-#: What npu_device has in `dump_config`, with the values there that nobody has set.
+#: What npu_device has in `dump_config`.
 _IN_DUMP_CONFIG = ("enable_dump", "enable_dump_debug", "dump_path", "dump_step", "dump_mode", "dump_debug_mode")
-_UNSET = {"dump_mode": "output", "dump_debug_mode": "all"}
+_DEFAULT_DUMP_MODE = "output"
 #: What can be in a DumpConfig; the others are arguments of NPURunConfig.
 _ESTIMATOR_ADVICE = {
     "fusion_off": "NPURunConfig(fusion_switch_file=tf_config.FUSION_OFF_FILE)",
@@ -53,8 +54,13 @@ def session_dump_config(config: Any = None, action: Optional[str] = None, settin
     if custom_op is None:
         custom_op = options.custom_optimizers.add()
         custom_op.name = OPTIMIZER
-    _set(custom_op, "use_off_line", True)
+    if _get(custom_op, "use_off_line", True) is False:
+        say("use_off_line is already False and stays: the network runs on the host, where the device dumps nothing")
+    else:
+        _set(custom_op, "use_off_line", True)
     _update(custom_op, actions, settings)
+    if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
+        say("remapping was on and is now off: the device needs that")
     options.remapping = rewriter_config.OFF
     return config
 
@@ -75,6 +81,11 @@ def estimator_dump_config(action: Optional[str] = None) -> Any:
     place = _Place(None)
     values = _parameters(actions, place)
     place.make_folders(values)
+    if "debug_dir" in values:
+        say(
+            "a DumpConfig has no place for op_debug_level and debug_dir: give them to NPURunConfig"
+            f"(op_debug_level={values['op_debug_level']}, debug_dir={values['debug_dir']!r})"
+        )
     return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
 
 
@@ -97,10 +108,16 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None) -> Any
     def current(name: str) -> Optional[Value]:
         value = getattr(holder(name), name, None)
         value = getattr(value, "value", value)  # npu_device wraps its options
-        return None if not value or value == _UNSET.get(name) else value
+        return value or None
 
-    for name, value in _to_set(values, {name: current(name) for name in {*values, *_DUMP_SWITCHES}}, place).items():
+    held = {name: current(name) for name in {*values, *_DUMP_SWITCHES}}
+    was_default = held.get("dump_mode") == _DEFAULT_DUMP_MODE  # whoever has set that
+    if was_default:
+        held["dump_mode"] = None
+    for name, value in _to_set(values, held, place).items():
         setattr(holder(name), name, value)
+    if was_default:
+        say(f"dump_mode was {_DEFAULT_DUMP_MODE!r}, npu_device's default, and is now {values['dump_mode']!r}")
     return npu_device
 
 
@@ -171,7 +188,7 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
         _check_switch_file(FUSION_SWITCH_FILE)
         values["fusion_switch_file"] = FUSION_SWITCH_FILE
     if "mixlist" in actions:
-        values["modify_mixlist"] = find_mixlist()
+        values["modify_mixlist"] = find_mixlist(place.settings)
     return values
 
 
@@ -181,18 +198,34 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
         if name in values and current.get(other):
             raise ScriptError(f"{name} cannot be set: {other} is on", "the device does one of them in a run")
     wanted: Dict[str, Value] = {}
+    lines: List[str] = []
     for name, value in values.items():
         old = current.get(name)
         if old is None or isinstance(value, bool):
             wanted[name] = value
+            if old is not None and old != value:
+                lines.append(f"{name} was {old!r} and is now {value!r}: the action asks for it")
         elif old != value and name in _FILES:
             raise ScriptError(
                 f"{name} is already {old!r}, and the action is to set {value!r}", "take out one of the two"
             )
         elif old != value:
-            say(f"{name} is already {old!r} and stays")
+            lines.append(f"{name} is already {old!r} and stays")
+    for name in _FOLDERS:
+        if name in values and name not in wanted:
+            _make_own_folder(name, str(current[name]))
     place.make_folders(wanted)
+    for line in lines:
+        say(line)
     return wanted
+
+
+def _make_own_folder(name: str, folder: str) -> None:
+    """Make a folder that the script has named itself, as those are made that are set here. Raises OutputError."""
+    try:
+        make_writable(Path(folder))
+    except OutputError as error:
+        raise OutputError(error.message, f"the script names it as {name}: name another one there") from None
 
 
 def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:

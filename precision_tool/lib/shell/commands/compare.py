@@ -16,7 +16,7 @@ from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, 
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.discover.catalog import RunGraph
-from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Grade
 from precision_tool.lib.report import compare as report
 from precision_tool.lib.report.checks import check_panel
@@ -333,13 +333,21 @@ def _finish(
     analyses: list[Analysis],
     *,
     checks: Sequence[CheckResult] | None = None,
+    is_whole: bool = False,
 ) -> int:
-    """Shows or prints as JSON; with `checks`, which `ac` has, the verdict too."""
+    """Shows or prints as JSON; with `checks`, which `ac` has, the verdict too.
+
+    Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
+    """
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.to_json(analyses, checks) + "\n")
     else:
         _show(analyses, args, output, verdict=checks is not None, checks=checks or ())
+    if is_whole and not any(analysis.overview.compared for analysis in analyses):
+        raise DataNotFoundError(
+            "no tensor could be compared", "the notes and the last columns of the result file say why"
+        )
     return _exit_code(analyses, checks or (), args.fail)
 
 
@@ -348,7 +356,7 @@ def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     analyses = _compare(session, args, output, options)
     if options.pairs_only:
         return _finish_mapping(session, args, output, analyses)
-    return _finish(session, args, output, analyses)
+    return _finish(session, args, output, analyses, is_whole=options.selection is None)
 
 
 def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, analyses: list[Analysis]) -> int:
@@ -381,11 +389,12 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.custom, args.overflow or None)
-    if args.compare or any(option is not None for option in asked):
+    compares = args.compare or any(option is not None for option in asked)
+    if compares:
         analyses = _compare(session, args, output, _measure_options(args))
     else:
         analyses = _read(session, None, args.threshold, "ac -c")
-    return _finish(session, args, output, analyses, checks=_checks(session, args, analyses))
+    return _finish(session, args, output, analyses, checks=_checks(session, args, analyses), is_whole=compares)
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from precision_tool.lib.compare.listing import OpFilter, list_dumps, list_ops
+from precision_tool.lib.discover.catalog import where_of
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.report import ops as report
 from precision_tool.lib.report.text import shown_path
@@ -57,7 +58,11 @@ def _parser(session: Session) -> Parser:
         help="only ops whose output has a cosine below this in the newest result",
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), help=f"how many rows to show, 0 for all (default {_LIMIT})"
+        "-l",
+        dest="limit",
+        metavar="N",
+        type=count(0),
+        help=f"how many rows to show, 0 for all (default {_LIMIT} in a terminal, else all)",
     )
     parser.add_argument("--json", action="store_true", help="print all rows as JSON and nothing else")
     return parser
@@ -79,12 +84,16 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
         )
     wanted = OpFilter(name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below)
     listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines)
+    for listing in listings if args.below is not None else ():
+        if not session.cosines(listing.run):
+            where = where_of([listing.run])
+            session.workspace.notes.append(f"{where}: the newest result is not of it, so no op of it has a cosine")
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
         return DONE
     threshold = session.settings.threshold if args.below is None else args.below
-    limit = _LIMIT if args.limit is None else args.limit
+    limit = _limit(args, output)
     output.show(*spaced([[*report.op_listing(listing, limit, threshold)] for listing in listings]))
     return DONE
 
@@ -100,9 +109,16 @@ def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, ou
     if args.json:
         output.out.file.write(report.dumps_json(listings, args.limit or 0) + "\n")
         return DONE
-    limit = _LIMIT if args.limit is None else args.limit
+    limit = _limit(args, output)
     output.show(*spaced([[*report.dump_listing(listing, limit)] for listing in listings]))
     return DONE
+
+
+def _limit(args: argparse.Namespace, output: Output) -> int:
+    """How many rows a person is shown; `grep` and files get all."""
+    if args.limit is not None:
+        return int(args.limit)
+    return _LIMIT if output.out.is_terminal else 0
 
 
 LS = Command(_parser, _run)
