@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from process_memory import peak_memory
 
 from precision_tool.lib.compare.elements import compare_elements
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
@@ -31,7 +32,6 @@ from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 
 _READ_BLOCK = 1 << 20
-_SAMPLE_SECONDS = 0.02
 Floats = npt.NDArray[np.float64]
 
 
@@ -132,36 +132,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _tree_pids(root: int) -> Iterator[int]:
-    yield root
-    try:
-        children = Path(f"/proc/{root}/task/{root}/children").read_text().split()
-    except OSError:
-        return
-    for child in children:
-        yield from _tree_pids(int(child))
-
-
-def _resident(pid: int) -> int:
-    """Proportional set size in bytes: shared pages are counted once over all processes."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
-
-
 def run_tool(words: list[str], memory: bool = False) -> tuple[float, int]:
     """Wall time of a command as a process and, if asked for, the peak memory of it and all its workers in bytes."""
     command = [sys.executable, "-m", "precision_tool", *words]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak = 0
-    while memory and process.poll() is None:
-        peak = max(peak, sum(_resident(pid) for pid in _tree_pids(process.pid)))
-        time.sleep(_SAMPLE_SECONDS)
+    peak = peak_memory(process) if memory else 0
     code = process.wait()
     if code:
         raise SystemExit(f"{' '.join(command)}: exit code {code}")
@@ -293,7 +269,6 @@ def bench_catalog(folder: Path, repeats: int) -> None:
 
 def bench_tfdbg(folder: Path, repeats: int) -> None:
     """A real training step under tfdbg, where there is a Python with TensorFlow 1.15.5 for it."""
-    sys.path.insert(0, str(Path(__file__).parent))
     from benchmark_tfdbg import VARIABLE, bench_tf_dump
 
     python = os.environ.get(VARIABLE)

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from process_memory import peak_memory
+
 REPO = Path(__file__).resolve().parents[1]
 VARIABLE = "PRECISION_TOOL_TF115"
 
@@ -81,13 +83,12 @@ def _run(command: list[str]) -> tuple[float, int]:
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
+        peak = peak_memory(process)
         seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             output.seek(0)
             raise SystemExit(f"{command[0]} failed: {output.read()[-2000:].decode('utf-8', 'replace')}")
-    return seconds, usage.ru_maxrss * 1024
+    return seconds, peak
 
 
 def main() -> None:
