@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,12 @@ from typing import Any
 HANG = 60.0
 
 TOOL = (sys.executable, "-m", "precision_tool")
+
+
+def hear_signals() -> None:
+    """What ran the tests may ignore signals (nohup, a job in the background), and children inherit that."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @dataclass(frozen=True, kw_only=True)

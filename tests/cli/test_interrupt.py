@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, write_dump, write_golden
-from command_line import HANG, TOOL, by_tensor, cells, environment, only_result, result_files, tool
+from command_line import HANG, TOOL, by_tensor, cells, environment, hear_signals, only_result, result_files, tool
 
 from precision_tool.lib.demo.dump_writer import dump_file_name, golden_file_name
 
@@ -99,12 +99,6 @@ class Running:
         while self.family() and time.monotonic() < end:
             time.sleep(0.02)
         return not self.family()
-
-
-def hear_signals() -> None:
-    """What ran the tests may ignore signals (nohup, a job in the background), and children inherit that."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

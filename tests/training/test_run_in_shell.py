@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import hear_signals
 
 from precision_tool.lib.arguments import run_in_shell
 
@@ -39,6 +40,7 @@ def test_a_command_saves_after_ctrl_c(tmp_path: Path, shell: str, form: str) -> 
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPO), "SHELL": shell},
         start_new_session=True,
+        preexec_fn=hear_signals,  # noqa: PLW1509  # no threads here
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
