@@ -29,6 +29,16 @@ FALLBACK_WORK_FOLDER = "precision_work"
 _TIME_FORMAT = "%Y%m%d%H%M%S"
 
 
+def lies_in(path: str, folder: str) -> bool:
+    """Whether a path is that of a folder, or of something below it; both are absolute."""
+    return os.path.commonpath([folder, path]) == folder
+
+
+def path_below(path: str, folder: str) -> str:
+    """An absolute path as seen from a folder that it lies in; of any other place the path itself."""
+    return os.path.relpath(path, folder) if lies_in(path, folder) else path
+
+
 class Workspace:
     """The paths of the data folder `root`. Results go to its `temp/`, or to `work` when given.
 
@@ -172,7 +182,7 @@ class Workspace:
         place = os.path.realpath(str(folder))
         for dump in (*self.dump_dirs(), *map(Path, others)):
             root = os.path.realpath(str(dump))
-            if os.path.commonpath([root, place]) == root:
+            if lies_in(place, root):
                 raise UsageError(
                     f"{folder}: lies in {dump}, which holds dumps: these are only read",
                     "name a folder outside of it, or leave the option out",

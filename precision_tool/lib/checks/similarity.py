@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Edge, GraphFile, Op
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.model.wording import counted, first_of
 
 NAME, TITLE = "graph_similarity", "Graph similarity"
 DEFINITION = "share of ops with one of the same name and type in the other graph, ops put in by the compiler by type"
@@ -195,6 +195,4 @@ def _facts(one: Similarity) -> list[tuple[str, str]]:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    listed = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{counted(len(names), 'op')}: {listed}" if names else "none"
+    return f"{counted(len(names), 'op')}: {first_of(names, _SHOWN)}" if names else "none"

@@ -14,9 +14,9 @@ from math import isnan
 
 from precision_tool.lib.compare.elements import Detail, Element
 from precision_tool.lib.compare.exports import digits_of
-from precision_tool.lib.compare.result_csv import atomic_text
 from precision_tool.lib.discover.names import file_part, flatten
 from precision_tool.lib.formats import data_types, decode
+from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.model.comparison import Pair
 
 #: Bytes of a file name; longer ones keep their start and get a hash.

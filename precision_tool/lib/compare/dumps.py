@@ -143,6 +143,9 @@ class BenchmarkSide(ABC):
         """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
         return False
 
+    def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
+        """Forgets what was opened of files that have changed since; they are read again when asked for."""
+
 
 class GoldenFiles(BenchmarkSide):
     """Golden `.npy` files, or the tensor files of tfdbg, as the benchmark side."""
@@ -195,7 +198,7 @@ class GoldenFiles(BenchmarkSide):
         return found
 
     def forget_changed(self) -> None:
-        """Forgets the tensors whose files have changed since they were opened."""
+        """Forgets the tensors of these files."""
         for path, (_, signature) in list(self._opened.items()):
             if signature_of(path) != signature:
                 del self._opened[path]
@@ -239,3 +242,7 @@ class GoldenDumps(BenchmarkSide):
         if op.errors:
             return Missing(op.errors[0], damaged=True)
         return Missing(f"the other run's dump of {op_name} has no output {index}")
+
+    def forget_changed(self) -> None:
+        """Forgets the ops of these files."""
+        self.index.forget_changed()

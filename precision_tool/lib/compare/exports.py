@@ -16,10 +16,9 @@ from precision_tool.lib.compare.elements import elements_of
 from precision_tool.lib.compare.engine import Progress
 from precision_tool.lib.compare.metrics import ZERO_BELOW, integer_errors
 from precision_tool.lib.compare.reading import Reading
-from precision_tool.lib.compare.result_csv import atomic_text
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.decode import Numbers
-from precision_tool.lib.formats.files import temporary_file
+from precision_tool.lib.formats.files import atomic_text, temporary_file
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor
 

@@ -15,7 +15,7 @@ from precision_tool.lib.compare.align import Alignment, SizeMismatchError, align
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.neighbourhood import TRANSPARENT_TYPES, described_inputs
-from precision_tool.lib.formats import data_types, layouts
+from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -542,10 +542,6 @@ def _pair_up(
         npu_plan=alignment.npu_plan,
         golden_plan=alignment.golden_plan,
         shape=alignment.shape,
-        error_shape=(
-            golden.shape
-            if layouts.is_plain(golden.layout) or alignment.npu_plan.is_flat
-            else alignment.npu_plan.logical_shape
-        ),
+        error_shape=alignment.error_shape(golden),
         reason=alignment.note,
     )

@@ -173,11 +173,7 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
         npu_plan=alignment.npu_plan,
         golden_plan=alignment.golden_plan,
         shape=alignment.shape,
-        error_shape=(
-            two.shape
-            if layouts.is_plain(two.layout) or alignment.npu_plan.is_flat
-            else alignment.npu_plan.logical_shape
-        ),
+        error_shape=alignment.error_shape(two),
         reason=alignment.note,
     )
 

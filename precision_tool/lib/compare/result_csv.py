@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from math import isnan
-from typing import TextIO
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import temporary_file, user_error
+from precision_tool.lib.formats.files import atomic_text, user_error
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
@@ -237,35 +236,6 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         *_summary_cells(row.golden),
         *([] if choice.has_cosine else [metric_cells[_COSINE]]),
     ]
-
-
-@contextmanager
-def atomic_text(path: str) -> Iterator[TextIO]:
-    """A text file that appears under its name when it is complete, readable by its owner; OutputError if not."""
-    folder = os.path.dirname(path) or "."
-    name = ""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        handle, name = temporary_file(folder)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except OSError as error:
-        _remove(name)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})",
-            "free some space or name another folder: with -o where the command has it, else with --work",
-        ) from error
-    except BaseException:
-        _remove(name)
-        raise
-
-
-def _remove(path: str) -> None:
-    if path and os.path.exists(path):
-        os.unlink(path)
 
 
 def write_result(

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.compare.result_csv import atomic_text
-from precision_tool.lib.errors import OutputError, PrecisionToolError
-from precision_tool.lib.formats.files import LocalFile, could_be_path
+from precision_tool.lib.errors import OutputError
+from precision_tool.lib.formats.files import atomic_text, could_be_path, read_small_json
+from precision_tool.lib.workspace import lies_in
 
 if TYPE_CHECKING:  # reading, all that most commands do, is quicker without
     from precision_tool.lib.compare.folders import LeafResult
 
 #: To be raised with every change of what is kept.
 _VERSION = 1
-_MAX_SIZE = 1 << 16
 #: Folders from the one that the training script was told down to one step.
 _MAX_LEVELS = 6
 
@@ -56,7 +55,7 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
     root = os.path.abspath(root)
 
     def place(path: str) -> dict[str, str]:
-        is_inside = path and all(os.path.commonpath([root, one]) == root for one in (path, folder))
+        is_inside = path and all(lies_in(one, root) for one in (path, folder))
         return {"path": path, "from_here": os.path.relpath(path, folder) if is_inside else ""}
 
     document = {"version": _VERSION, **{name: place(getattr(source, name)) for name in ResultSource.__slots__}}
@@ -66,11 +65,7 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
 
 def read_source(result: str) -> ResultSource | None:
     """The source of a result file; None if nothing, or nothing sound, is known of it."""
-    try:
-        with LocalFile(source_path(result)) as file:
-            document = json.loads(file.read_at(0, min(file.size, _MAX_SIZE)))
-    except (PrecisionToolError, ValueError, RecursionError):
-        return None
+    document = read_small_json(source_path(result))
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         return None
     folder = os.path.dirname(os.path.abspath(result))

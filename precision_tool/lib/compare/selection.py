@@ -11,7 +11,7 @@ from precision_tool.lib.discover.catalog import RunGraph, find_ops
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.model.wording import counted, first_of
 
 #: Of many names or numbers, as many are listed in a message.
 _LISTED = 10
@@ -52,8 +52,9 @@ class OpIds:
     def wanted(self, last: int) -> Callable[[int], bool]:
         """The test for an id of a graph whose largest id is `last`. UsageError if none of them is in it."""
         if min(self.ids) > last:
+            asked = first_of([str(number) for number in self.ids], _LISTED)
             raise UsageError(
-                f"--select: {_listed([str(number) for number in self.ids])} is beyond the last op, which is {last}",
+                f"--select: {asked} is beyond the last op, which is {last}",
                 "`ls` lists the ops with their ids",
             )
         return lambda number: number in self.ids
@@ -133,7 +134,7 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
     if isinstance(selection, OpIds):
         absent = [str(number) for number in selection.ids if number not in known]
         if absent:
-            notes.append(f"no op has the id {_listed(absent)}")
+            notes.append(f"no op has the id {first_of(absent, _LISTED)}")
     notes.append(f"only {len(indices)} of {counted(len(groups), 'group')} of ops were asked for")
     notes += _nothing_to_compare(chosen)
     return Selected(chosen, notes)
@@ -145,7 +146,7 @@ def _nothing_to_compare(chosen: Sequence[Pair]) -> list[str]:
         return []
     reasons = {f"{pair.sequence}: {pair.op_name}": pair.reason for pair in reversed(chosen)}
     told = [f"{where}: {reason}" for where, reason in reversed(reasons.items())]
-    return [f"nothing of what was asked for can be compared: {_listed(told, '; ')}"]
+    return [f"nothing of what was asked for can be compared: {first_of(told, _LISTED, '; ')}"]
 
 
 def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
@@ -186,10 +187,5 @@ def _slots(op_name: str, pairs: Sequence[Pair], selection: OpNames) -> list[Pair
     known = [pair.slot for pair in pairs]
     absent = [slot for slot in wanted if slot not in known]
     if absent:
-        raise DataNotFoundError(f"{op_name} has no {absent[0]}", f"its tensors are {_listed(known)}")
+        raise DataNotFoundError(f"{op_name} has no {absent[0]}", f"its tensors are {first_of(known, _LISTED)}")
     return [pair for pair in pairs if pair.slot in wanted]
-
-
-def _listed(names: Sequence[str], between: str = ", ") -> str:
-    more = len(names) - _LISTED
-    return between.join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

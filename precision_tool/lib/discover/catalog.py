@@ -29,9 +29,9 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.tfdbg import runs as tfdbg
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.workspace import Workspace, lies_in
 
 #: Names that an error lists.
 _LISTED = 10
@@ -186,7 +186,8 @@ def _place_without_dump(path: str, folders: Sequence[RunFolder]) -> _Place | Non
 
 def _beside(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
     """The run whose folder a graph lies in."""
-    return [folder for folder in folders if _is_below(path, os.path.dirname(folder.graph_folder))]
+    place = os.path.realpath(path)
+    return [folder for folder in folders if lies_in(place, os.path.realpath(os.path.dirname(folder.graph_folder)))]
 
 
 def _with_chosen(found: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
@@ -284,11 +285,6 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     return (_run_graph(number, (), choice, is_named=True),)
 
 
-def _is_below(path: str, folder: str) -> bool:
-    folder = os.path.join(os.path.realpath(folder), "")
-    return os.path.join(os.path.realpath(path), "").startswith(folder)
-
-
 # --- one op by its name -----------------------------------------------------------------------------------------------
 
 
@@ -312,9 +308,7 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     if len(different) == 1:
         return tuple(found)
     if different:
-        more = len(different) - _LISTED
-        listed = ", ".join(different[:_LISTED]) + (f" and {more} more" if more > 0 else "")
-        raise UsageError(f"{name!r} fits {len(different)} ops: {listed}", "give more of the name")
+        raise UsageError(f"{name!r} fits {len(different)} ops: {first_of(different, _LISTED)}", "give more of the name")
     known = list(dict.fromkeys(op.name for _, _, op in every_op(runs)))
     raise DataNotFoundError(
         f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",

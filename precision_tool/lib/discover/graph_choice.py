@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_tool.lib.errors import OutputError, PrecisionToolError
-from precision_tool.lib.formats.files import LocalFile, could_be_path, temporary_file
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.errors import OutputError
+from precision_tool.lib.formats.files import atomic_text, could_be_path, read_small_json
+from precision_tool.lib.workspace import Workspace, path_below
 
 FILE_NAME = "graph_choice.json"
-_MAX_SIZE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +28,7 @@ def read(folders: Iterable[Path], root: Path) -> Choice:
     A path that is not absolute is one below the data folder `root`.
     """
     for folder in folders:
-        try:
-            with LocalFile(str(folder / FILE_NAME)) as file:
-                document = json.loads(file.read_at(0, min(file.size, _MAX_SIZE)))
-        except (PrecisionToolError, ValueError, RecursionError):
-            continue
+        document = read_small_json(str(folder / FILE_NAME))
         path = document.get("graph") if isinstance(document, dict) else None
         if isinstance(path, str) and path and could_be_path(path):
             return Choice(path=os.path.normpath(os.path.join(os.path.abspath(root), path)))
@@ -47,24 +41,14 @@ def write(choice: Choice, workspace: Workspace) -> None:
         for folder in workspace.result_dirs():
             _remove(folder / FILE_NAME)
         return
-    root, path = os.path.abspath(workspace.root), choice.path
-    if os.path.commonpath([root, path]) == root:
-        path = os.path.relpath(path, root)  # holds wherever the data folder is moved to
-    folder = workspace.output_dir()
-    name = ""
+    path = path_below(choice.path, os.path.abspath(workspace.root))  # holds wherever the data folder is moved to
+    file_path = workspace.output_dir() / FILE_NAME
     try:
-        handle, name = temporary_file(str(folder))
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with atomic_text(str(file_path)) as file:
             json.dump({"graph": path}, file)
-        os.replace(name, folder / FILE_NAME)
-    except BaseException as error:
-        if name:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-        if not isinstance(error, (OSError, UnicodeEncodeError)):
-            raise
+    except OutputError as error:
         raise OutputError(
-            f"{folder / FILE_NAME}: the choice of the graph cannot be remembered ({error})",
+            f"{file_path}: the choice of the graph cannot be remembered ({error.__cause__})",
             "name the graph with -g each time, or another folder with --work",
         ) from error
 

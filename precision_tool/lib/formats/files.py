@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
+from typing import TextIO
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
 _PIECE = 64 << 20
@@ -17,6 +20,8 @@ _PIECE = 64 << 20
 TEMPORARY, PART = ".precision_tool-", ".part"
 #: Seconds after which such a file, which grows while somebody writes it, was left by a process that was killed.
 _LEFT_BEHIND = 3600
+#: Bytes of a small JSON file that are read at most.
+_MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
 _tidied: set[str] = set()
 
@@ -86,6 +91,45 @@ def remove_leftovers(folder: str) -> None:
                 with suppress(OSError):
                     if time.time() - entry.stat(follow_symlinks=False).st_mtime > _LEFT_BEHIND:
                         os.unlink(entry.path)
+
+
+@contextmanager
+def atomic_text(path: str) -> Iterator[TextIO]:
+    """A text file that appears under its name when it is complete, readable by its owner; OutputError if not."""
+    folder = os.path.dirname(path) or "."
+    name = ""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle, name = temporary_file(folder)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError as error:
+        _remove(name)
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error})",
+            "free some space or name another folder: with -o where the command has it, else with --work",
+        ) from error
+    except BaseException:
+        _remove(name)
+        raise
+
+
+def _remove(path: str) -> None:
+    if path and os.path.exists(path):
+        os.unlink(path)
+
+
+def read_small_json(path: str) -> object:
+    """What a small JSON file of ours holds; None if there is none, or what is there is no such file."""
+    try:
+        with LocalFile(path) as file:
+            document: object = json.loads(file.read_at(0, min(file.size, _MAX_JSON)))
+    except (PrecisionToolError, ValueError, RecursionError):
+        return None
+    return document
 
 
 class LocalFile:

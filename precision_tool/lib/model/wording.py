@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, what: str, many: str = "") -> str:
     """A number of things, of which there may be one: `1 file`, `3,000 files`, `2 boxes` (`many`: boxes)."""
     return f"{number:,} {what if number == 1 else many or what + 's'}"
+
+
+def first_of(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first `most` names, and how many more there are: `a, b and 3 more`."""
+    more = len(names) - most
+    return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")

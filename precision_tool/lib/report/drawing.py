@@ -21,9 +21,9 @@ from typing import IO
 
 import graphviz
 
-from precision_tool.lib.compare.result_csv import atomic_text
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
+from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.report.text import safe, shape_text
 

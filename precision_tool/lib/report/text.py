@@ -12,6 +12,7 @@ from rich.text import Text
 
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.model.wording import counted as counted
+from precision_tool.lib.workspace import lies_in
 
 #: Names and reasons come from other machines: control characters are shown as \\xNN.
 safe = escaped
@@ -52,7 +53,7 @@ def whole_path(path: str) -> Text:
 def shown_path(path: str) -> str:
     """A path as a user would type it here: relative to the working folder if it lies below."""
     folder = os.getcwd()
-    return os.path.relpath(path, folder) if os.path.commonpath([folder, os.path.abspath(path)]) == folder else path
+    return os.path.relpath(path, folder) if lies_in(os.path.abspath(path), folder) else path
 
 
 def shown_reason(text: str) -> str:

@@ -15,7 +15,7 @@ from precision_tool.lib.arguments import Parser, PlainCommand, print_line, run_i
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.tfdbg import analyzer, extract, runs
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.workspace import Workspace, lies_in
 
 WORD = "tf_dump"
 DONE = 0
@@ -121,14 +121,14 @@ def _find(source: str, choice: Optional[str]) -> List[runs.RunFolder]:
 def _check_place(workspace: Workspace, source: str, folder: str) -> None:
     """Raises UsageError for a folder whose replacement would touch dumps, which are only read, or where one works."""
     place = os.path.realpath(folder)
-    if os.path.commonpath([place, os.getcwd()]) == place:
+    if lies_in(os.getcwd(), place):
         raise UsageError(
             f"-o {folder}: is the working folder, or around it, and would be replaced as a whole",
             "name a folder in it, such as -o dump",
         )
     for dump in (source, str(workspace.root / "npu"), *map(str, workspace.dump_dirs())):
         root = os.path.realpath(dump)
-        if dump != str(workspace.tf_dump_dir) and os.path.commonpath([root, place]) in (root, place):
+        if dump != str(workspace.tf_dump_dir) and (lies_in(place, root) or lies_in(root, place)):
             raise UsageError(
                 f"-o {folder}: lies in {dump}, or around it, which holds dumps: these are only read",
                 "name a folder elsewhere",

@@ -22,7 +22,6 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     completes,
     count,
-    tell_notes,
 )
 
 #: Steps around an op that are drawn at most.
@@ -87,7 +86,6 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         files = _draw(session, args, output, hits, wirings)
     if args.json:
         output.out.file.write(report.to_json(reports, threshold, args.everything, files) + "\n")
-    tell_notes(session, output)
     return DONE
 
 

@@ -32,11 +32,11 @@ from precision_tool.lib.compare.named_tensors import (
     tensors_of_pair,
     view_of,
 )
-from precision_tool.lib.compare.result_csv import atomic_text
 from precision_tool.lib.discover.catalog import FoundOp
 from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
 from precision_tool.lib.discover.walk import find_named
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.layouts import known_layouts
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
@@ -57,6 +57,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.tfdbg import runs as tfdbg
+from precision_tool.lib.workspace import lies_in, path_below
 
 #: Lines of a histogram.
 _BINS = 12
@@ -155,9 +156,13 @@ def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTe
                 npu, golden = tensors_of_pair(pair, run_name(found.run), *origins.get(pair.slot, (None, None)))
                 groups.append([npu] if golden is None else [npu, golden])
     if not groups:
-        slots = ", ".join(pair.slot for pair in ops[0][1] if pair.slot)
-        raise DataNotFoundError(f"{ops[0][0].op.name}: its dump has no {slot}", f"it has {slots or 'no tensors'}")
+        raise _no_slot(*ops[0], slot)
     return groups
+
+
+def _no_slot(found: FoundOp, pairs: Sequence[Pair], slot: str) -> DataNotFoundError:
+    slots = ", ".join(pair.slot for pair in pairs if pair.slot)
+    return DataNotFoundError(f"{found.op.name}: its dump has no {slot}", f"it has {slots or 'no tensors'}")
 
 
 # --- pt ---------------------------------------------------------------------------------------------------------------
@@ -254,9 +259,7 @@ def _saved_stem(session: Session, named: NamedTensor) -> str:
     folder = os.path.realpath(os.path.dirname(named.path))
     if folder in _usual_folders(session):
         return stem
-    root = os.path.realpath(session.workspace.root)
-    if os.path.commonpath([root, folder]) == root:
-        folder = os.path.relpath(folder, root)  # holds wherever the data folder is moved to
+    folder = path_below(folder, os.path.realpath(session.workspace.root))  # holds wherever the data folder is moved to
     return f"{stem}~{hashlib.sha256(os.fsencode(folder)).hexdigest()[:_FOLDER_HASH]}"
 
 
@@ -385,8 +388,7 @@ def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple
     ops = _find_ops(session, name, graph)
     fitting = [(found, pair) for found, pairs in ops for pair in pairs if pair.slot == slot]
     if not fitting:
-        slots = ", ".join(pair.slot for pair in ops[0][1] if pair.slot)
-        raise DataNotFoundError(f"{ops[0][0].op.name}: its dump has no {slot}", f"it has {slots or 'no tensors'}")
+        raise _no_slot(*ops[0], slot)
     for found, pair in fitting:
         if pair.status is Status.COMPARED:
             npu, golden = tensors_of_pair(pair, run_name(found.run))
@@ -498,7 +500,7 @@ def _check_output(session: Session, folder: str, name: str, sources: Sequence[So
     place = os.path.realpath(folder)
     for leaf in leaves:
         root = os.path.realpath(name) if os.path.isdir(name) else leaf
-        if os.path.commonpath([root, place]) == root and os.path.commonpath([place, leaf]) == place:
+        if lies_in(place, root) and lies_in(leaf, place):
             raise UsageError(f"{folder}: holds the dumps to decode, which are only read", "name another folder with -o")
 
 
@@ -538,7 +540,7 @@ def _output_folder(session: Session, path: str, folder: str | None) -> str:
     place = os.path.abspath(path)
     for number in session.workspace.debug_numbers():
         root = os.path.abspath(session.workspace.debug_dir(number))
-        if os.path.commonpath([root, place]) == root:
+        if lies_in(place, root):
             return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
     return str(session.workspace.output_dir("decode", "dump_decode"))
 
