@@ -53,6 +53,11 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
+#: For tests that send Ctrl+C at any moment: a file that an interrupted import leaves to Python to close is no leak of
+#: ours, and without -W nobody sees the warning.
+INTERRUPTED = {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}
+
+
 def environment(cwd: Path, columns: int = 200) -> dict[str, str]:
     """A plain terminal of a fixed width; temporary files (logs of internal errors) stay below `cwd`."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}

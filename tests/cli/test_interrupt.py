@@ -15,7 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, write_dump, write_golden
-from command_line import HANG, TOOL, by_tensor, cells, environment, hear_signals, only_result, result_files, tool
+from command_line import (
+    HANG,
+    INTERRUPTED,
+    TOOL,
+    by_tensor,
+    cells,
+    environment,
+    hear_signals,
+    only_result,
+    result_files,
+    tool,
+)
 
 from precision_tool.lib.demo.dump_writer import dump_file_name, golden_file_name
 
@@ -107,7 +118,7 @@ def running(*arguments: str | Path, cwd: Path) -> Iterator[Running]:
     with subprocess.Popen(
         [*TOOL, *map(str, arguments)],
         cwd=cwd,
-        env=environment(cwd),
+        env=environment(cwd) | INTERRUPTED,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

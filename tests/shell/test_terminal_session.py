@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import check_golden_text, result_files
+from command_line import INTERRUPTED, check_golden_text, result_files
 from small_tree import faulty_chain, small_tree
 from terminal import PROMPT, Terminal
 
@@ -92,7 +92,7 @@ def test_ctrl_d_leaves(terminal: Terminal) -> None:
 def test_ctrl_c_stops_a_long_command_and_comes_back(cwd: Path) -> None:
     big = cwd / "big"
     generate_demo(big / "precision_data", ops=300, size=1 << 20)
-    with Terminal(big, lines=50) as terminal:
+    with Terminal(big, lines=50, env=INTERRUPTED) as terminal:
         terminal.ready()
         terminal.type("ac -c\r")
         terminal.wait(lambda: re.search(r" [1-9]\d?%", terminal.text) is not None, "progress")
@@ -112,7 +112,7 @@ def test_ctrl_c_in_the_first_moment_shows_no_traceback(cwd: Path, wait: float) -
     """Worker processes are only starting then."""
     for name in ("x", "y"):  # sparse, and large enough to take seconds
         np.lib.format.open_memmap(cwd / f"{name}.npy", "w+", np.float32, (500_000_000,)).flush()
-    with Terminal(cwd, lines=50) as terminal:
+    with Terminal(cwd, lines=50, env=INTERRUPTED) as terminal:
         terminal.run("set paging off")
         terminal.start("cp x.npy y.npy")
         time.sleep(wait)  # not measured: whenever it comes, the screen must stay clean
@@ -124,7 +124,7 @@ def test_ctrl_c_in_the_first_moment_shows_no_traceback(cwd: Path, wait: float) -
 
 
 def test_a_second_ctrl_c_in_a_hurry_does_not_leave(cwd: Path) -> None:
-    with Terminal(cwd, lines=50) as terminal:
+    with Terminal(cwd, lines=50, env=INTERRUPTED) as terminal:
         terminal.ready()
         np.lib.format.open_memmap(cwd / "x.npy", "w+", np.float32, (500_000_000,)).flush()
         terminal.start("pt x.npy -c")
