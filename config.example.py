@@ -18,6 +18,16 @@ TF_DUMP_STEP = "0"
 # Where the CANN Toolkit is installed. Its tools atc and msaccucmp.py are optional here.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 
+# Who compares, converts graphs and decodes: 'native' (this tool, needs nothing else), 'cann' (atc and msaccucmp of the
+# Toolkit), or 'auto' (native, and the Toolkit for what native cannot read). Option --engine of vc, ac and dc.
+ENGINE = "native"
+
+# The Python that runs the Toolkit's msaccucmp.py. '' is the one that runs this tool.
+PYTHON = ""
+
+# How many seconds a program of the Toolkit may take. 0 = no limit.
+TOOLKIT_SECONDS = 3600
+
 # The data folder: NPU dumps and graphs below npu/, benchmark tensors below tf/. Option --data.
 DATA = "precision_data"
 

@@ -52,8 +52,8 @@ make_venv() {
     echo "$stamp" >"$folder/stamp"
 }
 
-# tensorflow VARIABLE FOLDER PYTHON REQUIREMENT...: an environment with TensorFlow, its Python in VARIABLE.
-tensorflow() {
+# optional_venv VARIABLE FOLDER PYTHON REQUIREMENT...: an environment that not everyone can make, its Python in VARIABLE.
+optional_venv() {
     local variable=$1 folder=$2 python=$3
     shift 3
     [ -z "${!variable:-}" ] || return 0
@@ -68,5 +68,11 @@ tensorflow() {
 
 # tensorflow115 PYTHON37: the environment of the training side.
 tensorflow115() {
-    tensorflow PRECISION_TOOL_TF115 .venv-tf115 "$1" 'tensorflow==1.15.5' 'protobuf<3.21' pexpect
+    optional_venv PRECISION_TOOL_TF115 .venv-tf115 "$1" 'tensorflow==1.15.5' 'protobuf<3.21' pexpect
+}
+
+# msprobe: an environment with the vendor's msaccucmp, and only what that needs.
+msprobe() {
+    optional_venv PRECISION_TOOL_MSPROBE .venv-msprobe "$(find_analysis_python)" mindstudio-probe==26.2.0 --no-deps \
+        numpy pandas python-dateutil six tzdata psutil protobuf ml_dtypes
 }

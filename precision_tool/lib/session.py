@@ -48,7 +48,9 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.tfdbg import runs as tfdbg
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.toolkit.finder import Toolkit, find_toolkit
+from precision_tool.lib.toolkit.tools import Tools
+from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
@@ -64,7 +66,10 @@ _MATCHERS = 4
 #: Of many dump folders that cannot be compared, as many reasons are told.
 _SHOWN_REASONS = 3
 #: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
-_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX = _SET_APART = ("partial_", "single_op_", "part_")
+_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX = "partial_", "single_op_", "part_"
+#: The toolkit's result beside ours, of what ours could not read.
+TOOLKIT_PREFIX = "toolkit_"
+_SET_APART = (_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX, TOOLKIT_PREFIX)
 #: What is said of such a result when it is read.
 _PARTS = {
     _PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
@@ -89,13 +94,14 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.workspace = Workspace(settings.data, settings.work)
+        self.workspace = open_workspace(settings.data, settings.work)
         self._cache = CacheFiles(self.workspace.cache_dirs)
         self._store = GraphStore(self._cache)
         self._kept: dict[Hashable, tuple[Any, Stamps]] = {}
         self._matchers: dict[tuple[str, str], _Matcher] = {}
         self._cosines: tuple[Hashable, ResultCosines] = (None, ResultCosines(()))
         self._names: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {}
+        self._toolkit: Toolkit | None = None
         #: The graph that `use_graph` chose; None: not looked up yet.
         self._choice: Choice | None = None
         self._lock = threading.RLock()
@@ -111,6 +117,7 @@ class Session:
         self._cosines = (None, ResultCosines(()))
         self._names.clear()
         self._choice = None
+        self._toolkit = None
 
     def _keep(self, key: Hashable, read: Callable[[Stamps], T]) -> T:
         """What `read` gives, read again only when a folder or file that it noted has changed."""
@@ -278,6 +285,24 @@ class Session:
             catalog.check_choice(path, self.run_folders(), self._store)
         self._choice = Choice(path=None if path is None else os.path.abspath(path))
         graph_choice.write(self._choice, self.workspace)
+
+    # --- the vendor's toolkit ---
+
+    def toolkit(self) -> Toolkit:
+        """What was found of it; looked for once."""
+        if self._toolkit is None:
+            self._toolkit = find_toolkit(str(self.settings.cmd_root_path), memories=self.workspace.cache_dirs())
+        return self._toolkit
+
+    def tools(self) -> Tools:
+        """Its programs, ready to run; logs and what is kept of its work go to the folder of results."""
+        return Tools(
+            toolkit=self.toolkit(),
+            folder=str(self.workspace.output_dir("toolkit")),
+            cache=str(self.workspace.output_dir("op_graph")),
+            python=self.settings.python,
+            time_limit=self.settings.toolkit_seconds,
+        )
 
     # --- results ---
 
@@ -502,6 +527,49 @@ class Session:
         return [
             analyse(path, [row_of(row, result.choice) for row in result.rows], threshold, result)
             for path, result in zip(paths, results, strict=True)
+        ]
+
+    def compare_by_toolkit(
+        self,
+        npu: str | None,
+        golden: str | None,
+        graph: str | None,
+        threshold: float,
+        options: CompareOptions | None = None,
+        prefix: str = "",
+    ) -> list[Analysis]:
+        """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
+        from precision_tool.lib.checks.analysis import analyse
+        from precision_tool.lib.compare.folders import DEFAULT_OPTIONS
+        from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit
+
+        options = options or DEFAULT_OPTIONS
+        npu = npu or self.default_npu()
+        golden = golden or self.default_golden(npu)
+        tools = self.tools()
+        tools.toolkit.need("msaccucmp")
+        folder = self.workspace.new_compare_dir()
+        try:
+            results = compare_by_toolkit(
+                npu,
+                golden,
+                str(folder),
+                tools,
+                graph=graph,
+                graph_folders=(os.curdir,),
+                chosen=self.chosen_graph() if graph is None else None,
+                store=self._store,
+                options=options,
+                prefix=prefix or _prefix_of(options),
+            )
+        except BaseException:
+            self.workspace.remove_empty(folder)
+            raise
+        notes = dict.fromkeys(note for result in results for note in result.notes)
+        self.workspace.notes += [note for note in notes if note not in self.workspace.notes]
+        return [
+            analyse(result.path, [] if options.pairs_only else read_result(result.path), threshold)
+            for result in results
         ]
 
     def _write(

@@ -109,6 +109,18 @@ def _choice(*names: str) -> Callable[[object], str]:
     return check
 
 
+def _seconds(value: object) -> float:
+    """A check for a time limit."""
+    return _number(0, math.inf, "a number of seconds, 0 (no limit) or more")(value)
+
+
+def _program(value: object) -> str:
+    """A check for a program, or "" for the one in use."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+        raise ValueError("must be a program, or '' for the one that runs this tool")
+    return os.path.expanduser(str(value))
+
+
 def _number_from_text(text: str) -> object:
     for kind in (int, float):
         try:
@@ -148,6 +160,9 @@ class Settings:
     #: Documented: where the setting is not there, every step is dumped.
     tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
+    engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
+    python: str = field(default="", metadata={"check": _program})
+    toolkit_seconds: float = field(default=3600.0, metadata={"check": _seconds})
 
     def __post_init__(self) -> None:
         for each in fields(self):

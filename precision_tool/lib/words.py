@@ -73,7 +73,15 @@ WORDS = (
         min_python=_TRAINING,
         plain="training.command:TRAIN",
     ),
+    Word("Toolkit", "toolkit", "", "what was found of the vendor's toolkit, its versions, and what is missing"),
+    Word("Toolkit", "graph2json", "GRAPH [OUT]", "a graph, text or .om, as the JSON that atc makes of it"),
     Word("Data", "data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=_TRAINING),
+    Word(
+        "Data",
+        "infer",
+        "DIR|FILE.om [COMMAND ...]",
+        "the prompt, or COMMAND, on what msquickcmp wrote; what an .om holds",
+    ),
     Word("Data", "demo", "[DIR]", "generate demo data with one faulty op and find it"),
     Word("Data", "run", "CMD", "run a command of the operating system; at the prompt also !CMD"),
 )

@@ -210,6 +210,54 @@ class Workspace:
                 return folder
 
 
+class InferWorkspace(Workspace):
+    """The paths of a folder that msquickcmp wrote: dump_data/{npu,tf,onnx}, model/*.json and result_*.csv.
+
+    They are used where they lie; results go to its `temp/` as in a data folder.
+    """
+
+    def debug_dir(self, number: int = 0) -> Path:
+        """Folder of the one NPU run; others are where a data folder would have them."""
+        return self.root / "dump_data" / "npu" if number == 0 else super().debug_dir(number)
+
+    def debug_numbers(self) -> List[int]:
+        """There is one run."""
+        return [0]
+
+    def dump_dir(self, number: int = 0) -> Path:
+        """Dump files of the NPU run."""
+        return self.debug_dir(number)
+
+    def graph_dir(self, number: int = 0) -> Path:
+        """The model as the JSON of atc."""
+        return self.root / "model"
+
+    @property
+    def tf_dump_dir(self) -> Path:
+        """Benchmark tensors of whichever framework ran."""
+        folders = [self.root / "dump_data" / name for name in _BENCHMARKS]
+        return next((path for path in folders if os.path.isdir(str(path))), folders[0])
+
+    def compare_dirs(self) -> List[Path]:
+        """Our comparisons, then msquickcmp's own results."""
+        own = any(path.suffix == ".csv" and "result_" in path.name for path in _children(self.root))
+        return [*super().compare_dirs(), *([self.root] if own else [])]
+
+
+#: What msquickcmp calls the folder of the benchmark.
+_BENCHMARKS = ("tf", "onnx", "caffe")
+
+
+def is_infer_folder(folder: PathLike) -> bool:
+    """Whether msquickcmp wrote a folder."""
+    return os.path.isdir(os.path.join(str(folder), "dump_data", "npu"))
+
+
+def open_workspace(root: PathLike, work: Optional[PathLike] = None) -> Workspace:
+    """The workspace of a data folder, or of a folder that msquickcmp wrote."""
+    return InferWorkspace(root, work) if is_infer_folder(root) else Workspace(root, work)
+
+
 def make_writable(folder: Path) -> Path:
     """Make a folder that others, the device or TensorFlow, write to; returns its absolute path. Raises OutputError."""
     absolute = Path(os.path.abspath(str(folder)))

@@ -79,7 +79,7 @@ def test_a_group_is_chosen_whole_by_the_id_of_any_of_its_ops() -> None:
     file = graph(
         Op(name="data", type="Data", id=0),
         Op(name="fused", type="Conv2D", id=3, original_names=("a", "b")),
-        Op(name="rest", type="Relu", id=9, original_names=("b", "a")),
+        Op(name="rest", type="Relu", id=9, original_names=("a", "b")),
         Op(name="other", type="Add", id=11),
     )
     pairs = [pair(0, "data"), pair(1, "fused", "input:0"), pair(1, "fused"), pair(2, "other")]

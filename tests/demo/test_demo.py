@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from precision_tool.lib.demo import dump_writer, generate, network, numerics
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name, pack
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.demo.graph_writer import escape
 from precision_tool.lib.demo.network import Machine, Step, Streamed
 from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.formats.data_types import BY_CODE
+from precision_tool.lib.formats.proto_text import escape
 
 Array = npt.NDArray[Any]
 

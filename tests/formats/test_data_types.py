@@ -111,6 +111,11 @@ def twos_complement(code: int, bits: int) -> float:
     return float(code - (1 << bits) if code >> (bits - 1) else code)
 
 
+def mirrored(raw: bytes) -> bytes:
+    """Bytes with their bits in reverse: single bits begin with the highest one."""
+    return bytes(int(f"{byte:08b}"[::-1], 2) for byte in raw)
+
+
 #: Types below eight bits: name → (bits, value of a code).
 PACKED: dict[str, tuple[int, Callable[[int], float]]] = {
     "int4": (4, lambda code: twos_complement(code, 4)),
@@ -290,7 +295,7 @@ def test_packed_elements_start_in_the_lowest_bits(name: str, out_type: np.dtype,
     count = data.draw(st.integers(0, 50))
     size = (count * bits + 7) // 8
     raw = data.draw(st.binary(min_size=size, max_size=size))
-    number = int.from_bytes(raw, "little")
+    number = int.from_bytes(mirrored(raw) if bits == 1 else raw, "little")
     codes = [number >> (position * bits) & ((1 << bits) - 1) for position in range(count)]
     assert_same(decoded(name, raw, count, out_type, packed=True), [value_of(code) for code in codes])
 
@@ -306,7 +311,7 @@ def test_a_byte_for_each_element(name: str) -> None:
     ("name", "raw", "values"),
     [
         ("int4", b"\x21\x8f", [1, 2, -1, -8]),
-        ("uint1", b"\x05", [1, 0, 1, 0, 0, 0, 0, 0]),
+        ("uint1", b"\x05", [0, 0, 0, 0, 0, 1, 0, 1]),
         ("int2", b"\xe4", [0, 1, -2, -1]),
         ("uint2", b"\xe4", [0, 1, 2, 3]),
         ("float4_e2m1", b"\x72\xf1", [1.0, 6.0, 0.5, -6.0]),
@@ -406,6 +411,7 @@ def test_packed_types_in_any_size_of_buffer(tmp_path: Path, name: str, count: in
     expected = [value(code) for code in codes]
     stored = packed_bytes(codes[:64], bits) * (count // 64 + 1) if count > 64 else packed_bytes(codes, bits)
     stored = stored[: (count * bits + 7) // 8]
+    stored = mirrored(stored) if bits == 1 else stored
     for size in {len(stored), -(-len(stored) // 32) * 32, max(count, len(stored)), -(-count // 32) * 32 + 32}:
         if size >= len(stored):
             assert_same(read_stored(tmp_path, name, count, stored.ljust(size, b"\0")), expected)

@@ -403,7 +403,7 @@ READERS = pytest.mark.parametrize("read", [load_graph_file, skim_graph_file], id
         ('node {\n  name: "a"\n  op: "Const"\n}\n', ["no GE graph", "TensorFlow"]),
         ('name: "m"\nversion: 1\n', ["no GE graph", "name, version"]),
         ("Index,OpType\n1,Conv\n", ["line 1", "unexpected ','"]),
-        ("IMOD\0\0\1", [".om"]),
+        ("IMOD\0\0\1", ["offline model", "cut off"]),
         ("graph {\n\0\0\0", ["NUL", "byte 8"]),
         ('graph {\n  name: "a\0b"\n}\n', ["NUL", "byte 18"]),
         (to_text([("graph", nested("a", 200))]), ["deeper than 200"]),

@@ -436,6 +436,8 @@ def test_packed_elements_in_boxes(tmp_path: Path, name: str, per_byte: int) -> N
     codes = [byte >> (i * bits) & ((1 << bits) - 1) for byte in raw for i in range(per_byte)]
     if name == "int4":
         codes = [code - 16 if code > 7 else code for code in codes]
+    if name == "uint1":  # single bits begin with the highest one
+        codes = [byte >> (7 - i) & 1 for byte in raw for i in range(8)]
     path = tmp_path / "tensor"
     path.write_bytes(raw)
     tensor = Tensor(path=str(path), offset=0, nbytes=24, dtype=name, shape=(2, 12 * per_byte))

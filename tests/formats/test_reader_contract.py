@@ -684,8 +684,8 @@ def test_small_types_packed_padded_or_a_byte_each(tmp_path: Path, code: int, nby
     one = {28: 1, 29: None, 37: None, 39: 0.5}[code]
     found = read_values(tensor)
     assert found.size == 5
-    if code == 29:  # 0x11: the bits 1, 0, 0, 0, 1
-        assert found.tolist() == [1, 0, 0, 0, 1]
+    if code == 29:  # 0x11: the bits 0, 0, 0, 1, 0
+        assert found.tolist() == [0, 0, 0, 1, 0]
     elif code == 37:  # 0x11 0x11 0x11 0x11: the six-bit codes 0x11, 0x04, 0x11, 0x04, 0x11
         assert found.tolist() == [2.5, 0.25, 2.5, 0.25, 2.5]
     else:

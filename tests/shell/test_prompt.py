@@ -270,7 +270,7 @@ def test_ctrl_c_while_a_line_is_written(
 
 def test_help_lists_every_command_that_is_shown(open_prompt: Open) -> None:
     prompt = open_prompt()
-    listed = re.findall(r"^  ([a-z_]+)  ", output(prompt, "help"), re.MULTILINE)
+    listed = re.findall(r"^  ([a-z_0-9]+)  ", output(prompt, "help"), re.MULTILINE)
     assert set(listed) | {"quit"} == set(prompt.get_visible_commands())
     assert [name for name in listed if name in {word.name for word in WORDS}] == [word.name for word in WORDS]
 
@@ -296,7 +296,7 @@ def test_the_help_is_the_parsers_of_the_command_line(open_prompt: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [word.name for word in WORDS if not word.plain and word.name not in ("data", "demo", "run")]
+    "word", [word.name for word in WORDS if not word.plain and word.name not in ("data", "demo", "infer", "run")]
 )
 def test_the_example_of_every_command_runs(tmp_path: Path, demo: Path, word: str) -> None:
     """On the demo, as a newcomer would try it."""

@@ -141,8 +141,9 @@ def _targets(
         yield str(origin_layout), declared, ""
     if layouts.is_named(origin_layout) and len(golden_shape) == len(str(origin_layout)):
         yield str(origin_layout), golden_shape, ""
+    declares = f"declares {origin_layout}" if layouts.is_named(origin_layout) else "gives no origin layout"
     for layout in candidates:
-        note = f"read as {layout}: the graph gives no origin layout"
+        note = "" if layout == origin_layout else f"read as {layout}: the graph {declares}"
         if len(layout) == len(golden_shape):
             yield layout, golden_shape, note
         elif len(golden_shape) < len(layout):

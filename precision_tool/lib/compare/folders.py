@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
+from precision_tool.lib.compare.compat import vendor_rows
 from precision_tool.lib.compare.custom import CustomMetrics
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
 from precision_tool.lib.compare.elements import Detail, compare_elements
@@ -41,6 +42,8 @@ class CompareOptions:
     custom: CustomMetrics | None = None
     worst: int = 0
     pairs_only: bool = False
+    #: The rows and columns that the vendor's tool would write, and no others.
+    compat: bool = False
 
     @property
     def measures(self) -> Measures:
@@ -61,6 +64,7 @@ class CompareOptions:
             overflow=self.overflow,
             metrics=self.metrics,
             custom=self.custom.names if self.custom is not None else (),
+            compat=self.compat,
         )
 
 
@@ -299,6 +303,11 @@ def compare_folders(
             results.append(replace(result, rows=stop.rows))
             raise ComparisonStoppedError(stop.message, stop.hint, results, stop.exit_code) from stop
         result = replace(result, rows=rows, notes=(*result.notes, *_custom_notes(rows)))
+        if options.compat:
+            rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
+            left_out = len(result.rows) - len(rows)
+            notes = (f"--compat left out {counted(left_out, 'row')} that msaccucmp would not have",)
+            result = replace(result, rows=rows, notes=(*result.notes, *(notes if left_out else ())))
         try:
             results.append(replace(result, details=_details(rows, options.worst, workers)))
         except (KeyboardInterrupt, WorkStoppedError) as stop:

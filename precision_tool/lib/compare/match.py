@@ -1,8 +1,8 @@
 """Which benchmark tensor each NPU tensor must equal: the fusion rules of formats.md §5, or plain op names.
 
-Ops that were made from the same set of original ops form a group and share an index. An output must equal the
-original tensor the graph names for it; an input must equal what its producer had to put out, found by walking
-back through the `Cast` and `TransData` ops that the compiler put in and through subgraph borders.
+Ops that were made from the same original ops, named in the same order, form a group and share an index. An output
+must equal the original tensor the graph names for it; an input must equal what its producer had to put out, found by
+walking back through the `Cast` and `TransData` ops that the compiler put in and through subgraph borders.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NoOrigin:
 
 @dataclass(slots=True)
 class Group:
-    """Ops made from one set of original ops, in graph order."""
+    """Ops made from the same original ops, in graph order."""
 
     ops: list[Op]
     original_names: tuple[str, ...]
@@ -242,7 +242,7 @@ def groups_of(file: GraphFile) -> list[Group]:
     groups: dict[object, Group] = {}
     for op in in_order(file):
         names = originals(op)
-        key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else frozenset(names)
+        key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else names
         if not names and not op.l1_fusion_group:
             key = ("inserted", id(op))
         group = groups.get(key)
@@ -343,7 +343,7 @@ def _match_group(
 ) -> Iterator[Pair]:
     """The rows of a group, or with `only` those of that op of it."""
     dumped = [op for op in group.ops if finder.has(op)]
-    npu_names = ",".join(op.name for op in (dumped or group.ops))
+    npu_names = ",".join(op.name for op in group.ops)
     if not dumped:
         reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
         yield _without(_base(index, group.ops[0], npu_names, group), Status.NO_NPU_DUMP, reason)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from math import isnan
 
+from precision_tool.lib.compare.compat import type_name as vendor_type_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.files import atomic_text, user_error
@@ -75,6 +76,8 @@ class ColumnChoice:
     overflow: bool = False
     metrics: tuple[str, ...] = METRIC_COLUMNS
     custom: tuple[str, ...] = ()
+    #: The vendor's columns and nothing else.
+    compat: bool = False
 
     @property
     def has_cosine(self) -> bool:
@@ -104,13 +107,13 @@ def parse_metrics(text: str) -> tuple[str, ...]:
 def columns(*, npu_address: bool, golden_address: bool, choice: ColumnChoice | None = None) -> list[str]:
     """The header line; an Address column follows a DataType only for a side that is an NPU dump."""
     choice = choice or ColumnChoice()
+    own = [] if choice.compat else [*EXTRA_COLUMNS, *([] if choice.has_cosine else [_OWN_COSINE])]
     return [
         "Index", *(["OpSequence"] if choice.sequence else []),
         "OpType", "NPUDump", "DataType", *(["Address"] if npu_address else []),
         "GroundTruth", "DataType", *(["Address"] if golden_address else []),
         "TensorIndex", "Shape", *(["OverFlow"] if choice.overflow else []),
-        *choice.metrics, *choice.custom, "CompareFailReason", *EXTRA_COLUMNS,
-        *([] if choice.has_cosine else [_OWN_COSINE]),
+        *choice.metrics, *choice.custom, "CompareFailReason", *own,
     ]  # fmt: skip
 
 
@@ -142,6 +145,10 @@ def _type_cell(tensor: AnyTensor | None) -> str:
         return NO_RESULT
     known = data_types.BY_NAME.get(tensor.dtype)
     return known.numpy_name or tensor.dtype if known is not None and known.decode == "numpy" else tensor.dtype
+
+
+def _vendor_type_cell(tensor: AnyTensor | None) -> str:
+    return NO_RESULT if tensor is None else vendor_type_name(tensor)
 
 
 def _list(values: Iterable[int]) -> str:
@@ -208,15 +215,16 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         return str(tensor.address) if isinstance(tensor, Tensor) else NO_RESULT
 
     compared = metrics is not None
-    return [
+    type_cell = _vendor_type_cell if choice.compat else _type_cell
+    line = [
         str(pair.index),
         *([NO_RESULT if pair.sequence is None else str(pair.sequence)] if choice.sequence else []),
         _text(pair.op_type) or NO_RESULT,
         _text(_short(pair.npu_names)),
-        _type_cell(pair.npu if compared else None),
+        type_cell(pair.npu if compared else None),
         *([address(pair.npu)] if npu_address else []),
         _text(_short(pair.golden_names)),
-        _type_cell(pair.golden if compared else None),
+        type_cell(pair.golden if compared else None),
         *([address(pair.golden)] if golden_address else []),
         _text(pair.tensor_index) or NO_RESULT,
         NO_RESULT if pair.shape is None else _list(pair.shape),
@@ -224,6 +232,11 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         *(metric_cells[name] for name in choice.metrics),
         *_custom_cells(row, len(choice.custom)),
         _text(row.note),
+    ]
+    if choice.compat:
+        return line
+    return [
+        *line,
         str(pair.status),
         _text(",".join(pair.pass_names)),
         _text(_short(",".join(pair.original_names))),

@@ -6,6 +6,11 @@ TF_DUMP_STEP = "0"
 # The tools atc and msaccucmp.py are looked for below the Toolkit installation path.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 
+# Who compares and decodes: 'native', 'cann' or 'auto'; the Python that runs msaccucmp ('' = ours); its time limit.
+ENGINE = "native"
+PYTHON = ""
+TOOLKIT_SECONDS = 3600
+
 # The data folder, and the folder results are written to ('' = temp/ in the data folder).
 DATA = "precision_data"
 WORK = ""

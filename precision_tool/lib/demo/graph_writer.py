@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from precision_tool.lib.formats.data_types import BY_GE_NAME, BY_NAME, LAYOUT_CODES
+from precision_tool.lib.formats.proto_text import escape
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 
 GE_LOCAL = "DNN_VM_GE_LOCAL_OP_STORE"
 AI_CORE = "AIcoreEngine"
 
-_ESCAPES = [f"\\{code:03o}" if code < 32 or code > 126 else chr(code) for code in range(256)]
-_ESCAPES[9], _ESCAPES[10], _ESCAPES[13] = "\\t", "\\n", "\\r"
-_ESCAPES[34], _ESCAPES[39], _ESCAPES[92] = '\\"', "\\'", "\\\\"
 _LIST_KINDS = {
     bool: ("b", "VT_LIST_BOOL"),
     int: ("i", "VT_LIST_INT"),
@@ -33,11 +31,6 @@ _LIST_KINDS = {
 def graph_file_name(number: int, graph_id: int, stage: str = "Build") -> str:
     """File name of a text graph: the dump's running number, the graph's id, the compiler stage."""
     return f"ge_proto_{number:08d}_graph_{graph_id}_{stage}.txt"
-
-
-def escape(value: bytes) -> str:
-    """C escapes as protobuf's text format writes them."""
-    return "".join([_ESCAPES[code] for code in value])
 
 
 def _quoted(value: str | bytes) -> str:

@@ -61,7 +61,10 @@ def find_graph_files(
             listed.append((folder, sorted(os.listdir(folder))))
     found = list(
         dict.fromkeys(
-            os.path.join(folder, name) for folder, file_names in listed for name in file_names if wanted(name)
+            os.path.join(folder, name)
+            for folder, file_names in listed
+            for name in file_names
+            if wanted(name) or names.is_infer_graph(folder, name)
         )
     )
     if stamps is not None:
@@ -71,12 +74,18 @@ def find_graph_files(
 
 
 def graph_folders(dump_path: str) -> list[str]:
-    """Where the graphs of a dump folder lie: a `graph` folder beside it or beside a folder above it."""
+    """Where the graphs of a dump folder lie: a `graph` folder beside it or beside a folder above it.
+
+    Those of msquickcmp lie in `model`, beside its `dump_data`.
+    """
     folder = os.path.abspath(dump_path)
     for _ in range(8):
-        candidate = os.path.join(folder, "graph")
-        if os.path.isdir(candidate):
-            return [candidate]
+        candidates = [os.path.join(folder, "graph")]
+        if os.path.isdir(os.path.join(folder, names.INFER_DUMPS)):
+            candidates.append(os.path.join(folder, names.INFER_MODEL))
+        for candidate in candidates:
+            if os.path.isdir(candidate):
+                return [candidate]
         parent = os.path.dirname(folder)
         if parent == folder:
             break

@@ -123,6 +123,19 @@ def numbered_output(name: str) -> tuple[str, int] | None:
     return (stem, int(digits)) if stem and digits.isascii() and digits.isdigit() and len(digits) < 7 else None
 
 
+#: What msquickcmp calls the folders of the dumps and of the model, which lie side by side.
+INFER_DUMPS, INFER_MODEL = "dump_data", "model"
+
+
+def is_infer_graph(folder: str, name: str) -> bool:
+    """True for the model's JSON in a folder that msquickcmp wrote."""
+    return (
+        name.endswith(".json")
+        and os.path.basename(folder) == INFER_MODEL
+        and os.path.isdir(os.path.join(os.path.dirname(folder), INFER_DUMPS))
+    )
+
+
 def is_build_graph(name: str) -> bool:
     """True for names of graphs as they ran on the device (`ge_proto_…_Build.txt`)."""
     match = _GRAPH_FILE.fullmatch(name)

@@ -88,13 +88,16 @@ def _table_decoder(numpy_name: str) -> Decode:
 
 
 def _packed_decoder(data_type: DataType) -> Decode:
-    """Several elements a byte, the first in the lowest bits; six-bit types run across byte borders."""
+    """Several elements a byte, the first in the lowest bits; six-bit types run across byte borders.
+
+    Single bits begin with the highest one, as the vendor's tool reads them.
+    """
     table = data_types.value_table(data_type.numpy_name)
     bits = data_type.bits
 
     def decode(raw: Bytes, out: Numbers) -> None:
         if 8 % bits == 0:
-            shifts = np.arange(0, 8, bits, dtype=np.uint8)
+            shifts = np.arange(0, 8, bits, dtype=np.uint8)[:: -1 if bits == 1 else 1]
             codes = (raw[:, None] >> shifts).reshape(-1)
         else:
             stream = np.unpackbits(raw, bitorder="little")

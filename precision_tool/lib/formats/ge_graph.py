@@ -18,6 +18,7 @@ from precision_tool.lib.formats import proto_text
 from precision_tool.lib.formats.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_json
+from precision_tool.lib.formats.om_file import MAGIC, WireScalars, model_bytes, parse_om
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
@@ -34,7 +35,7 @@ Node: TypeAlias = dict[str, list[Any]]
 _WANTED = "give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it"
 
 
-class _Scalars(Protocol):
+class Scalars(Protocol):
     """How the scalars of a tree are written; each method raises `FormatError` for what it cannot read."""
 
     def text(self, value: Any) -> str: ...
@@ -105,7 +106,7 @@ def load_graph_file(path: str | os.PathLike[str]) -> GraphFile:
 
 def load_graph_bytes(data: bytes, path: str) -> GraphFile:
     """Like `load_graph_file`, for the contents of the file; `path` names it."""
-    root, notes, scalars = _tree(data, path)
+    root, notes, scalars = graph_tree(data, path)
     with proto_text.paused_gc():
         graphs = tuple(GraphBuilder(scalars, path).graph(node) for node in graph_nodes(root, path))
     return GraphFile(path=path, graphs=graphs, notes=notes)
@@ -186,28 +187,40 @@ def _text_token(token: bytes) -> str:
 
 
 def read_graph_bytes(path: str) -> bytes:
-    """The contents of a graph file, which is neither empty nor too large."""
+    """The contents of a graph file, which is neither empty nor too large; of an offline model without the weights."""
     with LocalFile(path) as file:
-        if file.size > MAX_FILE_SIZE:
+        size = file.size
+        if size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC:
+            size = model_bytes(file)
+        if size > MAX_FILE_SIZE:
             raise FormatError(
-                f"{path}: {file.size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
+                f"{path}: {size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
                 "dump the graph without weights (DUMP_GE_GRAPH=2)",
             )
-        data = file.read_at(0, file.size)
+        data = file.read_at(0, size)
     if not data or data.isspace():
         raise FormatError(f"{path}: the file is empty", "dump or copy the graph again")
     return data
 
 
-def _tree(data: bytes, path: str) -> tuple[Node, tuple[str, ...], _Scalars]:
-    """Parse by what the content looks like: no text format starts with a brace, all JSON objects do."""
-    if data.startswith(b"IMOD"):
-        raise FormatError(f"{path}: an offline model (.om), not a graph file", _WANTED)
-    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+def graph_tree(data: bytes, path: str) -> tuple[Node, tuple[str, ...], Scalars]:
+    """The tree of a graph file's contents, notes about it, and how its scalars are read.
+
+    Parsed by what the content looks like: no text format starts with a brace, all JSON objects do.
+    """
+    if data.startswith(MAGIC):
+        root, notes = parse_om(data, path)
+        return root, notes, WireScalars()
+    if is_json(data):
         root, notes = parse_graph_json(data, path)
         return root, notes, JsonScalars()
     parsed = proto_text.parse_proto_text(data, path)
     return parsed.root, parsed.notes, TextScalars()
+
+
+def is_json(data: bytes) -> bool:
+    """Whether the contents of a file begin as JSON does."""
+    return data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 def graph_nodes(root: Node, path: str) -> list[Node]:
@@ -239,7 +252,7 @@ def _messages(node: Node, field: str) -> Iterator[Node]:
     return map(_block, node.get(field, ()))
 
 
-def attr_nodes(node: Node, scalars: _Scalars) -> dict[str, Node]:
+def attr_nodes(node: Node, scalars: Scalars) -> dict[str, Node]:
     """The AttrDefs of a message's attribute map, by key; of two with one key the last, as protobuf has it."""
     nodes: dict[str, Node] = {}
     for entry in _messages(node, "attr"):
@@ -259,7 +272,7 @@ class Attrs(Mapping[str, Any]):
 
     __slots__ = ("_nodes", "_scalars")
 
-    def __init__(self, nodes: dict[str, Node], scalars: _Scalars) -> None:
+    def __init__(self, nodes: dict[str, Node], scalars: Scalars) -> None:
         self._nodes = nodes
         self._scalars = scalars
 
@@ -283,7 +296,7 @@ class Attrs(Mapping[str, Any]):
 
 
 #: How the scalar kinds of AttrDef are decoded; in a list they are written a little differently in JSON.
-_KINDS: dict[str, Callable[[_Scalars, Any], Any]] = {
+_KINDS: dict[str, Callable[[Scalars, Any], Any]] = {
     "s": lambda scalars, value: scalars.bytes_text(value),
     "i": lambda scalars, value: scalars.integer(value),
     "f": lambda scalars, value: scalars.number(value),
@@ -309,7 +322,7 @@ _REPEATED = frozenset(
 )
 
 
-def _attr_value(node: Node, scalars: _Scalars) -> Any:
+def _attr_value(node: Node, scalars: Scalars) -> Any:
     for kind, values in node.items():
         if kind in _KINDS:
             return _KINDS[kind](scalars, values[-1])
@@ -324,7 +337,7 @@ def _attr_value(node: Node, scalars: _Scalars) -> Any:
     return None
 
 
-def _list_value(node: Node, scalars: _Scalars) -> list[Any]:
+def _list_value(node: Node, scalars: Scalars) -> list[Any]:
     for kind, values in node.items():
         if kind in _LIST_KINDS:
             return [_LIST_KINDS[kind](scalars, value) for value in values]
@@ -334,7 +347,7 @@ def _list_value(node: Node, scalars: _Scalars) -> list[Any]:
     return []
 
 
-def _plain(value: Any, scalars: _Scalars) -> Any:
+def _plain(value: Any, scalars: Scalars) -> Any:
     """Any message as a dict, with attribute maps resolved."""
     if not isinstance(value, dict):
         return scalars.guess(value)
@@ -355,7 +368,7 @@ def _plain(value: Any, scalars: _Scalars) -> Any:
 # ---- attributes the model knows, straight from their nodes; None is an attribute that is absent
 
 
-def _texts(node: Node | None, scalars: _Scalars) -> tuple[str, ...]:
+def _texts(node: Node | None, scalars: Scalars) -> tuple[str, ...]:
     """The texts of an attribute that is s, list.s or (as a number) i."""
     if not node:
         return ()
@@ -366,29 +379,29 @@ def _texts(node: Node | None, scalars: _Scalars) -> tuple[str, ...]:
     return (str(scalars.integer(node["i"][-1])),) if "i" in node else ()
 
 
-def _first_text(node: Node | None, scalars: _Scalars) -> str | None:
+def _first_text(node: Node | None, scalars: Scalars) -> str | None:
     texts = _texts(node, scalars)
     return texts[0] if texts else None
 
 
-def _whole(node: Node | None, scalars: _Scalars) -> int | None:
+def _whole(node: Node | None, scalars: Scalars) -> int | None:
     return scalars.integer(node["i"][-1]) if node and "i" in node else None
 
 
-def _position(node: Node | None, scalars: _Scalars) -> int | None:
+def _position(node: Node | None, scalars: Scalars) -> int | None:
     """A whole number that counts from 0; a negative one points nowhere."""
     value = _whole(node, scalars)
     return None if value is None or value < 0 else value
 
 
-def _whole_numbers(node: Node | None, scalars: _Scalars) -> tuple[int, ...] | None:
+def _whole_numbers(node: Node | None, scalars: Scalars) -> tuple[int, ...] | None:
     if node is None:
         return None
     values = _block(node["list"][-1]).get("i", ()) if "list" in node else node.get("i", ())
     return tuple([scalars.integer(value) for value in values])
 
 
-def _truth(node: Node | None, scalars: _Scalars) -> bool:
+def _truth(node: Node | None, scalars: Scalars) -> bool:
     """A flag, which is b by its kind but may be a number or a word."""
     value = _attr_value(node, scalars) if node else False
     return value.lower() in ("true", "1") if isinstance(value, str) else bool(value)
@@ -397,7 +410,7 @@ def _truth(node: Node | None, scalars: _Scalars) -> bool:
 class GraphBuilder:
     """Makes the model from a tree; `path` is for errors."""
 
-    def __init__(self, scalars: _Scalars, path: str) -> None:
+    def __init__(self, scalars: Scalars, path: str) -> None:
         self._scalars = scalars
         self._path = path
 
@@ -511,7 +524,7 @@ _Found: TypeAlias = tuple[list[str], set[str], int]
 
 def _skim_tree(data: bytes, path: str) -> _Found:
     """Skim by a full parse, for JSON and for text in any style."""
-    root, _, scalars = _tree(data, path)
+    root, _, scalars = graph_tree(data, path)
     builder = GraphBuilder(scalars, path)
     names: list[str] = []
     types: set[str] = set()

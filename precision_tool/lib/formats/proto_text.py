@@ -293,6 +293,16 @@ def bytes_of(token: Value) -> bytes:
     return b"".join(unescape(part[1:-1]) for part in _pieces(_NEXT_STRING_RE, token))
 
 
+_ESCAPES = [f"\\{code:03o}" if code < 32 or code > 126 else chr(code) for code in range(256)]
+_ESCAPES[9], _ESCAPES[10], _ESCAPES[13] = "\\t", "\\n", "\\r"
+_ESCAPES[34], _ESCAPES[39], _ESCAPES[92] = '\\"', "\\'", "\\\\"
+
+
+def escape(value: bytes) -> str:
+    """C escapes as protobuf's text format writes them."""
+    return "".join([_ESCAPES[code] for code in value])
+
+
 def unescape(escaped: str) -> bytes:
     """Bytes of a text with C escapes, one character per byte; an unknown escape stays as it is written."""
     if "\\" in escaped:

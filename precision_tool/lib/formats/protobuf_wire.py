@@ -34,12 +34,12 @@ class WireReader:
     It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte.
     """
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: ByteSource, max_fields: int = _MAX_FIELDS) -> None:
         self._source = source
         self.path = source.path
         self._window = b""
         self._window_start = 0
-        self._fields_left = _MAX_FIELDS
+        self._max_fields = self._fields_left = max_fields
 
     def _byte(self, position: int) -> int:
         index = position - self._window_start
@@ -85,7 +85,7 @@ class WireReader:
             tag_at = position
             self._fields_left -= 1
             if self._fields_left < 0:
-                raise self._error(tag_at, f"more than {_MAX_FIELDS} fields")
+                raise self._error(tag_at, f"more than {self._max_fields} fields")
             tag, position = self.varint(position, end)
             number, kind = tag >> 3, tag & 7
             if number == 0:

@@ -16,7 +16,7 @@ from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, 
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.discover.catalog import RunGraph
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Grade
 from precision_tool.lib.report import compare as report
 from precision_tool.lib.report.checks import check_panel
@@ -35,6 +35,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 _TOP, _MOST_TOP = 20, 10000
@@ -59,7 +60,7 @@ def _add_common(parser: Parser, session: Session) -> None:
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
 
 
-def _add_sides(parser: Parser) -> None:
+def _add_sides(parser: Parser, session: Session) -> None:
     left = parser.add_argument(
         "-lt", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
     )
@@ -79,6 +80,7 @@ def _add_sides(parser: Parser) -> None:
         default=None,
         help="processes that share the work (default: one a core)",
     )
+    add_engine(parser, session)
 
 
 def _add_measures(parser: Parser) -> None:
@@ -160,6 +162,11 @@ def _add_choice(parser: Parser) -> None:
         action="store_true",
         help="compare nothing: write which tensors of the two sides belong together as mapping_*.csv",
     )
+    parser.add_argument(
+        "--compat",
+        action="store_true",
+        help="write the rows and columns that msaccucmp would write, in its order, and no others",
+    )
 
 
 def _vc_parser(session: Session) -> Parser:
@@ -169,7 +176,7 @@ def _vc_parser(session: Session) -> Parser:
         "npu/debug_0 with tf/dump, or with npu/debug_1.",
         epilog="example: vc -op conv1/Conv2D --top 50",
     )
-    _add_sides(parser)
+    _add_sides(parser, session)
     _add_choice(parser)
     _add_measures(parser)
     _add_common(parser, session)
@@ -199,7 +206,7 @@ def _ac_parser(session: Session) -> Parser:
     parser.add_argument(
         "-c", dest="compare", action="store_true", help="compare first; implied by the options of the comparison"
     )
-    _add_sides(parser)
+    _add_sides(parser, session)
     _add_measures(parser)
     _add_common(parser, session)
     return parser
@@ -209,8 +216,20 @@ def _compare(
     session: Session, args: argparse.Namespace, output: Output, options: CompareOptions = DEFAULT_OPTIONS
 ) -> list[Analysis]:
     workers = session.settings.workers if args.workers is None else args.workers
-    with ProgressReport(output.err, "comparing") as progress:
-        return session.compare(args.left, args.right, args.graph, args.threshold, workers, progress, options)
+    engine = engine_of(session, args)
+    if engine == "cann":
+        return session.compare_by_toolkit(args.left, args.right, args.graph, args.threshold, options)
+    try:
+        with ProgressReport(output.err, "comparing") as progress:
+            analyses = session.compare(args.left, args.right, args.graph, args.threshold, workers, progress, options)
+    except FormatError as error:
+        if engine != "auto" or session.toolkit().msaccucmp is None:
+            raise
+        session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
+        return session.compare_by_toolkit(args.left, args.right, args.graph, args.threshold, options)
+    if engine == "auto":
+        ask_toolkit(session, args, analyses, options)
+    return analyses
 
 
 def _measure_options(args: argparse.Namespace) -> CompareOptions:
@@ -246,6 +265,7 @@ def _options(args: argparse.Namespace) -> CompareOptions:
         limit=args.max,
         worst=(args.top or _TOP) if args.op is not None else 0,
         pairs_only=args.map,
+        compat=args.compat,
     )
 
 
@@ -367,8 +387,9 @@ def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, 
         output.out.file.write(report.to_json(unjudged) + "\n")
         return DONE
     for analysis in analyses:
-        _show_source(analysis, output, is_one_of_many=len(analyses) > 1)
-        output.out.print(report.mapping_lines(analysis), crop=False)
+        if analysis.leaf is not None:  # the toolkit's is a file and no more
+            _show_source(analysis, output, is_one_of_many=len(analyses) > 1)
+            output.out.print(report.mapping_lines(analysis), crop=False)
         if analysis.path:
             _print_path(output, "mapping file", analysis.path)
     return DONE

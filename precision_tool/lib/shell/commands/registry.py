@@ -19,6 +19,9 @@ _COMMANDS = {
     "pt": ("tensors", "PT"),
     "cp": ("tensors", "CP"),
     "dc": ("tensors", "DC"),
+    "toolkit": ("toolkit", "TOOLKIT"),
+    "graph2json": ("toolkit", "GRAPH2JSON"),
+    "infer": ("infer", "INFER"),
     "demo": ("demo", "DEMO"),
     "run": ("run", "RUN"),
 }

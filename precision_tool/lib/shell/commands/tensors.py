@@ -56,6 +56,13 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.toolkit import (
+    add_engine,
+    decode_by_toolkit,
+    decode_the_rest,
+    engine_of,
+    show_decoded,
+)
 from precision_tool.lib.tfdbg import runs as tfdbg
 from precision_tool.lib.workspace import lies_in, path_below
 
@@ -452,6 +459,7 @@ def _dc_parser(session: Session) -> Parser:
         "--workers", metavar="N", type=count(0), default=session.settings.workers,
         help="processes that share the work (default: one a core)",
     )  # fmt: skip
+    add_engine(parser, session)
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     return parser
 
@@ -469,6 +477,12 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.folder is not None:
         _check_output(session, args.folder, name, sources)
     session.workspace.notes += notes
+    engine = engine_of(session, args)
+    if engine == "cann":
+        decoded = decode_by_toolkit(session, sources, args.layout)
+        tell_notes(session, output)
+        show_decoded(decoded, output, args.json)
+        return DONE
     folder = os.path.commonpath([source.folder for source in sources])
     stopped: ConvertStoppedError | None = None
     try:
@@ -480,6 +494,8 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
     failed_list = os.path.join(folder, FAILED_LIST)
     if failed:
         _write_failed(failed_list, failed)
+    if failed and engine == "auto" and stopped is None:
+        decode_the_rest(session, sources, failed, args.layout)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.decoded_json(rows, folder) + "\n")

@@ -1,0 +1,167 @@
+"""The vendor's msaccucmp as the engine of a comparison: the same folders and options, its result files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from precision_tool import __version__
+from precision_tool.lib.compare.dumps import GoldenFiles
+from precision_tool.lib.compare.folders import CompareOptions, Inputs, find_inputs, golden_leaf
+from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
+from precision_tool.lib.compare.selection import OpIds, OpNames, OpRange
+from precision_tool.lib.discover.graphs import find_graph
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.formats.files import atomic_text
+from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
+from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.formats.graph_cache import GraphStore
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.toolkit.tools import Tools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolkitResult:
+    """What msaccucmp wrote for one leaf: `path` is its table, `others` what it wrote beside it."""
+
+    leaf: DumpLeaf
+    path: str
+    others: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def compare_by_toolkit(
+    npu: str,
+    golden: str,
+    folder: str,
+    tools: Tools,
+    *,
+    graph: str | None = None,
+    graph_folders: Sequence[str] = (),
+    chosen: str | None = None,
+    store: GraphStore | None = None,
+    options: CompareOptions,
+    prefix: str = "",
+) -> list[ToolkitResult]:
+    """Runs msaccucmp on every leaf below `npu`, and names its files as ours would be named, in `folder`.
+
+    A leaf that cannot be compared is left out with a note in the others; the error of the last is raised if all are.
+    """
+    flags = msaccucmp_options(options)
+    inputs = find_inputs(npu, golden)
+    leaves = inputs.run.leaves
+    results: list[ToolkitResult] = []
+    failed: list[PrecisionToolError] = []
+    for position, leaf in enumerate(leaves):
+        parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
+        stem = f"{parts or 'dump'}_" if len(leaves) > 1 else ""
+        try:
+            side, other = _golden_folder(inputs, leaf, position)
+            json_path: str | None = None
+            unfused: str | None = None
+            notes: tuple[str, ...] = ()
+            # Two NPU runs are matched by op name unless a graph is asked for.
+            if other is None or graph is not None:
+                json_path, notes = graph_json(leaf, graph, graph_folders, tools, store, chosen)
+            if other is not None and graph is not None:
+                unfused, _ = graph_json(other, None, graph_folders, tools, store)
+            made = tools.compare(leaf.path, side, folder, graph=json_path, unfused=unfused, options=flags)
+        except PrecisionToolError as error:
+            failed.append(error)
+            continue
+        named = [_rename(path, folder, f"{prefix}{stem}") for path in made.paths]
+        table = next(path for path in named if path.endswith(".csv"))
+        others = tuple(path for path in named if path != table)
+        results.append(ToolkitResult(leaf=leaf, path=table, others=others, notes=(*notes, *made.notes)))
+    if not results:
+        raise failed[-1]
+    lost = tuple(f"not compared by the toolkit: {error.message}" for error in failed)
+    results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes, *lost))
+    return results
+
+
+def _rename(path: str, folder: str, prefix: str) -> str:
+    """`result_{its time}.csv` with the time of the folder, as ours are named; other files keep their names."""
+    name = os.path.basename(path)
+    for kind in ("result", "mapping"):
+        if name.startswith(f"{kind}_"):
+            name = f"{prefix}{kind}_{os.path.basename(folder)}{os.path.splitext(name)[1]}"
+    new = os.path.join(folder, name)
+    os.replace(path, new)
+    return new
+
+
+def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, DumpLeaf | None]:
+    """The benchmark's folder as msaccucmp takes it, and the leaf of the other run that it is, if it is one."""
+    if isinstance(inputs.golden, Run):
+        other = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
+        return other.path, other
+    assert isinstance(inputs.golden, GoldenFiles)
+    if not all(file.path.endswith(".npy") for file in inputs.golden.files):
+        raise DataNotFoundError(
+            f"{inputs.golden.root}: tensor files of tfdbg, which msaccucmp does not read",
+            "`tf_dump` turns them into .npy; or use --engine native",
+        )
+    folders = {os.path.dirname(file.path) for file in inputs.golden.files}
+    if len(folders) > 1:
+        raise DataNotFoundError(
+            f"{inputs.golden.root}: benchmark tensors lie in {len(folders)} folders, msaccucmp takes one",
+            "name one of them with -rt, or use --engine native",
+        )
+    return folders.pop(), None
+
+
+def graph_json(
+    leaf: DumpLeaf,
+    graph: str | None,
+    graph_folders: Sequence[str],
+    tools: Tools,
+    store: GraphStore | None = None,
+    chosen: str | None = None,
+) -> tuple[str, tuple[str, ...]]:
+    """The graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
+    path = graph
+    if graph is None or os.path.isdir(graph):
+        path = find_graph(leaf, graph, graph_folders, store=store, chosen=chosen).file.path
+    assert path is not None
+    if not os.path.exists(path):
+        raise DataNotFoundError(f"{path}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+    if tools.toolkit.atc is not None:
+        with open(path, "rb") as file:
+            if not is_json(file.read(64)):
+                made = tools.graph_json(path)
+                return made.paths[0], made.notes
+        return path, ()
+    if is_json(read_graph_bytes(path)):
+        return path, ()
+    out = tools.kept_json(path, "graph2json", __version__)
+    if not os.path.isfile(out):
+        with atomic_text(out) as text:
+            text.write(json_text(export_graph(path)))
+    return out, ("the toolkit has no atc: graph2json made the graph's JSON",)
+
+
+def msaccucmp_options(options: CompareOptions) -> list[str]:
+    """Our options in msaccucmp's words; UsageError for what it cannot do."""
+    if options.custom is not None:
+        raise UsageError("--custom: metrics of your own are computed by the native engine only", "use --engine native")
+    words: list[str] = []
+    selection = options.selection
+    if isinstance(selection, OpRange):
+        words += ["-r", f"{selection.start},{selection.end},{selection.step}"]
+    elif isinstance(selection, OpIds):
+        words += ["-s", ",".join(map(str, selection.ids))]
+    elif isinstance(selection, OpNames):
+        raise UsageError(
+            "-op: msaccucmp writes no result of single ops", "use --engine native, or --select with its id"
+        )
+    if options.metrics != METRIC_COLUMNS:
+        words += ["-alg", ",".join(options.metrics)]
+    if options.limit:
+        words += ["-max", str(options.limit)]
+    if options.overflow:
+        words.append("-overflow_detection")
+    if options.pairs_only:
+        words.append("-map")
+    return words

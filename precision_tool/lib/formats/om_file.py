@@ -1,0 +1,249 @@
+"""Offline models (`.om`): their header, their table of parts, and the graphs in them.
+
+An `.om` is a header of 256 bytes, a table of parts, and the parts; part 0 is the ModelDef, a protobuf message. Weights,
+tasks and kernels are not read. A file may hold several models one after the other, each with a table of its own.
+Source: `ModelFileHeader` and `ModelPartitionTable` in GE's `framework/common/types.h`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
+from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
+
+#: How an `.om` begins.
+MAGIC = b"IMOD"
+#: magic, header length, version, checksum, length, encrypted, checksummed, type, mode, name, ops, user info, IR
+#: version, number of models, platform version, platform type, padding, length where 32 bits do not hold it.
+_HEADER = struct.Struct("<4sII64sIBBBB32sI32sII20sB3xQ")
+_HEADER_SIZE = 256
+_MODEL_DEF = 0
+_PARTS = {
+    0: "model definition", 1: "weights", 2: "tasks", 3: "kernels", 4: "AI CPU kernels", 5: "shared objects",
+    6: "flow model", 7: "flow submodel", 8: "inputs and outputs", 9: "static tasks", 10: "dynamic tasks",
+    11: "task parameters", 20: "nano model", 21: "nano tasks", 22: "nano kernel arguments",
+}  # fmt: skip
+#: Entries of a table: (layout, its size, where the first one stands). Releases before the 64-bit one wrote the latter.
+_TABLES = (("<I4xQQ", 24, 8), ("<III", 12, 4))
+_MAX_PARTS = 1000
+_MAX_DEPTH = 100
+_HINT = "convert the model again with atc, or name the text graph ge_proto_*_Build.txt of the same build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a model: what it is and where it lies in the file."""
+
+    kind: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return _PARTS.get(self.kind, f"part of kind {self.kind}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OmHeader:
+    """What the header of an offline model says, and the parts of its models."""
+
+    name: str
+    platform: str
+    is_encrypted: bool
+    models: tuple[tuple[Part, ...], ...]
+
+
+class _Bytes:
+    """Bytes in memory as something to read from."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path, self.size, self._data = path, len(data), data
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes."""
+        return self._data[offset : offset + count]
+
+
+def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
+    """Header and tables of an offline model of `size` bytes; FormatError says which of them cannot be read."""
+    size = source.size if size is None else size
+    if source.size < _HEADER_SIZE:
+        raise FormatError(f"{source.path}: the header of this offline model is cut off", _HINT)
+    fields = _HEADER.unpack(source.read_at(0, _HEADER.size))
+    length, encrypted, name, count, platform, long_length = (
+        fields[4], fields[5], fields[9], fields[13], fields[14], fields[16]
+    )  # fmt: skip
+    header = (_text(name), _text(platform), bool(encrypted))
+    if encrypted:
+        raise FormatError(
+            f"{source.path}: the offline model {header[0]!r} is encrypted, so only its header can be read", _HINT
+        )
+    end = _HEADER_SIZE + (long_length or length)
+    if end > size:
+        raise FormatError(
+            f"{source.path}: the offline model is cut off: {end} bytes were written, {size} are there", _HINT
+        )
+    models = []
+    position = _HEADER_SIZE
+    # A file of one model has 0 or 1 here.
+    for number in range(max(1, count)):
+        parts = _table(source, position, end)
+        if parts is None:
+            if number:
+                break
+            raise FormatError(f"{source.path}: the table of parts at byte {position} cannot be read", _HINT)
+        models.append(parts)
+        position = max(part.stop for part in parts)
+    return OmHeader(name=header[0], platform=header[1], is_encrypted=False, models=tuple(models))
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+
+
+def _table(source: ByteSource, position: int, end: int) -> tuple[Part, ...] | None:
+    """The parts that the table at `position` tells, in whichever of its two layouts they lie within the file."""
+    if position + 4 > min(end, source.size):
+        return None
+    (count,) = struct.unpack("<I", source.read_at(position, 4))
+    if not 0 < count <= _MAX_PARTS:
+        return None
+    for layout, step, first in _TABLES:
+        start = position + first + count * step
+        if start > min(end, source.size):
+            continue
+        entries = struct.iter_unpack(layout, source.read_at(position + first, count * step))
+        parts = tuple(Part(kind=kind, start=start + at, stop=start + at + size) for kind, at, size in entries)
+        if all(part.stop <= end and part.kind < 1000 for part in parts):
+            return parts
+    return None
+
+
+def read_om_header(path: str) -> OmHeader:
+    """Header and tables of an offline model."""
+    with LocalFile(path) as file:
+        return read_header(file)
+
+
+def model_bytes(file: LocalFile) -> int:
+    """How many bytes of the file hold the header, the tables and the definitions of all its models."""
+    return max(part.stop for part in _definitions(read_header(file), file.path))
+
+
+def _definitions(header: OmHeader, path: str) -> list[Part]:
+    found = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
+    if not found:
+        listed = ", ".join(part.name for parts in header.models for part in parts)
+        raise FormatError(f"{path}: no model definition in this offline model, only {listed or 'nothing'}", _HINT)
+    return found
+
+
+def parse_om(data: bytes, path: str) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """The tree of the models in the first bytes of an `.om`, as far as `model_bytes`, and notes about the file."""
+    source = _Bytes(path, data)
+    # The parts behind, weights as a rule, are not in `data`.
+    header = read_header(source, 1 << 63)
+    parts = _definitions(header, path)
+    roots = [_definition(source, part) for part in parts]
+    root = roots[0]
+    for other in roots[1:]:
+        root.setdefault("graph", []).extend(other.get("graph", []))
+    notes = (f"an offline model of {len(roots)} models; their graphs are listed one after the other",)
+    return root, notes if len(roots) > 1 else ()
+
+
+def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
+    wire = WireReader(source, max_fields=max(1 << 17, part.stop - part.start))
+    try:
+        return _message(wire, part.start, part.stop, "ModelDef", 0)
+    except FormatError as error:
+        raise FormatError(f"{error.message}, in the {part.name} (bytes {part.start} to {part.stop})", _HINT) from None
+
+
+def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) -> dict[str, list[Any]]:
+    """A message as the text parser's tree: field name → values. Fields that are not known are passed over."""
+    if depth > _MAX_DEPTH:
+        raise FormatError(f"{wire.path}: messages are nested deeper than {_MAX_DEPTH}", _HINT)
+    node: dict[str, list[Any]] = {}
+    known = BY_NUMBER[message]
+    for number, kind, value, end in wire.fields(start, stop):
+        field = known.get(number)
+        if field is not None:
+            node.setdefault(field.name, []).extend(_values(wire, field, kind, value, end, depth))
+    return node
+
+
+def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, depth: int) -> Iterator[Any]:
+    if field.kind in MESSAGES or field.kind in ("string", "bytes"):
+        if kind != LENGTH:
+            raise FormatError(f"{wire.path}: field {field.name} is no block", _HINT)
+        is_message = field.kind in MESSAGES
+        yield _message(wire, value, end, field.kind, depth + 1) if is_message else wire.bytes_at(value, end)
+    elif field.kind in INTEGERS:
+        if kind == VARINT:
+            yield _integer(value, field)
+        else:
+            yield from (_integer(item, field) for item in wire.repeated_ints(kind, value, end, end - value))
+    else:
+        if kind not in (LENGTH, FIXED32) or (end - value) % 4:
+            raise FormatError(f"{wire.path}: field {field.name} holds no floats", _HINT)
+        yield from struct.unpack(f"<{(end - value) // 4}f", wire.bytes_at(value, end))
+
+
+def _integer(value: int, field: Field) -> int | str | bool:
+    if field.kind == "bool":
+        return bool(value)
+    if field.kind in ENUMS:
+        return ENUMS[field.kind].get(value, str(value))
+    return value - (1 << 64) if field.kind == "int" and value >> 63 else value
+
+
+class WireScalars:
+    """Scalars of the wire format, which `parse_om` has given their types."""
+
+    def text(self, value: Any) -> str:
+        """A string field, or a bytes field that holds text."""
+        return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+    bytes_text = text
+
+    def data(self, value: Any) -> bytes:
+        """A bytes field."""
+        if isinstance(value, bytes):
+            return value
+        raise FormatError("a number where bytes were expected", _HINT)
+
+    listed_data = data
+
+    def integer(self, value: Any) -> int:
+        """A whole number."""
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise FormatError("a block where a whole number was expected", _HINT) from None
+
+    def number(self, value: Any) -> float:
+        """A number."""
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise FormatError("a block where a number was expected", _HINT) from None
+
+    def boolean(self, value: Any) -> bool:
+        """True or false."""
+        return bool(value)
+
+    def word(self, value: Any) -> str:
+        """The name of an enum value."""
+        return str(value)
+
+    def guess(self, value: Any) -> Any:
+        """A scalar as it is."""
+        return self.text(value) if isinstance(value, bytes) else value

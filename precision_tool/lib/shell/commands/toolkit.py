@@ -1,0 +1,173 @@
+"""`toolkit`: what was found of the vendor's toolkit; `graph2json`: a graph as the vendor's JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.compare.convert import Decoded, Source
+from precision_tool.lib.compare.folders import CompareOptions
+from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.formats.files import atomic_text
+from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.report import toolkit as report
+from precision_tool.lib.report.text import byte_size, plain, shown_path
+from precision_tool.lib.session import TOOLKIT_PREFIX, Session
+from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
+
+#: What rows say that native could not read, and that the toolkit is asked for.
+UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)
+
+
+def engine_of(session: Session, args: argparse.Namespace) -> str:
+    """Who is to do the work: the option, else the setting."""
+    asked: str | None = args.engine
+    return asked or session.settings.engine
+
+
+def add_engine(parser: Parser, session: Session) -> None:
+    """The option --engine."""
+    parser.add_argument(
+        "--engine",
+        choices=("native", "cann", "auto"),
+        default=None,
+        help="who does it: native (this tool), cann (the toolkit's msaccucmp and atc), auto (native, and the toolkit "
+        f"for what native cannot read); default {session.settings.engine}",
+    )
+
+
+def ask_toolkit(
+    session: Session, args: argparse.Namespace, analyses: Sequence[Analysis], options: CompareOptions
+) -> None:
+    """With `--engine auto`: what native could not read, the toolkit compares; its result lies beside ours."""
+    unread = [row for analysis in analyses for row in analysis.rows if row.status in UNREADABLE]
+    if not unread:
+        return
+    count = f"native could not read {counted(len(unread), 'tensor')}"
+    if session.toolkit().msaccucmp is None:
+        session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
+        return
+    try:
+        asked = session.compare_by_toolkit(args.left, args.right, args.graph, args.threshold, options, TOOLKIT_PREFIX)
+    except PrecisionToolError as error:
+        session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
+        return
+    wanted = {row.tensor_index for row in unread}
+    told = [row for one in asked for row in one.rows if row.tensor_index in wanted and row.cosine is not None]
+    paths = ", ".join(shown_path(one.path) for one in asked)
+    session.workspace.notes.append(f"{count}; the toolkit compared {len(told)} of them: {paths}")
+
+
+def decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str | None) -> list[str]:
+    """The `.npy` files that msaccucmp decodes dump files to; what there is to say is told with the other notes."""
+    tools = session.tools()
+    options = [] if layout is None else ["-f", layout]
+    by_folder: dict[str, dict[str, str]] = {}
+    for source in sources:
+        by_folder.setdefault(source.folder, {})[source.name] = source.path
+    paths: list[str] = []
+    for folder, dumps in by_folder.items():
+        made = tools.convert(dumps, folder, options)
+        paths += made.paths
+        session.workspace.notes += made.notes
+    return paths
+
+
+def decode_the_rest(session: Session, sources: Sequence[Source], failed: Sequence[Decoded], layout: str | None) -> None:
+    """With `--engine auto`: the files of which native could not decode a tensor go to the toolkit."""
+    lost = {row.source for row in failed}
+    count = f"native could not decode {counted(len(failed), 'tensor')}"
+    if session.toolkit().msaccucmp is None:
+        session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
+        return
+    try:
+        paths = decode_by_toolkit(session, [source for source in sources if source.path in lost], layout)
+    except PrecisionToolError as error:
+        session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
+        return
+    session.workspace.notes.append(f"{count}; the toolkit made {counted(len(paths), 'file')} of their dumps")
+
+
+def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
+    """What msaccucmp decoded."""
+    if is_json:
+        output.out.file.write(json.dumps({"engine": "cann", "files": list(paths)}, indent=2) + "\n")
+        return
+    for folder in dict.fromkeys(map(os.path.dirname, paths)):
+        count = sum(os.path.dirname(path) == folder for path in paths)
+        output.out.print(
+            plain(f"{shown_path(folder)}: {counted(count, 'tensor')} decoded by msaccucmp"), soft_wrap=True
+        )
+
+
+# --- toolkit ----------------------------------------------------------------------------------------------------------
+
+
+def _toolkit_parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="toolkit",
+        description="Show what was found of the vendor's toolkit (atc, msaccucmp, set_env.sh), its version, and what "
+        "is missing. Nothing here needs it, unless --engine or the setting ENGINE asks for it.",
+        epilog="example: toolkit",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    return parser
+
+
+def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
+    found = session.toolkit()
+    python = session.settings.python or sys.executable
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(json.dumps(report.as_dict(found, session.settings.engine, python), indent=2) + "\n")
+    else:
+        output.out.print(*report.lines(found, session.settings.engine, python), sep="\n", soft_wrap=True)
+    return DONE
+
+
+# --- graph2json -------------------------------------------------------------------------------------------------------
+
+
+def _graph2json_parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="graph2json",
+        description="Write a graph as the JSON that atc --mode=5 makes of it, without atc. An .om gives the graphs of "
+        "its model definition, without weights.",
+        epilog="example: graph2json precision_data/npu/debug_0/graph/ge_proto_00000007_graph_1_Build.txt graph.json",
+    )
+    completes(parser.add_argument("graph", metavar="GRAPH", help="a ge_proto_*.txt or an .om"), Completion.GRAPH)
+    completes(
+        parser.add_argument(
+            "out", nargs="?", metavar="OUT", help="the file to write (default: its name below temp/op_graph)"
+        ),
+        Completion.FILE,
+    )
+    return parser
+
+
+def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) -> int:
+    text = json_text(export_graph(args.graph))
+    path = args.out
+    if path is None:
+        stem = os.path.splitext(os.path.basename(args.graph))[0]
+        path = str(session.workspace.output_dir("op_graph") / f"{stem}.json")
+    if os.path.isdir(path):
+        path = os.path.join(path, os.path.splitext(os.path.basename(args.graph))[0] + ".json")
+    if os.path.exists(path) and os.path.samefile(path, args.graph):
+        raise UsageError(f"{path}: is the graph itself", "name another file to write")
+    session.workspace.check_outside_dumps(path)
+    with atomic_text(path) as file:
+        file.write(text)
+    tell_notes(session, output)
+    output.out.print(plain(f"{shown_path(path)}: {byte_size(os.path.getsize(path))}"), soft_wrap=True)
+    return DONE
+
+
+TOOLKIT = Command(_toolkit_parser, _run_toolkit)
+GRAPH2JSON = Command(_graph2json_parser, _run_graph2json)

@@ -1,0 +1,134 @@
+"""`scripts/bench --vendor`: the vendor's msaccucmp and ours on one generated tree, side by side.
+
+Both run as a user runs them, one process each with its own workers, in turns; every file is read once before. Time and
+memory are of all its processes. Ratios are printed, never a pass or fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from benchmark import read_files
+from process_memory import peak_memory
+
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+
+#: Names the Python of the environment with mindstudio-probe; scripts/bench makes one.
+VARIABLE = "PRECISION_TOOL_MSPROBE"
+#: As many as a training step of ResNet-50 dumps, more or less.
+_OPS = 1000
+_SOURCE = Path(__file__).resolve().parents[1] / "tests" / "parity" / "dump_parser.c"
+
+
+def vendor_command(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The program and its environment, with the stand-in for its library built in `folder`."""
+    python = os.environ[VARIABLE]
+    where = "import importlib.util as u; print(u.find_spec('msprobe').submodule_search_locations[0])"
+    package = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+    library = folder / "libascend_dump_parser.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)], check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    return [python, os.path.join(package, "msaccucmp", "msaccucmp.py")], environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two: what it is called, its words for an output folder, its environment."""
+
+    name: str
+    words: Callable[[Path], Sequence[str]]
+    environment: dict[str, str]
+
+    def run(self, folder: Path, result: str, memory: bool = False) -> float:
+        """Seconds of a run, or with `memory` the peak megabytes of all its processes."""
+        out, log = folder / f"{self.name}_out", folder / "log"
+        out.mkdir()
+        start = time.perf_counter()
+        with log.open("wb") as file:
+            process = subprocess.Popen(self.words(out), env=self.environment, stdout=file, stderr=subprocess.STDOUT)
+            peak = peak_memory(process) if memory else 0
+            process.wait()
+        taken = time.perf_counter() - start
+        # msaccucmp's exit code says nothing: what it wrote does.
+        if not any(out.rglob(result)):
+            raise SystemExit(f"{self.name} wrote no {result}: {log.read_text()[-2000:]}")
+        shutil.rmtree(out)
+        return peak / 1e6 if memory else taken
+
+
+def side_by_side(what: str, theirs: Side, ours: Side, folder: Path, repeats: int, result: str, wanted: float) -> None:
+    """Runs both in turns and prints their figures; `result` is a pattern that a file they write must fit."""
+    best = {theirs.name: inf, ours.name: inf}
+    for _ in range(repeats):
+        for side in (theirs, ours):
+            best[side.name] = min(best[side.name], side.run(folder, result))
+    peak = {side.name: side.run(folder, result, memory=True) for side in (theirs, ours)}
+    for side in (theirs, ours):
+        print(f"  {what:8} {side.name:10} {best[side.name]:9.2f} s {peak[side.name]:8.0f} MB")
+    ratio, share = best[theirs.name] / best[ours.name], peak[ours.name] / peak[theirs.name]
+    print(f"  {what:8} {ratio:.1f} times as fast (wanted: {wanted:g}), memory {share:.2f} of theirs (wanted: 1)")
+
+
+def bench_vendor(folder: Path, size: int, workers: int, repeats: int) -> None:
+    """compare and convert of a generated tree."""
+    truth = generate_demo(folder / "data", bytes_total=size, ops=_OPS)
+    graph = folder / "graph.json"
+    graph.write_text(json_text(export_graph(str(truth.graph_path))), encoding="utf-8")
+    program, environment = vendor_command(folder)
+    leaf, golden = str(truth.dump_dir), str(truth.golden_dir)
+    read_files([str(path) for path in (*truth.dump_dir.iterdir(), *truth.golden_dir.iterdir())])
+    print(f"vendor: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {truth.nbytes / 1e9:.2f} GB")
+    tool = [sys.executable, "-m", "precision_tool"]
+    own = [leaf, "-g", str(truth.graph_path), "--workers", str(workers)]
+
+    def sides(theirs: Callable[[Path], list[str]], ours: Callable[[Path], list[str]]) -> tuple[Side, Side]:
+        return (
+            Side(name="msaccucmp", words=lambda out: [*program, *theirs(out)], environment=environment),
+            Side(name="ours", words=lambda out: [*tool, "--work", str(out), *ours(out)], environment={**os.environ}),
+        )
+
+    compare = sides(
+        lambda out: ["compare", "-m", leaf, "-g", golden, "-f", str(graph), "-out", str(out)],
+        lambda out: ["vc", "-rt", golden, "-lt", *own],
+    )
+    side_by_side("compare", *compare, folder, repeats, "result_*.csv", 20)
+    convert = sides(
+        lambda out: ["convert", "-d", leaf, "-out", str(out)],
+        lambda out: ["dc", "-o", str(out / "npy"), *own],
+    )
+    side_by_side("convert", *convert, folder, repeats, "*.npy", 4)
+    start = time.perf_counter()
+    shutil.copytree(leaf, folder / "copy")
+    print(f"  floor    copying the dump, once {time.perf_counter() - start:9.2f} s")
+
+
+def main() -> None:
+    """Makes the tree and measures."""
+    parser = argparse.ArgumentParser(prog="scripts/bench --vendor", description="msaccucmp and ours, side by side.")
+    parser.add_argument("--bytes", type=int, default=2_200_000_000, help="size of the tree (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="our processes (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of which the best counts (default %(default)s)")
+    parser.add_argument("--folder", type=Path, help="where the tree is made (default: a temporary folder)")
+    args = parser.parse_args()
+    if VARIABLE not in os.environ:
+        parser.error(f"{VARIABLE} names no Python that has mindstudio-probe; scripts/bench --vendor makes one")
+    folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
+    try:
+        bench_vendor(folder, args.bytes, args.workers, args.repeats)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

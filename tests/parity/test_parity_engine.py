@@ -1,0 +1,131 @@
+"""`--engine cann` with the real msaccucmp behind it: what it writes is what msaccucmp writes when called by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Finished, only_result, table, tool
+from corner_trees import CornerTree, damages
+from vendor import LIBRARY, Vendor, find_vendor
+
+import precision_tool
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.toolkit.finder import find_toolkit
+from precision_tool.lib.toolkit.tools import Tools
+
+LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet_overflow"
+FUSED = LENET.with_name("lenet")
+
+
+# Another program is run again and again: once, with the newest versions of the dependencies, is enough.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
+    """The vendor's msaccucmp."""
+    return find_vendor(tmp_path_factory.mktemp("vendor"))
+
+
+def installed(vendor: Vendor, root: Path) -> dict[str, str]:
+    """A toolkit with the real script, and what tells our tool of it."""
+    home = root / "ascend-toolkit" / "latest"
+    script = home / "tools" / "operator_cmp" / "compare" / "msaccucmp.py"
+    script.parent.mkdir(parents=True)
+    script.symlink_to(vendor.script)
+    library = vendor.environment["LD_LIBRARY_PATH"]
+    assert Path(library, LIBRARY).is_file()
+    (home.parent / "set_env.sh").write_text(f"export LD_LIBRARY_PATH='{library}'\n")
+    return {"PRECISION_TOOL_CMD_ROOT_PATH": str(root), "PRECISION_TOOL_PYTHON": vendor.python}
+
+
+def cann(vendor: Vendor, cwd: Path, *words: str | Path, code: int = 0) -> Finished:
+    # PYTHONWARNINGS=error is ours, not the vendor's.
+    environment = installed(vendor, cwd / "cann") | {"PYTHONWARNINGS": "default"}
+    return tool(*words, "--engine", "cann", cwd=cwd, env=environment, code=code)
+
+
+def test_compare(vendor: Vendor, tmp_path: Path) -> None:
+    demo = generate_demo(tmp_path / "precision_data", seed=8)
+    run = cann(vendor, tmp_path, "ac", "-c", "--json")
+    (document,) = run.results
+    assert document["findings"][0]["op_name"] == demo.culprit
+    graph = tmp_path / "graph.json"
+    precision_tool.run("graph2json", str(demo.graph_path), str(graph), work=tmp_path / "w", file=io.StringIO())
+    ran = vendor.compare(demo.dump_dir, demo.golden_dir, "-f", graph, output=tmp_path / "by_hand")
+    assert table(only_result(tmp_path / "precision_data" / "temp")) == table(ran.result)
+    assert "msaccucmp ended with exit code 2, but its result is complete" in run.text
+
+
+def test_options(vendor: Vendor, tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", seed=8)
+    words = ("--range", "5,20,3", "--algorithm", "0", "1", "--max", "50", "--overflow_detection")
+    cann(vendor, tmp_path, "vc", *words)
+    header, lines = table(only_result(tmp_path / "precision_data" / "temp"))
+    assert [name for name in header if name in ("OpSequence", "OverFlow", "MaxAbsoluteError")] == [
+        "OpSequence", "OverFlow", "MaxAbsoluteError"
+    ]  # fmt: skip
+    assert "MeanRelativeError" not in header
+    assert lines
+
+
+@pytest.mark.skipif(not FUSED.is_dir(), reason=f"{FUSED} is not here: it does not come with the project")
+def test_two_runs_by_their_graphs(vendor: Vendor, tmp_path: Path) -> None:
+    """With -g, two NPU runs are compared with -f and -cf."""
+    npu = FUSED / "precision_data" / "npu"
+    (graph,) = (npu / "debug_0" / "graph").glob("*_00000005_graph_1_Build.txt")
+    sides = ("-lt", npu / "debug_0" / "dump", "-rt", npu / "debug_1" / "dump", "-g", graph)
+    cann(vendor, tmp_path, "--work", "w", "vc", *sides)
+    assert table(only_result(tmp_path / "w")) == table(FUSED / "vendor" / "fused_vs_unfused.csv")
+
+
+def test_odd_places(vendor: Vendor, tmp_path: Path) -> None:
+    """msaccucmp refuses spaces and quotes in a path; ours hands it others."""
+    cwd = tmp_path / 'it\'s a "place"'
+    cwd.mkdir()
+    demo = generate_demo(cwd / "precision_data", seed=8)
+    cann(vendor, cwd, "vc")
+    result = table(only_result(cwd / "precision_data" / "temp"))
+    graph = tmp_path / "graph.json"
+    precision_tool.run("graph2json", str(demo.graph_path), str(graph), work=tmp_path / "w", file=io.StringIO())
+    plain = tmp_path / "plain"
+    generate_demo(plain, seed=8)
+    leaf = plain / demo.dump_dir.relative_to(cwd / "precision_data")
+    ran = vendor.compare(leaf, plain / "tf" / "dump", "-f", graph, output=tmp_path / "by_hand")
+    assert result == table(ran.result)
+
+
+def test_convert(vendor: Vendor, tmp_path: Path) -> None:
+    """Of a folder with damaged files: what it decodes, and that it ended with an error."""
+    tree = CornerTree(root=tmp_path / "tree")
+    damages(tree)
+    tree.finish()
+    run = cann(vendor, tmp_path, "dc", tree.leaf, "-o", "decoded", "--json")
+    vendor.run("convert", "-d", tree.leaf, output=tmp_path / "by_hand")
+    made = {path.name: path.read_bytes() for path in (tmp_path / "decoded").glob("*.npy")}
+    wanted = {
+        path.name: path.read_bytes() for path in (tmp_path / "by_hand").glob("*.npy") if "Stranger" not in path.name
+    }
+    assert {name: made.get(name) for name in wanted} == wanted
+    assert {Path(path).name for path in json.loads(run.out)["files"]} == set(made)
+    assert "tensors were decoded" in run.err
+
+
+@pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
+def test_overflow(vendor: Vendor, tmp_path: Path) -> None:
+    root = Path(installed(vendor, tmp_path / "cann")["PRECISION_TOOL_CMD_ROOT_PATH"])
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    tools = Tools(
+        toolkit=find_toolkit(str(root), {}), folder=str(logs), cache=str(tmp_path / "cache"), python=vendor.python
+    )
+    leaf = next((LENET / "precision_data" / "overflow" / "dump").rglob("Opdebug.*")).parent
+    made = tools.overflow(str(leaf), str(tmp_path / "out"), 3)
+    (summary,) = (tmp_path / "out").glob("overflow_summary_*.txt")
+    assert summary.read_text("utf-8").count("[AIC][TaskId:") == 3
+    assert str(summary) in made.paths
+    for path in (LENET / "vendor" / "decoded").glob("*.json"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()

@@ -1,0 +1,277 @@
+"""`--engine` of vc, ac and dc, and the word `toolkit`, with stand-ins for the vendor's programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command_line import TOOL, environment, fingerprint, only_result, result_files, table, tool
+from small_tree import SmallTree, faulty_chain, small_tree
+from toolkit_standin import Standin, make_toolkit
+
+#: A folder name that a shell, and msaccucmp, would trip over.
+ODD = 'it\'s a "place" $HOME'
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SmallTree:
+    """A small network whose second op is wrong."""
+    return small_tree(tmp_path / "precision_data", faulty_chain())
+
+
+def compat_table(cwd: Path) -> tuple[list[str], list[list[str]]]:
+    """What native writes with --compat."""
+    tool("--work", "native", "vc", "--compat", cwd=cwd)
+    return table(only_result(cwd / "native"))
+
+
+# --- toolkit ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_found(tmp_path: Path) -> None:
+    made = make_toolkit(tmp_path / ODD)
+    run = tool("toolkit", cwd=tmp_path, env=made.environment)
+    for path in (made.atc, made.msaccucmp):
+        assert str(path) in run.text
+    assert "8.0.RC1" in run.text
+    document = json.loads(tool("toolkit", "--json", cwd=tmp_path, env=made.environment).out)
+    assert document["atc"] == str(made.atc)
+    assert document["engine"] == "native"
+    assert made.calls == []  # nothing was run
+
+
+def test_nothing_is_found(tmp_path: Path) -> None:
+    run = tool("toolkit", cwd=tmp_path, env={"PRECISION_TOOL_CMD_ROOT_PATH": str(tmp_path / "none")})
+    assert "not found" in run.text
+    assert run.text.count("missing") == 2
+
+
+# --- vc ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_toolkit_compares(tmp_path: Path, tree: SmallTree) -> None:
+    """Its file is what it wrote; its programs get paths as arguments and the environment of set_env.sh."""
+    made = make_toolkit(tmp_path / "cann")
+    before = fingerprint(tree.dump_path)
+    run = tool("vc", "--engine", "cann", "--json", cwd=tmp_path, env=made.environment)
+    assert fingerprint(tree.dump_path) == before
+    path = only_result(tree.root / "temp")
+    assert path.name == f"result_{path.parent.name}.csv"
+    assert table(path) == compat_table(tmp_path)
+    (result,) = run.results
+    assert result["file"].endswith(path.name)
+    atc, compare = made.calls
+    assert [atc[0], atc[1]] == ["atc", "--mode=5"]
+    assert f"--om={tree.graph}" in atc
+    assert compare[:3] == ["msaccucmp.py", "compare", "-m"]
+    assert {call[-1] for call in made.calls} == {"it is set"}
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [path.name]
+
+
+def test_odd_paths(tmp_path: Path) -> None:
+    """Spaces and quotes in every path: of the toolkit, the data and the results."""
+    cwd = tmp_path / ODD
+    cwd.mkdir()
+    small_tree(cwd / "precision_data", faulty_chain())
+    made = make_toolkit(cwd / "cann toolkit")
+    tool("--work", "re'sults", "vc", "--engine", "cann", cwd=cwd, env=made.environment)
+    assert table(only_result(cwd / "re'sults")) == compat_table(cwd)
+
+
+def test_a_graph_is_converted_once_whatever_it_is_called(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann")
+
+    def converted() -> int:
+        tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)
+        return sum(call[0] == "atc" for call in made.calls)
+
+    assert converted() == 1
+    tree.graph.rename(tree.graph.with_name("ge_proto_00000099_graph_1_Build.txt"))
+    assert converted() == 1
+    graph = tree.graph.with_name("ge_proto_00000099_graph_1_Build.txt")
+    graph.write_text(graph.read_text().replace("tvm_blockdim", "tvm_blockdon"))
+    assert converted() == 2
+
+
+def test_without_atc_our_own_converter(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann", atc=None)
+    run = tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)
+    assert "graph2json made the graph's JSON" in run.text
+    assert table(only_result(tree.root / "temp")) == compat_table(tmp_path)
+
+
+def test_the_setting_is_the_default(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann")
+    tool("ac", "-c", cwd=tmp_path, env=made.environment | {"PRECISION_TOOL_ENGINE": "cann"})
+    assert [call[0] for call in made.calls] == ["atc", "msaccucmp.py"]
+    tool("vc", "--engine", "native", cwd=tmp_path, env=made.environment | {"PRECISION_TOOL_ENGINE": "cann"})
+    assert len(made.calls) == 2
+
+
+def test_a_full_result_with_an_exit_code_is_a_warning(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann", atc="warn", msaccucmp="warn")
+    run = tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)
+    assert "atc ended with exit code 1, but the JSON it wrote is complete" in run.text
+    assert "msaccucmp ended with exit code 2, but its result is complete" in run.text
+    assert table(only_result(tree.root / "temp")) == compat_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "fault", "words"),
+    [
+        ("atc", "crash", ["atc: it made no JSON", "killed by signal 6", "E40021: something is wrong"]),
+        ("atc", "half", ["atc: it made no JSON", "cut off or no JSON", "ATC run success"]),
+        ("atc", "nothing", ["atc: it made no JSON", "it wrote no file"]),
+        ("msaccucmp", "crash", ["msaccucmp: it wrote no result", "killed by signal 6"]),
+        ("msaccucmp", "half", ["msaccucmp: its result is not complete"]),
+        ("msaccucmp", "nothing", ["msaccucmp: it wrote no result (exit code 0)", "it printed nothing"]),
+        ("msaccucmp", "hang", ["msaccucmp was stopped after 2 s", "still working"]),
+    ],
+)
+def test_programs_that_fail(tmp_path: Path, tree: SmallTree, program: str, fault: str, words: list[str]) -> None:
+    """An error that says what and where the log is; no result, no half of one, and no process left."""
+    faults = {"atc": "", "msaccucmp": ""} | {program: fault}
+    made = make_toolkit(tmp_path / "cann", **faults)
+    limit = {"PRECISION_TOOL_TOOLKIT_SECONDS": "2"} if fault == "hang" else {}
+    run = tool("vc", "--engine", "cann", cwd=tmp_path, code=2, env=made.environment | limit)
+    for word in words:
+        assert word in run.text
+    assert "--engine native" in run.text or "TOOLKIT_SECONDS" in run.text
+    assert result_files(tmp_path) == []
+    assert not list((tree.root / "temp").rglob(".precision_tool-*"))
+    assert not list((tree.root / "temp" / "op_graph").glob("*.json")) or program == "msaccucmp"
+    if fault == "hang":
+        wait_for_end(made)
+
+
+def wait_for_end(made: Standin) -> None:
+    """The program and its child are gone, soon."""
+    pids = made.calls_file.with_name("calls.pid").read_text().split()
+    deadline = time.monotonic() + 10
+    while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(is_running(pid) for pid in pids)
+
+
+def is_running(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_ctrl_c_ends_the_program_and_its_children(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann", msaccucmp="hang")
+    with subprocess.Popen(
+        [*TOOL, "vc", "--engine", "cann"],
+        cwd=tmp_path,
+        env=environment(tmp_path) | made.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Ctrl+C means us alone here: the program is in a group of its own.
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  # no threads here
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not made.calls_file.with_name("calls.pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    wait_for_end(made)
+    assert result_files(tree.root) == []
+
+
+def test_none_at_all(tmp_path: Path, tree: SmallTree) -> None:
+    absent = {"PRECISION_TOOL_CMD_ROOT_PATH": str(tmp_path / "none")}
+    run = tool("vc", "--engine", "cann", cwd=tmp_path, code=2, env=absent)
+    assert "msaccucmp was not found" in run.text
+    assert "CMD_ROOT_PATH" in run.text
+    assert "--engine native" in run.text
+    assert result_files(tree.root) == []
+    # auto needs none as long as native can read everything
+    assert "note" not in tool("vc", "--engine", "auto", cwd=tmp_path, env=absent).err
+
+
+@pytest.mark.parametrize("options", [["--custom", "m.py"], ["-op", "middle/Mul"]], ids=["custom", "op"])
+def test_what_the_toolkit_cannot_do(tmp_path: Path, tree: SmallTree, options: list[str]) -> None:
+    (tmp_path / "m.py").write_text("def compare_same(x, y):\n    return 1\n")
+    made = make_toolkit(tmp_path / "cann")
+    run = tool("vc", "--engine", "cann", *options, cwd=tmp_path, code=2, env=made.environment)
+    assert "--engine native" in run.text
+    assert tree.root.is_dir()
+    assert made.calls == []
+
+
+def test_auto_asks_for_what_native_cannot_read(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann")
+    tree.dumps["middle/Mul"].write_bytes(b"damaged")
+    run = tool("vc", "--engine", "auto", cwd=tmp_path, env=made.environment)
+    assert "native could not read 1 tensor; the toolkit compared 0 of them" in run.text
+    ours, theirs = sorted(result_files(tree.root / "temp"))
+    assert (ours.name[:7], theirs.name[:15]) == ("result_", "toolkit_result_")
+    # the newest result is still ours
+    assert f"result file: {ours.relative_to(tmp_path)}" in tool("vcs", cwd=tmp_path).text
+
+
+# --- dc ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_toolkit_decodes(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann")
+    run = tool("dc", tree.dump_path, "--engine", "cann", "-o", "decoded", cwd=tmp_path, env=made.environment)
+    assert "decoded by msaccucmp" in run.text
+    tool("dc", tree.dump_path, "-o", "native", cwd=tmp_path)
+    for path in (tmp_path / "native").glob("*.npy"):
+        assert (tmp_path / "decoded" / path.name).read_bytes() == path.read_bytes()
+    assert len(list((tmp_path / "decoded").iterdir())) == len(list((tmp_path / "native").iterdir())) > 5
+
+
+def test_auto_decodes_the_rest_with_the_toolkit(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann", msaccucmp="nothing")
+    damaged = tree.dumps["middle/Mul"]
+    damaged.write_bytes(b"damaged")
+    run = tool("dc", tree.dump_path, "--engine", "auto", "-o", "decoded", cwd=tmp_path, env=made.environment)
+    assert "native could not decode 1 tensor; the toolkit neither: msaccucmp: it decoded nothing" in run.text
+    (call,) = made.calls
+    assert call[1:3] == ["convert", "-d"]
+
+
+# --- graph2json -------------------------------------------------------------------------------------------------------
+
+
+def test_graph2json(tmp_path: Path, tree: SmallTree) -> None:
+    run = tool("graph2json", tree.graph, cwd=tmp_path)
+    made = tree.root / "temp" / "op_graph" / f"{tree.graph.stem}.json"
+    assert str(made.relative_to(tmp_path)) in run.text
+    document = json.loads(made.read_text("utf-8"))
+    assert [op["name"] for op in document["graph"][0]["op"]] == [
+        "IteratorV2", "IteratorGetNext", "first/Add", "middle/Mul", "last/Sub"
+    ]  # fmt: skip
+    # The comparison reads it as it reads the text.
+    for graph in (tree.graph, made):
+        tool("--work", graph.suffix[1:], "vc", "-g", graph, cwd=tmp_path)
+    texts = [only_result(tmp_path / suffix).read_text() for suffix in ("txt", "json")]
+    assert texts[0] == texts[1]
+
+
+def test_graph2json_refusals(tmp_path: Path, tree: SmallTree) -> None:
+    shutil.copy(tree.graph, tmp_path / "graph.txt")
+    cases = {
+        ("graph.txt", "graph.txt"): "is the graph itself",
+        ("none.txt",): "no such file",
+        (str(tree.goldens["middle/Mul"]),): "NUL",
+        ("graph.txt", str(tree.leaf / "x.json")): "holds dumps",
+    }
+    for words, said in cases.items():
+        assert said in tool("graph2json", *words, cwd=tmp_path, code=2).text
+    tool("graph2json", "graph.txt", "graph.json", cwd=tmp_path)
+    assert "JSON already" in tool("graph2json", "graph.json", "x.json", cwd=tmp_path, code=2).text

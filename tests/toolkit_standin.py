@@ -1,0 +1,129 @@
+"""A toolkit as CANN lays it out, whose programs check their arguments and work with our own code, or misbehave."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+#: What a program does wrong; "" nothing.
+FAULTS = ("hang", "crash", "half", "nothing", "warn")
+
+_HEAD = """#!{python}
+import json, os, subprocess, sys, time
+FAULT, CALLS = {fault!r}, {calls!r}
+with open(CALLS, "a") as calls:
+    calls.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:], os.environ.get("STANDIN", "")]) + "\\n")
+if FAULT == "hang":
+    child = subprocess.Popen(["sleep", "600"])
+    with open(CALLS + ".pid", "w") as pid:
+        pid.write(f"{{os.getpid()}} {{child.pid}}")
+    print("still working", flush=True)
+    time.sleep(600)
+if FAULT == "crash":
+    print("E40021: something is wrong with the operator", file=sys.stderr)
+    os.abort()
+"""
+
+_ATC = (
+    _HEAD
+    + """
+from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+options = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+if set(options) != {{"mode", "om", "json"}} or options["mode"] not in ("1", "5"):
+    sys.exit("E10001: wrong arguments")
+with open(options["om"], "rb") as file:
+    is_om = file.read(4) == b"IMOD"
+if is_om != (options["mode"] == "1"):
+    sys.exit("E10002: wrong mode for this file")
+text = json_text(export_graph(options["om"]))
+if FAULT == "half":
+    text = text[: len(text) // 2]
+if FAULT != "nothing":
+    with open(options["json"], "w") as file:
+        file.write(text)
+print("ATC run success")
+sys.exit(1 if FAULT == "warn" else 0)
+"""
+)
+
+_MSACCUCMP = (
+    _HEAD
+    + """
+import precision_tool
+from precision_tool.lib.api import CompareOptions
+
+def value(name):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+out = value("-out")
+assert os.path.isdir(out) and not os.listdir(out) or os.listdir(out) == ["graph-f.json"], out
+if sys.argv[1] == "compare":
+    assert os.path.isdir(value("-m")) and os.path.isdir(value("-g")), sys.argv
+    graph = value("-f")
+    if graph:
+        with open(graph) as file:
+            json.load(file)
+    if FAULT != "nothing":
+        path = os.path.join(out, "result_20260101000000.csv")
+        (result,) = precision_tool.compare(
+            value("-m"), value("-g"), graph=graph, workers=1, options=CompareOptions(compat=True)
+        )
+        result.write_csv(path)
+        if FAULT == "half":
+            os.truncate(path, os.path.getsize(path) // 2)
+elif sys.argv[1] == "convert":
+    assert os.path.isdir(value("-d")), sys.argv
+    if FAULT != "nothing":
+        precision_tool.run("dc", value("-d"), "-o", out, work=os.path.join(out, "w"))
+else:
+    sys.exit("unknown command")
+sys.exit(2 if FAULT == "warn" else 0)
+"""
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standin:
+    """Where the pieces of a toolkit lie."""
+
+    root: Path
+    atc: Path
+    msaccucmp: Path
+    calls_file: Path
+
+    @property
+    def calls(self) -> list[list[str]]:
+        """The programs that were run: name, arguments, and the variable that set_env.sh sets."""
+        import json
+
+        if not self.calls_file.exists():
+            return []
+        return [json.loads(line) for line in self.calls_file.read_text("utf-8").splitlines()]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells the tool of it."""
+        return {"PRECISION_TOOL_CMD_ROOT_PATH": str(self.root)}
+
+
+def make_toolkit(root: Path, *, atc: str | None = "", msaccucmp: str | None = "") -> Standin:
+    """A toolkit below `root`; `atc` and `msaccucmp` are what the programs do wrong, None for no such program."""
+    latest = root / "ascend-toolkit" / "latest"
+    places = Standin(
+        root=root,
+        atc=latest / "bin" / "atc",
+        msaccucmp=latest / "tools" / "operator_cmp" / "compare" / "msaccucmp.py",
+        calls_file=root / "calls",
+    )
+    latest.mkdir(parents=True, exist_ok=True)
+    (latest / "version.cfg").write_text("# version: 1.0\nruntime_running_version=[7.6.T10:8.0.RC1]\n", "ascii")
+    (root / "ascend-toolkit" / "set_env.sh").write_text("export STANDIN='it is set'\n", "ascii")
+    for path, fault, text in ((places.atc, atc, _ATC), (places.msaccucmp, msaccucmp, _MSACCUCMP)):
+        if fault is None:
+            continue
+        assert fault in ("", *FAULTS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(python=sys.executable, fault=fault, calls=str(places.calls_file)), "utf-8")
+        path.chmod(0o755)
+    return places
