@@ -83,8 +83,16 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-#: What the README shows, in its order; `…` stands for lines left out.
-SHOWN = re.findall(r"^```\n\$ precision-tool( [^\n]*)?\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+#: The chapter whose data is another demo's.
+FUSION = README[README.index("## Find a faulty fusion pass") : README.index("## What it reads")]
+
+
+def shown_in(text: str) -> list[tuple[str, str]]:
+    """What is shown of commands, in order; `…` stands for lines left out."""
+    return re.findall(r"^```\n\$ precision-tool( [^\n]*)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION, "")), shown_in(FUSION)
 
 
 def test_it_shows_the_prompt_and_the_main_commands() -> None:
@@ -92,21 +100,36 @@ def test_it_shows_the_prompt_and_the_main_commands() -> None:
 
 
 def test_its_outputs_are_what_the_commands_print(demo: Path) -> None:
-    for call, block in SHOWN:
+    check_outputs(SHOWN, demo)
+
+
+def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="fusion")
+    assert [call.split() for call, _ in SHOWN_FUSION] == [["fusion"], ["fusion", "blame"]]
+    check_outputs(SHOWN_FUSION, tmp_path)
+    for option in re.findall(r"`(?:fusion \w+ )?(--[a-z-]+)", FUSION):
+        assert any(option in options_of(COMMANDS[name]) for name in ("fusion", "vc", "demo")), option
+    for action in re.findall(r"fusion (show|off|on|all-off|reset|blame|bisect)\b", FUSION):
+        assert action in options_of(COMMANDS["fusion"])
+
+
+def check_outputs(shown: list[tuple[str, str]], folder: Path) -> None:
+    """Every line that is shown of a command is one that it prints."""
+    for call, block in shown:
         if not call:
             continue  # tests/shell has the prompt's
-        shown = [line for line in block.splitlines() if line != "…" and not line.startswith("result file")]
+        lines = [line for line in block.splitlines() if line != "…" and not line.startswith("result file")]
         run = subprocess.run(
             [sys.executable, "-m", "precision_tool", *call.split()],
-            cwd=demo,
+            cwd=folder,
             env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
             stdout=subprocess.PIPE,
             encoding="utf-8",
             check=True,
         )
         printed = [line.rstrip() for line in run.stdout.splitlines()]
-        assert len(shown) > 7, call
-        assert [line for line in shown if line not in printed] == [], call
+        assert len(lines) > 7, call
+        assert [line for line in lines if line not in printed] == [], call
 
 
 def test_its_picture_is_of_a_session() -> None:

@@ -38,7 +38,7 @@ from precision_tool.lib.discover.graph_survey import FoundIn, GraphSurvey, searc
 from precision_tool.lib.discover.graphs import find_graph_files
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.walk import Stamps
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.cache_files import CacheFiles
 from precision_tool.lib.formats.files import signature_of
 from precision_tool.lib.formats.graph_cache import GraphStore
@@ -55,8 +55,13 @@ from precision_tool.lib.workspace import open_workspace
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
+    from precision_tool.lib.checks.fusion import GraphFusion
+    from precision_tool.lib.checks.fusion_blame import Blame
     from precision_tool.lib.compare.engine import Progress
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+    from precision_tool.lib.discover.fusion_pair import FusionPair
+    from precision_tool.lib.formats.fusion_result import GraphPasses
+    from precision_tool.lib.formats.fusion_switch import Switches
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -194,6 +199,66 @@ class Session:
             return found
 
         return self._keep(("graphs", graph, chosen, tuple(folder.number for folder in folders)), read)
+
+    # --- fusion ---
+
+    def fusion_reports(self) -> tuple[GraphPasses, ...]:
+        """What the `fusion_result.json` files say; one that cannot be read gives a note."""
+        from precision_tool.lib.formats.fusion_result import read_fusion_result
+
+        paths = [str(path) for path in self.workspace.fusion_result_files()]
+
+        def read(stamps: Stamps) -> tuple[GraphPasses, ...]:
+            found: list[GraphPasses] = []
+            for path in paths:
+                stamps.note(path)
+                try:
+                    found += read_fusion_result(path)
+                except PrecisionToolError as error:
+                    self.workspace.notes.append(error.advice)
+            return tuple(found)
+
+        return self._keep(("fusion reports", *paths), read)
+
+    def fusion_graphs(self, graph: str | None = None, switches: Switches | None = None) -> tuple[GraphFusion, ...]:
+        """The fusion passes of every graph; without a graph those that the reports alone tell of.
+
+        Raises what `run_graphs` does where there is neither.
+        """
+        from precision_tool.lib.checks.fusion import passes_in_effect
+
+        reports = self.fusion_reports()
+        runs: tuple[RunGraph, ...] = ()
+        try:
+            runs = self.run_graphs(graph)
+        except PrecisionToolError:
+            if not reports or graph is not None:
+                raise
+        return passes_in_effect(runs, reports, self.cosines(), switches)
+
+    def fusion_pair(self) -> FusionPair:
+        """The run with fusion and the one without, told by their graphs. Errors say what is missing."""
+        from precision_tool.lib.discover.fusion_pair import find_pair
+
+        self.check_data()
+        return find_pair(self.run_graphs())
+
+    def blame(self, analysis: Analysis, progress: Progress | None = None) -> Blame:
+        """Which fusion pass computes wrong, by a comparison of a run with fusion. UsageError if it names no pass."""
+        from precision_tool.lib.checks.fusion_blame import blame
+        from precision_tool.lib.compare.folders import find_golden
+        from precision_tool.lib.compare.unfused import GraphDumps
+
+        leaf = analysis.leaf
+        if leaf is None:
+            raise UsageError(f"{analysis.path}: a result file does not tell what fusion did", "compare again")
+        golden = find_golden(leaf.golden_root)
+        if not isinstance(golden, Run):
+            return blame(analysis, golden, progress=progress)
+        if leaf.other_graph is None:
+            raise UsageError("two runs that were matched by name do not tell what fusion did", "name a graph with -cf")
+        unfused = leaf.other_graph.file
+        return blame(analysis, GraphDumps(golden.leaves[0], unfused), unfused, progress)
 
     def survey_graphs(self) -> GraphSurvey:
         """Every graph file there is, what it holds, and whether it is in use."""

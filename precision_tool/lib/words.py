@@ -29,6 +29,12 @@ WORDS = (
     Word("Compare", "vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
     Word("Compare", "vcs", "[-f FILE] [-c COS] [-l N]", "list the ops below a cosine similarity, in execution order"),
     Word(
+        "Compare",
+        "fusion",
+        "[show|off|on|all-off|reset|blame|bisect] ...",
+        "fusion passes: in effect, switched on and off, the one that computes wrong",
+    ),
+    Word(
         "Look closer", "ls", "[dump] [-n NAME] [-t TYPE] ...", "list ops, or dump files, by name, type, pass and kernel"
     ),
     Word(
@@ -38,6 +44,7 @@ WORDS = (
         "all about one op: graph, neighbours, dumped tensors; -s draws it",
     ),
     Word("Look closer", "graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),
+    Word("Look closer", "graph", "diff [LEFT RIGHT]", "what differs between the graphs of two runs, grouped"),
     Word("Tensors", "pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
     Word("Tensors", "cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",)),
     Word("Tensors", "dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),

@@ -296,10 +296,11 @@ def test_the_help_is_the_parsers_of_the_command_line(open_prompt: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [word.name for word in WORDS if not word.plain and word.name not in ("data", "demo", "infer", "run")]
+    "word",
+    [word.name for word in WORDS if not word.plain and word.name not in ("data", "demo", "infer", "run", "graph")],
 )
 def test_the_example_of_every_command_runs(tmp_path: Path, demo: Path, word: str) -> None:
-    """On the demo, as a newcomer would try it."""
+    """On the demo, as a newcomer would try it; `graph diff` takes a second run, and is tested with one."""
     shutil.copytree(demo, tmp_path / "precision_data")
     help_ = tool(word, "-h", cwd=tmp_path, columns=300).out
     (example,) = re.findall(r"^example: (.*)$", help_, re.MULTILINE)
@@ -330,6 +331,16 @@ def test_tab_completes_metrics_and_layouts(open_prompt: Open) -> None:
     assert set(offered(prompt, "vc -alg ")) == {*METRIC_COLUMNS, "all"}
     assert offered(prompt, "dc x -f nc1") == ("NC1HWC0", "NC1HWC0_C04")
     assert "FRACTAL_Z" in offered(prompt, "dc x -f ")
+
+
+def test_tab_completes_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate_demo(tmp_path / "precision_data")
+    monkeypatch.chdir(tmp_path)
+    prompt = Prompt(Session(Settings()), stdin=io.StringIO(), stdout=io.StringIO())
+    assert "all-off" in offered(prompt, "fusion a")
+    for line in ("fusion off MatMulB", "fusion bisect --passes Nope MatMulB", "ls -f MatMulB"):
+        assert offered(prompt, line) == ("MatMulBiasAddFusionPass",)
+    assert set(offered(prompt, "gr")) == {"graph", "graphs"}
 
 
 def test_tab_completes_files(open_prompt: Open, tree: SmallTree) -> None:

@@ -107,6 +107,8 @@ class _View:
                 desc = producer.output_descs[edge.index] if edge.index < len(producer.output_descs) else None
                 if desc is not None and desc.dump_origin_name:
                     return f"{desc.dump_origin_name}:{desc.dump_origin_index or 0}"
+                if producer.original_names == ():
+                    return f"a {producer.type} of the compiler"  # whose name is another in every graph
                 break
             edge = producer.inputs[0]
         return f"{edge.producer}:{edge.index}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -233,5 +234,19 @@ def _align_two_blocked(
             continue
         if one.logical_shape == two.logical_shape:
             return Alignment(one, two, shape)
+    for shape in dict.fromkeys(shapes):
+        # Two graphs may call the axes of one tensor by different names.
+        one_name, two_name = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
+        if one_name is not None and two_name is not None:
+            one, two = one_name[1], two_name[1]
+            note = f"{npu.layout} read as {one_name[0]}, {golden.layout} as {two_name[0]}: the two graphs do not agree"
+            return Alignment(one, two, shape, note)
     why = reasons[0] if reasons else "no layout fits both"
     raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")
+
+
+def _first_fitting(tensor: Tensor, targets: Sequence[str], shape: tuple[int, ...]) -> tuple[str, Plan] | None:
+    for target in dict.fromkeys(targets):
+        with suppress(LayoutError):
+            return target, layouts.plan(tensor.layout, tensor.shape, target, shape)
+    return None

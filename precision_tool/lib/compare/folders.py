@@ -16,10 +16,12 @@ from precision_tool.lib.compare.engine import Measures, Progress, WorkStoppedErr
 from precision_tool.lib.compare.match import match_by_graph, match_by_name
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice
 from precision_tool.lib.compare.selection import Selection, is_by_number, select
+from precision_tool.lib.compare.unfused import GraphDumps
 from precision_tool.lib.discover import walk
+from precision_tool.lib.discover.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.discover.graphs import GraphChoice, find_graph
 from precision_tool.lib.discover.walk import Stamps
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.comparison import Comparison, Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
@@ -32,7 +34,9 @@ class CompareOptions:
 
     `metrics` are the vendor's columns that are wanted, `limit` is how many elements of each tensor are compared (0:
     all), `worst` how many of the worst elements of each tensor are kept for a detailed table (0: no table). With
-    `pairs_only` nothing is compared: the rows only tell which tensors belong together.
+    `pairs_only` nothing is compared: the rows only tell which tensors belong together. With `compat` the result has
+    the rows and columns that the vendor's tool would write, and no others. `other_graph` is the graph of the benchmark
+    side, an NPU run that is then matched by the ops of the training script; empty: the one that fits.
     """
 
     selection: Selection | None = None
@@ -42,8 +46,8 @@ class CompareOptions:
     custom: CustomMetrics | None = None
     worst: int = 0
     pairs_only: bool = False
-    #: The rows and columns that the vendor's tool would write, and no others.
     compat: bool = False
+    other_graph: str | None = None
 
     @property
     def measures(self) -> Measures:
@@ -86,6 +90,8 @@ class LeafResult:
     notes: tuple[str, ...] = ()
     choice: ColumnChoice = field(default_factory=ColumnChoice)
     details: tuple[Detail, ...] = ()
+    #: The graph of the other run, where that is matched by it.
+    other_graph: GraphChoice | None = None
 
 
 class ComparisonStoppedError(PrecisionToolError):
@@ -150,6 +156,14 @@ def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLe
     )
 
 
+def no_other_graph(golden: str) -> UsageError:
+    """The error for `-cf` with a benchmark that is no NPU run."""
+    return UsageError(
+        f"{golden}: benchmark tensors, which have no graph for -cf",
+        "leave -cf out, or name the dump of the run without fusion with -rt",
+    )
+
+
 def match_leaf(
     leaf: DumpLeaf,
     inputs: Inputs,
@@ -159,14 +173,23 @@ def match_leaf(
     *,
     chosen: str | None = None,
     store: GraphStore | None = None,
+    other_graph: str | None = None,
 ) -> tuple[list[Pair], LeafResult]:
     """The pairs of one leaf and the result they will be part of, its rows still empty."""
     dumps = DumpIndex(leaf)
     other: DumpIndex | None = None
+    other_choice: GraphChoice | None = None
     side: BenchmarkSide
+    if other_graph is not None and not isinstance(inputs.golden, Run):
+        raise no_other_graph(inputs.golden.root)
     if isinstance(inputs.golden, Run):
         counterpart = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
-        golden_dumps = GoldenDumps(counterpart)
+        golden_dumps: GoldenDumps | GraphDumps = GoldenDumps(counterpart)
+        if other_graph is not None:
+            models = {one.model_name for one in inputs.golden.leaves}
+            other_choice = find_graph(counterpart, other_graph or None, store=store, chosen=chosen, models=models)
+            check_fits(other_choice, "-cf")
+            golden_dumps = GraphDumps(counterpart, other_choice.file)
         other, side, root = golden_dumps.index, golden_dumps, golden_dumps.root
         notes = [
             f"{what} {getattr(leaf, what)} is compared with {what} {getattr(counterpart, what)}"
@@ -179,15 +202,18 @@ def match_leaf(
         notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
     choice: GraphChoice | None = None
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
-    if other is None or graph is not None:
+    if other is None or graph is not None or other_choice is not None:
         try:
             models = {one.model_name for one in inputs.run.leaves}
             choice = find_graph(leaf, graph, extra_folders, store=store, chosen=chosen, models=models)
         except DataNotFoundError as error:
-            if graph is not None:
+            if graph is not None or other_choice is not None:
                 raise
             notes.append(f"{error.message}; ops are matched by name, fused ops stay unmatched")
     if choice is not None:
+        if other_choice is not None:
+            check_fits(choice, "-g")
+            notes += pair_notes(choice, other_choice)
         pairs = list(match_by_graph(dumps, choice.file, side))
         notes += [f"{os.path.basename(choice.file.path)}: {note}" for note in choice.file.notes]
         if choice.doubt:
@@ -202,6 +228,7 @@ def match_leaf(
         golden_is_dump=other is not None,
         rows=(),
         graph=choice,
+        other_graph=other_choice,
         notes=(
             *notes,
             *_ignored_notes(leaf),
@@ -271,13 +298,24 @@ def compare_folders(
     could not be compared carry the reason. `options` choose the ops and what is found out.
     Raises DataNotFoundError, FormatError for a graph that was asked for, and WorkStoppedError when interrupted.
     """
-    if graph is not None and not os.path.exists(graph):
-        raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+    for named, option in ((graph, "-g"), (options.other_graph, "-cf")):
+        if named and not os.path.exists(named):
+            hint = f"name a ge_proto_*_Build.txt or its JSON, or leave {option} out"
+            raise DataNotFoundError(f"{named}: no such graph", hint)
     inputs = find_inputs(npu, golden)
     results: list[LeafResult] = []
     for position, leaf in enumerate(inputs.run.leaves):
         try:
-            pairs, result = match_leaf(leaf, inputs, position, graph, graph_folders, chosen=chosen, store=store)
+            pairs, result = match_leaf(
+                leaf,
+                inputs,
+                position,
+                graph,
+                graph_folders,
+                chosen=chosen,
+                store=store,
+                other_graph=options.other_graph,
+            )
             pairs, result = _chosen(pairs, result, options)
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:

@@ -399,7 +399,7 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
         if not dump.errors:
             yield _without(base, Status.UNREADABLE, f"{dump.paths[0]}: the dump holds no input and no output")
         return
-    places = _input_places(op, max(dump.inputs, default=-1) + 1)
+    places = input_places(op, max(dump.inputs, default=-1) + 1)
     for slot, tensor in sorted(dump.inputs.items()):
         row = replace(base, slot=f"input:{slot}")
         edge, desc = places[slot] if slot < len(places) else (None, None)
@@ -414,7 +414,7 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
         yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark)
 
 
-def _input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
+def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
     """Edge and description of each input of a dump with `count` input slots.
 
     Unconnected optional inputs are slots in the dumps of some releases and left out of those of others.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from precision_tool import __version__
 from precision_tool.lib.compare.dumps import GoldenFiles
-from precision_tool.lib.compare.folders import CompareOptions, Inputs, find_inputs, golden_leaf
+from precision_tool.lib.compare.folders import CompareOptions, Inputs, find_inputs, golden_leaf, no_other_graph
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
 from precision_tool.lib.compare.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.discover.graphs import find_graph
@@ -62,10 +62,13 @@ def compare_by_toolkit(
             unfused: str | None = None
             notes: tuple[str, ...] = ()
             # Two NPU runs are matched by op name unless a graph is asked for.
-            if other is None or graph is not None:
+            by_graph = graph is not None or options.other_graph is not None
+            if other is None and options.other_graph is not None:
+                raise no_other_graph(side)
+            if other is None or by_graph:
                 json_path, notes = graph_json(leaf, graph, graph_folders, tools, store, chosen)
-            if other is not None and graph is not None:
-                unfused, _ = graph_json(other, None, graph_folders, tools, store)
+            if other is not None and by_graph:
+                unfused, _ = graph_json(other, options.other_graph or None, graph_folders, tools, store)
             made = tools.compare(leaf.path, side, folder, graph=json_path, unfused=unfused, options=flags)
         except PrecisionToolError as error:
             failed.append(error)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ MARKER = ".precision_tool_demo.json"
 TRUTH = "truth.json"
 _WORK = ".precision_tool_demo.tmp"
 #: What a demo owns below its folder. The truth comes last: where it is, the demo is complete.
-_PARTS = ("npu/debug_0", "tf/dump", "fusion/fusion_result.json", TRUTH)
+_PARTS = ("npu/debug_0", "npu/debug_1", "tf/dump", "fusion/fusion_result.json", TRUTH)
+#: The part that only a demo with a run without fusion has. As documented, that is debug_0, and debug_1 the other.
+_SECOND = "npu/debug_1"
 
 _START = datetime(2026, 3, 2, 9, 30, 0, tzinfo=UTC)
 _GRAPH_NUMBER, _GRAPH_ID = 7, 1
@@ -110,8 +112,13 @@ def generate_demo(
             shutil.rmtree(work)
         work.mkdir(parents=True)
         try:
-            _check_space(root, (bytes_total or 0) + 2 * (giant_bytes or 0))
-            truth = _Writer(work, seed, plan).write(chosen, giant_bytes)
+            runs = 2 if chosen.with_unfused else 1
+            _check_space(root, runs * ((bytes_total or 0) + 2 * (giant_bytes or 0)))
+            if chosen.with_unfused:
+                _Writer(work, seed, plan, is_unfused=True).write(network.FAULTS["none"], giant_bytes)
+                truth = _Writer(work, seed, plan, run=1).write(chosen, giant_bytes)
+            else:
+                truth = _Writer(work, seed, plan).write(chosen, giant_bytes)
             _write_truth(work / TRUTH, truth)
             _move_in(work, root)
         finally:
@@ -211,16 +218,19 @@ def _microseconds(moment: datetime) -> int:
 class _Writer:
     """Takes the steps as they come and writes their files, so that memory holds only what later steps need."""
 
-    def __init__(self, folder: Path, seed: int, plan: _Plan) -> None:
+    def __init__(self, folder: Path, seed: int, plan: _Plan, *, run: int = 0, is_unfused: bool = False) -> None:
         self.folder = folder
         self.plan = plan
         self.seed = seed
-        self.stamp = f"{_START:%Y%m%d%H%M%S}"
+        self.is_unfused = is_unfused
+        start = _START + timedelta(minutes=15) if is_unfused else _START
+        self.stamp = f"{start:%Y%m%d%H%M%S}"
         self.model_name = f"ge_default_{self.stamp}_{_GRAPH_ID}"
-        self.dump_dir = Path("npu/debug_0/dump", self.stamp, "0", self.model_name, "1/0")
-        self.graph_dir = Path("npu/debug_0/graph")
+        self.dump_dir = Path(f"npu/debug_{run}/dump", self.stamp, "0", self.model_name, "1/0")
+        self.graph_dir = Path(f"npu/debug_{run}/graph")
         self.golden_dir = Path("tf/dump")
-        self.clock = _microseconds(_START) + 2_000_000
+        self.fusion_path = Path("fusion/fusion_result.json")
+        self.clock = _microseconds(start) + 2_000_000
         # The benchmark ran an hour earlier.
         self.golden_clock = _microseconds(_START) - 3_600_000_000
         self.jitter = np.random.default_rng([seed, 1])
@@ -232,17 +242,18 @@ class _Writer:
     def write(self, fault: network.Fault, giant_bytes: int | None) -> DemoTruth:
         """Run the network and write everything but the marker; paths of the truth are relative."""
         for part in (self.dump_dir, self.graph_dir, self.golden_dir, Path("fusion")):
-            (self.folder / part).mkdir(parents=True)
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
         targets = tower.targets(self.plan.pairs) if self.plan.pairs else network.TARGETS
         machine = Machine(
             emit=self.take,
             rng=np.random.default_rng(self.seed),
             fault=fault,
             target=targets[fault.target] if fault.target else None,
+            is_unfused=self.is_unfused,
         )
         _run(machine, self.plan, giant_bytes)
         graph_path = self.write_graphs()
-        fusion_path = self.write_fusion()
+        fusion_path = self.fusion_path if self.is_unfused else self.write_fusion()
         culprit = machine.culprit
         return DemoTruth(
             seed=self.seed,
@@ -291,6 +302,8 @@ class _Writer:
 
     def write_golden(self, name: str, index: int, array: Array | Streamed) -> None:
         """A benchmark tensor; of one the tensor of an earlier step is left behind, too, with an older time."""
+        if self.is_unfused:
+            return  # the other run writes the same
         self.golden_clock += int(self.jitter.integers(20, 600))
         folder = self.folder / self.golden_dir
         path = folder / golden_file_name(name, index, self.golden_clock)
@@ -328,7 +341,7 @@ class _Writer:
         for name, times in sorted(effects.items()):
             kind = "ub_fusion" if name.startswith("Tbe") else "graph_fusion"
             by_kind[kind][name] = {"effect_times": str(times), "match_times": str(times)}
-        path = Path("fusion/fusion_result.json")
+        path = self.fusion_path
         text = json.dumps({f"session_and_graph_id_0_{_GRAPH_ID}": by_kind}, indent=4)
         (self.folder / path).write_text(text + "\n", encoding="utf-8")
         return path
@@ -440,7 +453,8 @@ def _move_in(work: Path, root: Path) -> None:
         if target.exists():
             old.mkdir(exist_ok=True)
             target.rename(old / str(number))
-        (work / part).rename(target)
+        if part != _SECOND or (work / part).exists():
+            (work / part).rename(target)
 
 
 def _check_space(root: Path, needed: int) -> None:

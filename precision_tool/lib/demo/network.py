@@ -40,13 +40,15 @@ Compute = Callable[..., Any]
 class Fault:
     """A way for an op to go wrong: `apply` spoils the float32 result before it is stored.
 
-    `target` is the kind of op it strikes, `conv` or `matmul` (a fused one); None strikes nothing.
+    `target` is the kind of op it strikes, `conv` or `matmul` (a fused one); None strikes nothing. `with_unfused` adds
+    a run without fusion, which does not have the op and so not the fault.
     """
 
     name: str
     summary: str
     target: str | None = None
     apply: Callable[[Array, np.random.Generator], Array] | None = None
+    with_unfused: bool = False
 
 
 def _lose_last_tile(result: Array, rng: np.random.Generator) -> Array:
@@ -72,6 +74,13 @@ FAULTS: dict[str, Fault] = {
             apply=_lose_last_tile,
         ),
         Fault(name="nan", summary="a fused matrix product gives a few NaN", target="matmul", apply=_some_nan),
+        Fault(
+            name="fusion",
+            summary="as fused, with a second run that was compiled without fusion",
+            target="conv",
+            apply=_lose_last_tile,
+            with_unfused=True,
+        ),
     )
 }
 
@@ -207,6 +216,8 @@ class Machine:
     rng: np.random.Generator
     fault: Fault = field(default_factory=lambda: FAULTS["none"])
     target: str | None = None
+    #: Every op of the training script is an op of the device: the switchable passes are off.
+    is_unfused: bool = False
     #: The op the fault struck, once it has run.
     culprit: Op | None = None
     _next_id: int = 0
@@ -300,6 +311,8 @@ class Machine:
         The benchmark keeps the output of every stage, the device only rounds the last one. `in_script` is False for
         a part of an op that the compiler cut in two: its output has no golden tensor.
         """
+        if self.is_unfused and len(stages) > 1:
+            return self._one_by_one(op_type, stages, inputs, forms, **options)
         name = name or "".join(stage.name for stage in stages)
         goldens: list[tuple[str, int, Array | Streamed]] = []
         device = _chain(stages, [value.array for value in inputs], None)
@@ -314,6 +327,23 @@ class Machine:
             ]
         originals = tuple(stage.name for stage in stages)
         return self.run(op_type, name, inputs, results, forms, originals=originals, goldens=goldens, **options)
+
+    def _one_by_one(
+        self, op_type: str, stages: Sequence[Stage], inputs: Sequence[Value], forms: Sequence[Form], **options: Any
+    ) -> tuple[Value, ...]:
+        """What the passes would have fused: an op a stage, each with an output of its own."""
+        rest: list[Value] = list(inputs)
+        results: tuple[Value, ...] = ()
+        kept = {name: value for name, value in options.items() if name not in ("passes", "attrs")}
+        attrs = {name: value for name, value in (options.get("attrs") or {}).items() if name != "fusion_scope"}
+        for number, stage in enumerate(stages):
+            taken, rest = rest[: stage.takes], rest[stage.takes :]
+            kind = op_type if number == 0 else stage.name.rsplit("/", 1)[-1]
+            own = {"data_format": attrs["data_format"]} if number and "data_format" in attrs else {}
+            fed = [*results, *taken]
+            single = replace(stage, takes=len(fed))
+            results = self.compute(kind, [single], fed, forms, attrs=own if number else attrs, **kept)
+        return results
 
     def single(
         self, op_type: str, stage_name: str, compute: Compute, inputs: Sequence[Value], form: Form, **options: Any

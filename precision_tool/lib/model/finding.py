@@ -26,6 +26,7 @@ class FindingKind(StrEnum):
     UNREADABLE = "unreadable"
     DANGEROUS_CASTS = "dangerous_casts"
     GRAPH_SIMILARITY = "graph_similarity"
+    FUSION_PASSES = "fusion_passes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

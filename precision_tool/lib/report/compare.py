@@ -25,6 +25,7 @@ from precision_tool.lib.report.text import (
     cosine_text,
     counted,
     json_text,
+    marked_pass,
     plain,
     safe,
     shown_path,
@@ -81,7 +82,10 @@ def source_lines(result: LeafResult) -> RenderableType:
         rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
         if len(rejected) > 3:
             rows.append(("", plain(f"nor {counted(len(rejected) - 3, 'more graph')}", "dim")))
-    elif result.golden_is_dump:
+    if result.other_graph is not None:
+        rows.append(("its graph", whole_path(result.other_graph.file.path)))
+        rows.append(("", plain(f"chosen because {result.other_graph.reason}", "dim")))
+    if result.graph is None and result.golden_is_dump:
         rows.append(("matched", plain("by the names of ops, inputs and outputs", "dim")))
     rows += [("note", plain(shown_reason(note), "yellow")) for note in result.notes]
     return LabelledLines(rows)
@@ -210,7 +214,7 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
         ("Output:", _slot_cosines(op.outputs, threshold)),
     ]
     if op.pass_name:
-        rows.insert(0, ("Pass:", plain(op.pass_name)))
+        rows.insert(0, ("Pass:", plain(",".join(map(marked_pass, op.pass_name.split(","))))))
     over = [row.slot for row in op.rows if row.overflow]
     if over:
         rows.append(("Overflow:", plain(", ".join(over), "bold red")))
@@ -283,7 +287,7 @@ def finding_panel(finding: Finding) -> RenderableType:
     if finding.op_type:
         rows.append(("type", plain(finding.op_type)))
     if finding.pass_name:
-        rows.append(("pass", plain(finding.pass_name)))
+        rows.append(("pass", plain(",".join(map(marked_pass, finding.pass_name.split(","))))))
     if finding.original_ops and finding.original_ops != finding.op_name:
         rows.append(("original ops", plain(finding.original_ops)))
     rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]

@@ -25,6 +25,7 @@ from precision_tool.lib.report.text import (
     LabelledLines,
     cosine_text,
     json_text,
+    marked_pass,
     plain,
     shape_text,
     shown_reason,
@@ -104,7 +105,7 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
     if op.kernel_lib:
         yield "kernel lib", plain(op.kernel_lib)
     if op.pass_names:
-        yield "PassName", plain(", ".join(op.pass_names))
+        yield "PassName", plain(", ".join(map(marked_pass, op.pass_names)))
     yield "OriginOp", _originals(op)
     if links.caller is not None and links.caller.op is not None:
         yield "called by", plain(f"{links.caller.name} ({links.caller.op.type}) in {links.caller.graph}")

@@ -11,9 +11,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from precision_tool.lib.arguments import escaped
+from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.wording import counted as counted
 from precision_tool.lib.workspace import lies_in
 
+#: What a fusion pass that GE never switches off is marked with.
+ALWAYS_MARK = "always on"
 #: Names and reasons come from other machines: control characters are shown as \\xNN.
 safe = escaped
 
@@ -74,6 +77,11 @@ def cosine_text(cosine: float | None, agrees: bool | None) -> Text:
     if cosine is None:
         return Text("-", style="dim")
     return Text("nan" if isnan(cosine) else f"{cosine:.6f}", style=cosine_style(cosine, agrees))
+
+
+def marked_pass(name: str) -> str:
+    """The name of a fusion pass, marked if no switch file turns it off."""
+    return name if is_switchable(name) else f"{name} ({ALWAYS_MARK})"
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from rich.rule import Rule
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
+from precision_tool.lib.checks.fusion import NAME as FUSION_NAME
+from precision_tool.lib.checks.fusion import TITLE as FUSION_TITLE
+from precision_tool.lib.checks.fusion import check_fusion, passes_in_effect
 from precision_tool.lib.compare.custom import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
@@ -44,7 +47,7 @@ _TOP, _MOST_TOP = 20, 10000
 def _add_common(parser: Parser, session: Session) -> None:
     settings = session.settings
     parser.add_argument(
-        *(["-c"] if parser.prog == "vcs" else []),  # in ac, -c means compare
+        *(["-c"] if parser.prog != "ac" else []),  # in ac, -c means compare
         "--threshold",
         dest="threshold",
         metavar="COS",
@@ -177,6 +180,12 @@ def _vc_parser(session: Session) -> Parser:
         epilog="example: vc -op conv1/Conv2D --top 50",
     )
     _add_sides(parser, session)
+    other = parser.add_argument(
+        "-cf", dest="other_graph", metavar="GRAPH", nargs="?", const="",
+        help="fused against unfused: the graph of the other run (-rt), by which it is matched with the ops of the "
+        "training script; without GRAPH the one that fits, and without -lt and -rt the two runs that belong together",
+    )  # fmt: skip
+    completes(other, Completion.GRAPH)
     _add_choice(parser)
     _add_measures(parser)
     _add_common(parser, session)
@@ -216,19 +225,28 @@ def _compare(
     session: Session, args: argparse.Namespace, output: Output, options: CompareOptions = DEFAULT_OPTIONS
 ) -> list[Analysis]:
     workers = session.settings.workers if args.workers is None else args.workers
+    left, right = args.left, args.right
+    if options.other_graph is not None and left is None and right is None:
+        pair = session.fusion_pair()
+        session.workspace.notes += pair.notes
+        left, right = (str(session.workspace.dump_dir(run.number or 0)) for run in (pair.fused, pair.unfused))
+
+    def by_toolkit(prefix: str = "") -> list[Analysis]:
+        return session.compare_by_toolkit(left, right, args.graph, args.threshold, options, prefix)
+
     engine = engine_of(session, args)
     if engine == "cann":
-        return session.compare_by_toolkit(args.left, args.right, args.graph, args.threshold, options)
+        return by_toolkit()
     try:
         with ProgressReport(output.err, "comparing") as progress:
-            analyses = session.compare(args.left, args.right, args.graph, args.threshold, workers, progress, options)
+            analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options)
     except FormatError as error:
         if engine != "auto" or session.toolkit().msaccucmp is None:
             raise
         session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
-        return session.compare_by_toolkit(args.left, args.right, args.graph, args.threshold, options)
+        return by_toolkit()
     if engine == "auto":
-        ask_toolkit(session, args, analyses, options)
+        ask_toolkit(session, analyses, by_toolkit)
     return analyses
 
 
@@ -266,6 +284,7 @@ def _options(args: argparse.Namespace) -> CompareOptions:
         worst=(args.top or _TOP) if args.op is not None else 0,
         pairs_only=args.map,
         compat=args.compat,
+        other_graph=args.other_graph,
     )
 
 
@@ -422,9 +441,11 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
     """The checks of the NPU runs of the data folder, or of the run that was named with -lt."""
     if args.left is None:
         try:
-            return check_runs(session.run_graphs(args.graph), session.missing_graphs(args.graph))
+            missing = session.missing_graphs(args.graph)
+            fusion = check_fusion(session.fusion_graphs(args.graph), args.threshold, missing)
+            return [fusion, *check_runs(session.run_graphs(args.graph), missing)]
         except PrecisionToolError as error:
-            return skip_checks(error.advice)
+            return _skipped(error.advice)
     leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
     runs = tuple(
         RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
@@ -432,8 +453,13 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
         if leaf.graph is not None
     )
     if not runs:
-        return skip_checks("the two sides were compared without a graph; name one with -g")
-    return check_runs(runs)
+        return _skipped("the two sides were compared without a graph; name one with -g")
+    fusion = check_fusion(passes_in_effect(runs, session.fusion_reports(), session.cosines()), args.threshold)
+    return [fusion, *check_runs(runs)]
+
+
+def _skipped(reason: str) -> list[CheckResult]:
+    return [CheckResult(name=FUSION_NAME, title=FUSION_TITLE, skipped=reason), *skip_checks(reason)]
 
 
 VC = Command(_vc_parser, _run_vc)

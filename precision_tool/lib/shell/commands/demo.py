@@ -12,13 +12,14 @@ from precision_tool.lib.report.text import byte_size, plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Output, Parser, count
 from precision_tool.lib.shell.commands.compare import AC
+from precision_tool.lib.shell.commands.fusion import FUSION
 
 
 def _parser(session: Session) -> Parser:
     parser = Parser(
         prog="demo",
         description="Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
-        "tensors, then run `ac -c` on them.",
+        "tensors, then run `ac -c` on them; with --fault fusion a second run without fusion, then `fusion blame`.",
         epilog="example: demo /tmp/demo --fault nan",
     )
     parser.add_argument(
@@ -57,8 +58,12 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     )
     if args.generate_only:
         return DONE
-    output.out.print(plain(f"$ precision-tool --data {root} ac -c"), soft_wrap=True)
-    code = AC(Session(replace(session.settings, data=root)), ["-c"], output)
+    with_unfused = FAULTS[args.fault].with_unfused
+    output.out.print(
+        plain(f"$ precision-tool --data {root} {'fusion blame' if with_unfused else 'ac -c'}"), soft_wrap=True
+    )
+    opened = Session(replace(session.settings, data=root))
+    code = FUSION(opened, ["blame"], output) if with_unfused else AC(opened, ["-c"], output)
     wrong = f"{truth.culprit} was computed wrong" if truth.culprit else "nothing was computed wrong"
     output.out.print(plain(f"truth of this demo: {wrong}"), soft_wrap=True)
     return code

@@ -16,6 +16,8 @@ _COMMANDS = {
     "ls": ("ops", "LS"),
     "ni": ("op", "NI"),
     "graphs": ("graphs", "GRAPHS"),
+    "graph": ("graph_diff", "GRAPH"),
+    "fusion": ("fusion", "FUSION"),
     "pt": ("tensors", "PT"),
     "cp": ("tensors", "CP"),
     "dc": ("tensors", "DC"),

@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.convert import Decoded, Source
-from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
@@ -43,9 +42,12 @@ def add_engine(parser: Parser, session: Session) -> None:
 
 
 def ask_toolkit(
-    session: Session, args: argparse.Namespace, analyses: Sequence[Analysis], options: CompareOptions
+    session: Session, analyses: Sequence[Analysis], by_toolkit: Callable[[str], Sequence[Analysis]]
 ) -> None:
-    """With `--engine auto`: what native could not read, the toolkit compares; its result lies beside ours."""
+    """With `--engine auto`: what native could not read, the toolkit compares; its result lies beside ours.
+
+    `by_toolkit` has it compare all of it, into a file whose name begins as it is told.
+    """
     unread = [row for analysis in analyses for row in analysis.rows if row.status in UNREADABLE]
     if not unread:
         return
@@ -54,7 +56,7 @@ def ask_toolkit(
         session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
         return
     try:
-        asked = session.compare_by_toolkit(args.left, args.right, args.graph, args.threshold, options, TOOLKIT_PREFIX)
+        asked = by_toolkit(TOOLKIT_PREFIX)
     except PrecisionToolError as error:
         session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
         return

@@ -1,0 +1,153 @@
+"""Finds a minimal set of fusion passes whose switching off makes a check succeed: an algorithm over a callable.
+
+First divide and conquer (QuickXplain, Junker 2004), which needs about 2 k log2(n / k) tries for k of n passes as long
+as switching off more never hurts. What it finds is checked: if it does not succeed, which only passes that interact
+can bring about, delta debugging (Zeller's ddmin) takes over, which needs no such assumption. Either way no pass of the
+result can be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+#: The passes that are switched off, and whether the check then succeeds.
+Check = Callable[[frozenset[str]], bool]
+
+
+class Outcome(StrEnum):
+    """What came out."""
+
+    FOUND = "found"
+    #: It succeeds with every pass on.
+    NOT_NEEDED = "not_needed"
+    #: It fails with every pass off as well.
+    NOT_FUSION = "not_fusion"
+    #: It gave different answers for one set.
+    FLAKY = "flaky"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bisection:
+    """The result: `off` is the minimal set, of a flaky check the set it answered differently for."""
+
+    outcome: Outcome
+    off: frozenset[str] = frozenset()
+    #: Sets that were asked for, each once however often it was tried.
+    tries: int = 0
+    #: True if passes interact: switching off more was seen to break what less had mended.
+    interact: bool = False
+
+
+class FlakyCheckError(Exception):
+    """The check answers differently for one set."""
+
+    def __init__(self, off: frozenset[str]) -> None:
+        super().__init__("the check gives different answers")
+        self.off = off
+
+
+@dataclass
+class _Asker:
+    """Asks the check, each set once; what contradicts an earlier answer is asked again before it is believed."""
+
+    check: Check
+    known: dict[frozenset[str], bool] = field(default_factory=dict)
+    interact: bool = False
+
+    def ask(self, off: frozenset[str]) -> bool:
+        if off not in self.known:
+            answer = self.check(off)
+            if self._contradicts(off, answer):
+                self._again(off, answer)
+                self.interact = True
+            self.known[off] = answer
+        return self.known[off]
+
+    def _contradicts(self, off: frozenset[str], answer: bool) -> bool:
+        """True if fewer passes off succeeded and more fail."""
+        if answer:
+            return any(not known and other > off for other, known in self.known.items())
+        return any(known and other < off for other, known in self.known.items())
+
+    def _again(self, off: frozenset[str], answer: bool) -> None:
+        if self.check(off) != answer:
+            raise FlakyCheckError(off)
+
+    def confirm(self, off: frozenset[str]) -> None:
+        """Asks once more for a set whose answer the result rests on."""
+        self._again(off, self.known[off])
+
+
+def bisect_passes(
+    passes: Sequence[str], check: Check, *, known: Mapping[frozenset[str], bool] | None = None
+) -> Bisection:
+    """A minimal set of `passes` to switch off for `check` to succeed. `known` are answers of an earlier attempt.
+
+    The answers that the result rests on are asked for twice.
+    """
+    asker = _Asker(check, dict(known or {}))
+    try:
+        outcome, off = _search(tuple(dict.fromkeys(passes)), asker)
+    except FlakyCheckError as error:
+        outcome, off = Outcome.FLAKY, error.off
+    return Bisection(outcome=outcome, off=off, tries=len(asker.known), interact=asker.interact)
+
+
+def _search(passes: tuple[str, ...], asker: _Asker) -> tuple[Outcome, frozenset[str]]:
+    none: frozenset[str] = frozenset()
+    everything = frozenset(passes)
+    if asker.ask(none):
+        asker.confirm(none)
+        return Outcome.NOT_NEEDED, none
+    if not asker.ask(everything):
+        asker.confirm(everything)
+        return Outcome.NOT_FUSION, none
+    off = frozenset(_quick(asker, none, False, passes))
+    if not asker.ask(off):
+        asker.interact = True
+        off = frozenset(_delta(asker, passes))
+    off = _reduced(asker, off)
+    asker.confirm(none)
+    asker.confirm(off)
+    return Outcome.FOUND, off
+
+
+def _quick(asker: _Asker, base: frozenset[str], is_new: bool, passes: tuple[str, ...]) -> tuple[str, ...]:
+    """What of `passes` has to be off beside `base`; `is_new`: base has grown since it was asked for."""
+    if is_new and asker.ask(base):
+        return ()
+    if len(passes) == 1:
+        return passes
+    half = len(passes) // 2
+    first, second = passes[:half], passes[half:]
+    of_second = _quick(asker, base | set(first), True, second)
+    of_first = _quick(asker, base | set(of_second), bool(of_second), first)
+    return (*of_first, *of_second)
+
+
+def _delta(asker: _Asker, passes: tuple[str, ...]) -> tuple[str, ...]:
+    """ddmin: from all of `passes`, with which the check succeeds, to a set of which no part can be left out."""
+    off, parts = passes, 2
+    while len(off) > 1:
+        size = -(-len(off) // parts)
+        chunks = [off[start : start + size] for start in range(0, len(off), size)]
+        rests = [tuple(one for one in off if one not in chunk) for chunk in chunks] if len(chunks) > 2 else []
+        smaller = next((one for one in [*chunks, *rests] if asker.ask(frozenset(one))), None)
+        if smaller is not None:
+            parts = 2 if smaller in chunks else max(parts - 1, 2)
+            off = smaller
+        elif parts >= len(off):
+            break
+        else:
+            parts = min(len(off), 2 * parts)
+    return off
+
+
+def _reduced(asker: _Asker, off: frozenset[str]) -> frozenset[str]:
+    """`off` without the passes that can be left out one after the other."""
+    for one in sorted(off):
+        if len(off) > 1 and asker.ask(off - {one}):
+            return _reduced(asker, off - {one})
+    return off

@@ -1,0 +1,374 @@
+"""Which fusion pass computes wrong: the error of every fused op where its inputs agree, charged to its passes.
+
+Where the op can be recomputed from its own inputs, that decides: it tells the op's own error from one it was fed, and a
+wrong fused kernel from a wrong benchmark. Else the comparison decides, and what it cannot tell is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import combinations
+from math import inf, isfinite, prod
+from statistics import median
+
+from precision_tool.lib.checks.agreement import OpAgreement, distance
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex
+from precision_tool.lib.compare.engine import Progress
+from precision_tool.lib.compare.recompute import NotRecomputedError, Recomputed, Recomputer
+from precision_tool.lib.compare.result_csv import ResultRow
+from precision_tool.lib.discover.fusion_pair import COLLECT_PASSES, Fusion, is_fused
+from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.formats.fusion_passes import is_switchable
+from precision_tool.lib.model.comparison import Comparison, Status
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import counted
+
+#: An error that is this many times what rounding explains, and at least this large, is a fault and no rounding.
+_FAULTY, _LARGE = 10.0, 0.01
+#: An output this many times as far off as the inputs has an error of its own.
+_OWN = 3.0
+#: A distance that agrees by the cosine and is still worth a look.
+_NOTABLE = 0.02
+#: Sets of passes are tried by size up to so many passes; with more the choice is made one by one.
+_EXACT = 14
+_NAMED = 3
+
+
+class Verdict(StrEnum):
+    """What is known of an op or of a pass."""
+
+    GUILTY = "guilty"
+    SUSPICIOUS = "suspicious"
+    CLEAN = "clean"
+    NOT_JUDGED = "not judged"
+
+
+#: Worst first.
+ORDER = (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.NOT_JUDGED, Verdict.CLEAN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpBlame:
+    """A fused op. Errors are relative distances; None where nothing was compared or recomputed.
+
+    `error` is the one the verdict rests on: the recomputed one, else that of the comparison.
+    """
+
+    op_name: str
+    op_type: str
+    passes: tuple[str, ...]
+    originals: tuple[str, ...]
+    index: int
+    verdict: Verdict
+    reason: str
+    input_error: float | None = None
+    output_error: float | None = None
+    cosine: float | None = None
+    recomputed: Recomputed | None = None
+    #: Why it could not be recomputed.
+    not_recomputed: str = ""
+
+    @property
+    def error(self) -> float | None:
+        return self.recomputed.error if self.recomputed is not None else self.output_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassBlame:
+    """A pass with the fused ops it made. `worst` and `median` are of the errors of its ops that were judged."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    ops: tuple[OpBlame, ...]
+    is_switchable: bool
+    worst: float | None = None
+    median: float | None = None
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(op.verdict is verdict for op in self.ops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """The passes, worst first; the smallest set of switches that avoids every guilty op; what no switch avoids."""
+
+    passes: tuple[PassBlame, ...]
+    switch_off: tuple[str, ...]
+    #: Guilty ops that only passes made which GE never switches off.
+    unavoidable: tuple[OpBlame, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ops(self) -> tuple[OpBlame, ...]:
+        """Every fused op once, in execution order."""
+        found = {op.op_name: op for one in self.passes for op in one.ops}
+        return tuple(sorted(found.values(), key=lambda op: op.index))
+
+
+#: Fused ops of which the graph names no pass.
+NO_PASS = "(no pass named)"
+
+
+def blame(
+    analysis: Analysis,
+    benchmark: BenchmarkSide,
+    unfused: GraphFile | None = None,
+    progress: Progress | None = None,
+) -> Blame:
+    """Judges every fused op of a comparison.
+
+    `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done, by
+    their bytes. UsageError if the graph has no op that a pass made.
+    """
+    leaf = analysis.leaf
+    if leaf is None or leaf.graph is None:
+        raise UsageError("blame needs a comparison by a graph", COLLECT_PASSES)
+    file = leaf.graph.file
+    fused = [op for op in file.ops if op.pass_names or is_fused(op)]
+    if not any(op.pass_names for op in fused):
+        what = f"{counted(len(fused), 'fused op')}, but none names its pass" if fused else "no op that a pass made"
+        raise UsageError(f"{file.path}: has {what}", COLLECT_PASSES)
+    agreements = {op.op_name: op for op in analysis.ops}
+    rows = {row.pair.tensor_index: row for row in leaf.rows}
+    judge = _Judge(
+        dumps=DumpIndex(leaf.leaf),
+        recomputer=Recomputer(file, unfused, benchmark),
+        also_other=_passes_by_original(unfused),
+        rows=rows,
+    )
+    costs = [_bytes(agreements.get(op.name)) for op in fused]
+    judged: list[OpBlame] = []
+    for op in fused:
+        if progress is not None:
+            progress(sum(costs[: len(judged)]), sum(costs))
+        judged.append(judge.judge(op, agreements.get(op.name)))
+    for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
+        recomputed = judged[number].recomputed
+        if recomputed is not None and recomputed.how in judge.distrusted:
+            judged[number] = judge.judge(op, agreements.get(op.name))
+    passes = _by_pass(judged)
+    off, unavoidable = smallest_switches(passes)
+    return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, notes=_notes(judged, Fusion(file)))
+
+
+def _bytes(found: OpAgreement | None) -> int:
+    """About as many bytes as recomputing an op takes."""
+    rows = found.rows if found is not None else ()
+    return sum(8 * prod(row.shape) for row in rows if row.shape is not None) or 1
+
+
+def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
+    """The passes that made an op of the other run, by the script's ops it stands for."""
+    found: dict[str, set[str]] = {}
+    for op in unfused.ops if unfused is not None else ():
+        for name in op.original_names or ():
+            found.setdefault(name, set()).update(op.pass_names)
+    return found
+
+
+def _notes(judged: Sequence[OpBlame], fusion: Fusion) -> tuple[str, ...]:
+    if not fusion.nameless:
+        return ()
+    named = ", ".join(op.name for op in fusion.nameless[:_NAMED])
+    return (f"the graph names no pass for {counted(len(fusion.nameless), 'fused op')}: {named}; {COLLECT_PASSES}",)
+
+
+# --- one op -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    dumps: DumpIndex
+    recomputer: Recomputer
+    also_other: Mapping[str, set[str]]
+    rows: Mapping[str, Comparison]
+    #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
+    distrusted: set[str] = field(default_factory=set)
+
+    def judge(self, op: Op, found: OpAgreement | None) -> OpBlame:
+        """The verdict on one fused op."""
+        result = OpBlame(
+            op_name=op.name,
+            op_type=op.type,
+            passes=op.pass_names or (NO_PASS,),
+            originals=op.original_names or (op.name,),
+            index=found.index if found is not None else -1,
+            verdict=Verdict.NOT_JUDGED,
+            reason="",
+        )
+        if found is None or flatten(op.name) not in self.dumps:
+            return replace(result, reason="it was not dumped")
+        outputs = [row for row in found.outputs if row.cosine is not None]
+        if outputs:
+            worst = max(outputs, key=_error)
+            result = replace(result, output_error=_error(worst), cosine=worst.cosine)
+        inputs = [row for row in found.inputs if row.cosine is not None]
+        if inputs:
+            result = replace(result, input_error=max(map(_error, inputs)))
+        try:
+            dump = self.dumps.op(flatten(op.name))
+            recomputed = self.recomputer.recompute(op, dump, self._golden(op))
+        except NotRecomputedError as error:
+            return self._by_comparison(replace(result, not_recomputed=str(error)), found)
+        if self._fits_neither(recomputed, result, found):
+            self.distrusted.add(recomputed.how)
+        if recomputed.how in self.distrusted:
+            why = f"the formula of {recomputed.how} fits neither side where the two agree"
+            return self._by_comparison(replace(result, not_recomputed=why), found)
+        return self._by_recomputing(replace(result, recomputed=recomputed), found)
+
+    @staticmethod
+    def _fits_neither(own: Recomputed, op: OpBlame, found: OpAgreement) -> bool:
+        """True if both sides were fed and put out the same, and only the recomputed answer is another."""
+        agree = bool(found.inputs_agree and found.outputs_agree) and not found.unknown_inputs
+        return agree and own.error > own.rounding and own.error > _OWN * (op.output_error or 0.0)
+
+    def _golden(self, op: Op) -> tuple[Tensor, str] | None:
+        """The benchmark's output, where it was compared."""
+        row = self.rows.get(f"{op.name}:output:0")
+        if row is None or row.metrics is None or not isinstance(row.pair.golden, Tensor) or not op.output_descs:
+            return None
+        desc = op.output_descs[0]
+        return row.pair.golden, desc.dump_origin_layout or desc.origin_layout or ""
+
+    def _by_recomputing(self, op: OpBlame, found: OpAgreement) -> OpBlame:
+        own = op.recomputed
+        assert own is not None
+        how = f"recomputed ({own.how}) from its own inputs"
+        if own.borrowed:
+            how += f" and the other side's {', '.join(own.borrowed[:_NAMED])}"
+        if own.mismatches:
+            where = counted(own.mismatches, "element")
+            why = f"{how}, its output is not finite in {where} where it should be"
+            return replace(op, verdict=Verdict.GUILTY, reason=why)
+        sizes = f"its output is {own.error:.2%} off, where rounding explains {own.rounding:.2%}"
+        other = own.benchmark_error
+        if own.error > _FAULTY * own.rounding and own.error > _LARGE:
+            why = f"{how}, {sizes}"
+            if other is not None and found.inputs_agree and other < own.error / _OWN:
+                why += f"; the other side's is {other:.2%} off"
+            return replace(op, verdict=Verdict.GUILTY, reason=why)
+        if own.error > own.rounding:
+            return replace(op, verdict=Verdict.SUSPICIOUS, reason=f"{how}, {sizes}")
+        why = f"{how}, its output is right ({own.error:.2%} off)"
+        if found.outputs_agree is False:
+            if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
+                why += f": the other side's is wrong, {other:.2%} off"
+            elif found.inputs_agree is False:
+                why += ": what the comparison shows it was fed"
+        return replace(op, verdict=Verdict.CLEAN, reason=why)
+
+    def _by_comparison(self, op: OpBlame, found: OpAgreement) -> OpBlame:
+        def verdict(verdict: Verdict, reason: str) -> OpBlame:
+            return replace(op, verdict=verdict, reason=f"{reason}; not recomputed: {op.not_recomputed}")
+
+        shared = sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
+        if op.output_error is None:
+            return verdict(Verdict.NOT_JUDGED, _why_not_compared(found.outputs))
+        if shared:
+            made = f"made by {', '.join(shared)}"
+            why = f"the other run has it too, {made}: comparing the two tells nothing (--benchmark may)"
+            return verdict(Verdict.NOT_JUDGED, why)
+        out, into = f"its output is {_percent(op.output_error)} off", _percent(op.input_error)
+        if found.outputs_agree:
+            if op.output_error > _NOTABLE and op.output_error > _OWN * (op.input_error or 0.0):
+                return verdict(Verdict.SUSPICIOUS, f"{out}, though not below the threshold")
+            return verdict(Verdict.CLEAN, "its output agrees")
+        if found.is_cancelled:
+            return verdict(Verdict.NOT_JUDGED, "its true output is zero beside its inputs: only rounding is compared")
+        if found.inputs_agree is None:
+            return verdict(Verdict.SUSPICIOUS, f"{out}, and no input could be compared")
+        if found.inputs_agree:
+            unknown = found.unknown_inputs
+            if unknown:
+                why = f"{out}, the inputs that could be compared agree, and {unknown[0].slot} could not be"
+                return verdict(Verdict.SUSPICIOUS, why)
+            return verdict(Verdict.GUILTY, f"{out}, and its inputs agree")
+        if op.output_error > _OWN * (op.input_error or 0.0):
+            return verdict(Verdict.SUSPICIOUS, f"{out}, much more than its inputs ({into})")
+        return verdict(Verdict.NOT_JUDGED, f"its inputs are {into} off already, so that its error may be theirs")
+
+
+def _error(row: ResultRow) -> float:
+    """How far off a tensor is."""
+    if row.mismatches:
+        return inf
+    if row.relative_euclidean_distance is not None and isfinite(row.relative_euclidean_distance):
+        return row.relative_euclidean_distance
+    return distance(row)
+
+
+def _percent(error: float | None) -> str:
+    if error is None:
+        return "an unknown amount"
+    return f"{error:.2%}" if isfinite(error) else "infinitely"
+
+
+def _why_not_compared(outputs: Sequence[ResultRow]) -> str:
+    reason = next((row.reason for row in outputs if row.reason), "no output of it was compared")
+    statistics = any(row.status == Status.STATISTICS_ONLY for row in outputs)
+    return "only statistics were dumped" if statistics else reason
+
+
+# --- the passes -------------------------------------------------------------------------------------------------------
+
+
+def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:
+    by_name: dict[str, list[OpBlame]] = {}
+    for op in ops:
+        for name in op.passes:
+            by_name.setdefault(name, []).append(op)
+    passes = [_pass_blame(name, found) for name, found in by_name.items()]
+    return tuple(sorted(passes, key=lambda one: (ORDER.index(one.verdict), -(one.worst or 0.0), one.name)))
+
+
+def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
+    errors = [op.error for op in ops if op.verdict is not Verdict.NOT_JUDGED and op.error is not None]
+    verdict = next((one for one in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
+                    if any(op.verdict is one for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
+    worst = max((op for op in ops if op.verdict is verdict), key=lambda op: op.error or 0.0)
+    reason = f"{worst.op_name}: {worst.reason}" if verdict is not Verdict.CLEAN else ""
+    unjudged = sum(op.verdict is Verdict.NOT_JUDGED for op in ops)
+    if verdict is Verdict.CLEAN and unjudged:
+        reason = f"{unjudged} of its {counted(len(ops), 'op')} could not be judged"
+    if verdict is Verdict.GUILTY and len(worst.passes) > 1:
+        others = ", ".join(one for one in worst.passes if one != name)
+        reason += f"; {others} had a part in this op too"
+    return PassBlame(
+        name=name,
+        verdict=verdict,
+        reason=reason,
+        ops=tuple(ops),
+        is_switchable=name != NO_PASS and is_switchable(name),
+        worst=max(errors, default=None),
+        median=median(errors) if errors else None,
+    )
+
+
+def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tuple[OpBlame, ...]]:
+    """The fewest switchable passes one of which had a part in every guilty op, and the guilty ops that have none.
+
+    Of sets of one size the one whose passes made the fewest ops that are right.
+    """
+    guilty = {op.op_name: op for one in passes for op in one.ops if op.verdict is Verdict.GUILTY}
+    clean = {one.name: one.count(Verdict.CLEAN) for one in passes}
+    switchable = {one.name for one in passes if one.is_switchable}
+    choices = {name: switchable.intersection(op.passes) for name, op in guilty.items()}
+    unavoidable = tuple(op for name, op in guilty.items() if not choices[name])
+    wanted = [choice for choice in choices.values() if choice]
+    candidates = sorted({name for choice in wanted for name in choice}, key=lambda name: (clean[name], name))
+    if len(candidates) <= _EXACT:
+        for size in range(len(candidates) + 1):
+            fitting = [found for found in combinations(candidates, size) if all(set(found) & one for one in wanted)]
+            if fitting:
+                return min(fitting, key=lambda found: sum(clean[name] for name in found)), unavoidable
+    chosen: list[str] = []
+    while left := [one for one in wanted if not one & set(chosen)]:
+        chosen.append(max(candidates, key=lambda name: (sum(name in one for one in left), -clean[name])))
+    return tuple(chosen), unavoidable

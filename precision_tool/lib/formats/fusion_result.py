@@ -1,0 +1,135 @@
+"""`fusion_result.json`: how often each fusion pass matched and took effect in each graph (formats.md §7).
+
+Four shapes: one object; several objects, one written after the other; a list; and one object whose members are
+named `session_and_graph_id_{session}_{graph}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.fusion_passes import GRAPH, UB
+
+_KINDS = {"graph_fusion": GRAPH, "ub_fusion": UB}
+_MEMBER = re.compile(r"session_and_graph_id_(\w+)")
+_MAX_BYTES = 64 << 20
+_HINT = "copy it again from where GE wrote it, or move it away"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCount:
+    """How often a pass matched and took effect. `section` is that of the switch file."""
+
+    name: str
+    section: str
+    matched: int
+    effective: int
+    repository_hits: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPasses:
+    """The passes of one graph; `graph` is `{session}_{graph}`, the graph's id alone, or empty where nothing tells."""
+
+    path: str
+    graph: str
+    passes: tuple[PassCount, ...]
+
+
+def read_fusion_result(path: str) -> tuple[GraphPasses, ...]:
+    """The graphs of a file. FormatError says where it is damaged."""
+    with LocalFile(path) as file:
+        if file.size > _MAX_BYTES:
+            raise FormatError(f"{path}: {file.size:,} bytes are too many for a fusion result", _HINT)
+        content = file.read_at(0, file.size)
+    return parse_fusion_result(content.decode("utf-8-sig", errors="replace"), path)
+
+
+def parse_fusion_result(text: str, path: str = "fusion_result.json") -> tuple[GraphPasses, ...]:
+    """The graphs of a text in any of the four shapes."""
+    found = [record for document in _documents(text, path) for record in _records(document, path)]
+    if not found:
+        raise FormatError(f"{path}: holds no graph_fusion and no ub_fusion", _HINT)
+    return tuple(found)
+
+
+def _documents(text: str, path: str) -> Iterator[Any]:
+    decoder = json.JSONDecoder()
+    at = _skip(text, 0)
+    while at < len(text):
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise FormatError(f"{path} line {error.lineno}: no JSON: {error.msg}", _HINT) from error
+        except (RecursionError, ValueError) as error:  # too deep, or a number with thousands of digits
+            raise FormatError(f"{path}: cannot be read: {str(error)[:80]}", _HINT) from error
+        yield document
+        at = _skip(text, at)
+
+
+def _skip(text: str, at: int) -> int:
+    """Past spaces and the commas that some releases leave between objects."""
+    while at < len(text) and (text[at].isspace() or text[at] == ","):
+        at += 1
+    return at
+
+
+def _records(document: Any, path: str, graph: str = "") -> Iterator[GraphPasses]:
+    if isinstance(document, list):
+        for item in document:
+            yield from _records(item, path, graph)
+        return
+    if not isinstance(document, dict):
+        raise FormatError(f"{path}: {str(document)[:40]!r} where an object should be", _HINT)
+    if _KINDS.keys() & document.keys():
+        passes = [count for kind in _KINDS for count in _passes(document.get(kind), kind, path)]
+        yield GraphPasses(path=path, graph=_graph_of(document) or graph, passes=tuple(passes))
+    for name, value in document.items():
+        match = _MEMBER.fullmatch(name)
+        if match is not None:
+            yield from _records(value, path, match[1])
+
+
+def _graph_of(document: dict[str, Any]) -> str:
+    whole = document.get("session_and_graph_id")
+    if whole not in (None, ""):
+        return re.sub(r"^session_and_graph_id_", "", str(whole))
+    session = next((document[key] for key in ("sessionId", "session_id") if key in document), None)
+    graph = next((document[key] for key in ("graphId", "graph_id") if key in document), None)
+    return "_".join(str(part) for part in (session, graph) if part is not None)
+
+
+def _passes(members: Any, kind: str, path: str) -> Iterator[PassCount]:
+    if members in (None, ""):
+        return
+    if not isinstance(members, dict):
+        raise FormatError(f"{path}: {kind} is no object", _HINT)
+    for name, counts in members.items():
+        if not isinstance(counts, dict):
+            raise FormatError(f"{path}: {kind}: {name} is no object", _HINT)
+        figures = {
+            key: _count(counts.get(key), f"{path}: {kind}: {name}: {key}")
+            for key in ("match_times", "effect_times", "repository_hit_times")
+        }
+        yield PassCount(
+            name=name,
+            section=_KINDS[kind],
+            matched=figures["match_times"] or 0,
+            effective=figures["effect_times"] or 0,
+            repository_hits=figures["repository_hit_times"],
+        )
+
+
+def _count(value: Any, where: str) -> int | None:
+    if value is None:
+        return None
+    text = str(value).strip()
+    if isinstance(value, bool) or re.fullmatch(r"[0-9]{1,18}", text) is None:
+        raise FormatError(f"{where}: {text[:40]!r} is no count", _HINT)
+    return int(text)

@@ -1,0 +1,480 @@
+"""`fusion` and `graph diff` as a user types them, on the demo's pair and on what is wrong with a pair."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import HANG, TOOL, Finished, environment, fingerprint, only_result, tool
+from small_tree import Node, small_tree, values
+
+import precision_tool
+from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.formats.fusion_switch import SHIPPED_SWITCH, read_switches, render
+
+GUILTY = "TbeConvDequantVaddReluQuantFusionPass"
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DemoTruth]:
+    root = tmp_path_factory.mktemp("fusion") / "precision_data"
+    return root, generate_demo(root, fault="fusion")
+
+
+@pytest.fixture
+def demo(tmp_path: Path, generated: tuple[Path, DemoTruth]) -> Path:
+    """A folder with the demo's `precision_data`, whose dumps are only linked to."""
+    root = tmp_path / "precision_data"
+    root.mkdir()
+    for part in ("npu", "tf", "fusion"):
+        (root / part).symlink_to(generated[0] / part)
+    return tmp_path
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> dict[str, str]:
+    """An installation of its own, whose switch files may be edited: the environment that uses it."""
+    source = Path(precision_tool.__file__).parent
+    target = tmp_path / "installed" / "precision_tool"
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return {"PYTHONPATH": str(target.parent)}
+
+
+def switch_file(tmp_path: Path, name: str = "fusion_switch.cfg") -> Path:
+    return tmp_path / "installed" / "precision_tool" / "lib" / "config" / name
+
+
+def switches_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))["Switch"]
+    return found
+
+
+# --- passes in effect -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_passes_in_effect(demo: Path, columns: int) -> None:
+    shown = tool("fusion", cwd=demo, columns=columns).text
+    assert f"{GUILTY} 2 2 2 -" in shown
+    assert "AReduceMeanFusionPass 1 1 2 - Graph, always on" in shown
+    assert "debug_0 2 ops made by fusion" in shown
+    tool("vc", "-cf", cwd=demo)
+    assert f"{GUILTY} 2 2 2 0.77" in tool("fusion", cwd=demo, columns=columns).text
+
+
+def test_passes_in_effect_as_json(demo: Path) -> None:
+    unfused, fused = json.loads(tool("fusion", "--json", cwd=demo).out)["graphs"]
+    assert [row["name"] for row in unfused["rows"]] == ["AReduceMeanFusionPass"]
+    assert {row["name"]: row["effective"] for row in fused["rows"]}[GUILTY] == 2
+
+
+def test_the_panel_of_ac(demo: Path) -> None:
+    shown = tool("ac", "-c", cwd=demo).text
+    assert "Fusion passes in effect" in shown
+    assert "4 fusion passes made 9 ops" in shown
+    checks = json.loads(tool("ac", "--json", cwd=demo).out)["checks"]
+    assert checks[0]["name"] == "fusion_passes"
+
+
+def test_a_report_is_also_read_from_the_other_documented_places(tmp_path: Path) -> None:
+    (tmp_path / "precision_data").mkdir()
+    text = '{"ub_fusion": {"APass": {"match_times": 3, "effect_times": 2}}}'
+    (tmp_path / "fusion_result.json").write_text(text)
+    assert "APass 3 2 0 -" in tool("fusion", cwd=tmp_path).text
+    (tmp_path / "fusion_result.json").unlink()
+    place = tmp_path / "work" / "FE" / "4711"
+    place.mkdir(parents=True)
+    (place / "fusion_result.json").write_text(text)
+    assert "APass 3 2 0 -" in tool("fusion", cwd=tmp_path, env={"ASCEND_WORK_PATH": str(tmp_path / "work")}).text
+    (place / "fusion_result.json").write_text("{")
+    broken = tool("fusion", cwd=tmp_path, env={"ASCEND_WORK_PATH": str(tmp_path / "work")}, code=2)
+    assert "no graph" in broken.text
+
+
+# --- the switch file --------------------------------------------------------------------------------------------------
+
+
+def test_editing_the_files_that_the_training_helper_points_to(demo: Path, package: dict[str, str]) -> None:
+    path = switch_file(demo)
+    run = tool("fusion", "off", GUILTY, "MatMulBiasAddFusionPass", cwd=demo, env=package)
+    assert switches_of(path) == {
+        "GraphFusion": {"ConvToFullyConnectionFusionPass": "on", "MatMulBiasAddFusionPass": "off"},
+        "UBFusion": {"TbePool2dQuantFusionPass": "on", GUILTY: "off"},
+    }
+    assert "of the data 2 of 4 passes seen there are off" in run.text
+    assert "action='fusion_switch'" in run.text
+    tool("fusion", "on", GUILTY, cwd=demo, env=package)
+    assert switches_of(path)["UBFusion"][GUILTY] == "on"
+    assert switches_of(path.with_name("fusion_switch.cfg.last"))["UBFusion"][GUILTY] == "off"
+    tool("fusion", "all-off", cwd=demo, env=package)
+    assert switches_of(path) == {"GraphFusion": {"ALL": "off"}, "UBFusion": {"ALL": "off"}}
+    assert "off in the switch file" in tool("fusion", cwd=demo, env=package).text
+    tool("fusion", "on", "MatMulBiasAddFusionPass", "--off-file", cwd=demo, env=package)
+    off = switch_file(demo, "fusion_off.cfg")
+    assert switches_of(off)["GraphFusion"] == {"ALL": "off", "MatMulBiasAddFusionPass": "on"}
+    shown = tool("fusion", "show", cwd=demo, env=package).text
+    assert "3 of 4 passes seen there are off" in shown
+    assert "AReduceMeanFusionPass: GE never switches it off" in shown
+    tool("fusion", "reset", cwd=demo, env=package)
+    assert path.read_text() == render(SHIPPED_SWITCH)
+    assert switches_of(off) == {"GraphFusion": {"ALL": "off"}, "UBFusion": {"ALL": "off"}}
+
+
+def test_any_other_file_in_both_forms(demo: Path) -> None:
+    new = demo / "new.cfg"
+    tool("fusion", "off", "APass", "--section", "UBFusion", "--file", new, cwd=demo)
+    assert switches_of(new)["UBFusion"]["APass"] == "off"
+    old = demo / "old.cfg"
+    old.write_text("ALL:off\nBPass:on // why\n")
+    run = tool("fusion", "off", "APass", "BPass", "--file", old, cwd=demo)
+    assert old.read_text() == "ALL:off\nBPass:off\nAPass:off\n"
+    assert "line 2: a comment, which GE does not understand; it is left out now" in run.text
+
+
+def test_an_unknown_pass_gets_a_warning_with_the_closest(demo: Path) -> None:
+    new = demo / "new.cfg"
+    run = tool("fusion", "off", "MatmulBiasaddFusionpass", "--file", new, cwd=demo)
+    assert "no pass of this name is in the data; the closest are MatMulBiasAddFusionPass" in run.text
+    assert switches_of(new)["GraphFusion"]["MatmulBiasaddFusionpass"] == "off"  # GE may know it
+
+
+def test_a_pass_that_is_never_switched_off_is_refused(demo: Path) -> None:
+    new = demo / "new.cfg"
+    run = tool("fusion", "off", "AReduceMeanFusionPass", "--file", new, cwd=demo, code=2)
+    assert "AReduceMeanFusionPass: GE never switches it off" in run.text
+    assert "keep_dtype" in run.text
+    assert not new.exists()
+    new.write_text('{"Switch": {"GraphFusion": {"AReduceMeanFusionPass": "off"}}}')
+    assert "off (no effect: always on)" in tool("fusion", "show", "--file", new, cwd=demo).text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["off"], "no pass is named"),
+        (["off", "ALL"], "`fusion all-off`"),
+        (["show", "APass"], "APass goes with off, on, bisect"),
+        (["blame", "--check", "true"], "--check goes with bisect"),
+        (["off", "APass", "--file", "a", "--off-file"], "not allowed with"),
+        (["melt"], "invalid choice"),
+        (["bisect"], "no command is named"),
+        (["bisect", "--check", "true", "--passes", "PackFusionPass"], "GE never switches it off"),
+        (["blame", "-lt", "precision_data/npu/debug_1"], "name both"),
+    ],
+)
+def test_wrong_use(demo: Path, arguments: list[str], words: str) -> None:
+    assert words in tool("fusion", *arguments, cwd=demo, code=2).text
+
+
+@pytest.mark.parametrize("action", [["show"], ["off", "APass"], ["all-off"], ["bisect", "--check", "true"]])
+def test_a_file_that_ge_would_refuse_is_refused_with_its_line(demo: Path, action: list[str]) -> None:
+    path = demo / "my.cfg"
+    path.write_text('{"Switch": {\n"GraphFusion": {"A": "off",\n"A": "on"}}}')
+    before = path.read_bytes()
+    run = tool("fusion", *action, "--file", path, cwd=demo, code=2)
+    assert "my.cfg line 3: 'A' stands in line 2 too" in run.text
+    assert path.read_bytes() == before
+    tool("fusion", "reset", "--file", path, cwd=demo)
+    assert path.read_text() == render(SHIPPED_SWITCH)
+    assert (demo / "my.cfg.last").read_bytes() == before
+
+
+# --- blame ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_blame_finds_which_run_is_fused(tmp_path: Path, generated: tuple[Path, DemoTruth], swapped: bool) -> None:
+    root, truth = generated
+    for number in (0, 1):
+        (tmp_path / "precision_data" / "npu").mkdir(parents=True, exist_ok=True)
+        target = 1 - number if swapped else number
+        (tmp_path / "precision_data" / "npu" / f"debug_{target}").symlink_to(root / "npu" / f"debug_{number}")
+    before = fingerprint(root / "npu")
+    run = tool("fusion", "blame", "--json", "--fail", cwd=tmp_path, code=1)
+    (found,) = json.loads(run.out)
+    assert found["switch_off"] == list(truth.culprit_passes)
+    assert f"/precision_data/npu/debug_{0 if swapped else 1}/" in found["fused"]
+    assert fingerprint(root / "npu") == before
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_blame_and_what_it_writes(demo: Path, package: dict[str, str], columns: int) -> None:
+    run = tool("fusion", "blame", "--write", cwd=demo, env=package, columns=columns)
+    assert f"{GUILTY}: guilty" in run.text
+    assert f"switch off: {GUILTY}" in run.text
+    assert "AReduceMeanFusionPass not judged" in run.text
+    assert "npu_tf_config.FUSION_SWITCH_FILE" in run.text
+    assert switches_of(switch_file(demo))["UBFusion"] == {"TbePool2dQuantFusionPass": "on", GUILTY: "off"}
+    assert only_result(demo / "precision_data" / "temp").is_file()
+
+
+def test_blame_of_one_run_with_the_benchmark(demo: Path, generated: tuple[Path, DemoTruth]) -> None:
+    """Asked for, and where there is no run without fusion."""
+    (found,) = json.loads(tool("fusion", "blame", "--benchmark", "--json", cwd=demo).out)
+    assert found["switch_off"] == [GUILTY]
+    root = demo / "precision_data" / "npu"
+    root.unlink()
+    root.mkdir()
+    (root / "debug_0").symlink_to(generated[0] / "npu" / "debug_1")
+    run = tool("fusion", "blame", cwd=demo)
+    assert "only debug_0 has both a dump and a graph, so that the benchmark is what it is compared with" in run.text
+    assert f"switch off: {GUILTY}" in run.text
+
+
+def test_a_pair_that_is_right(tmp_path: Path) -> None:
+    """Nothing is guilty, nothing is written, and --fail does not fail."""
+    data = Node(name="data", type="GetNext", output=values(-1, 2, 3), originals=("data",))
+    relu = Node(name="a/Relu", type="Relu", inputs=(data,), output=values(0, 2, 3), originals=("a/Relu",))
+    square = Node(name="a/Square", type="Square", inputs=(relu,), output=values(0, 4, 9), originals=("a/Square",))
+    fused = Node(name="a/Relua/Square", type="Relu", inputs=(data,), output=values(0, 4, 9),
+                 originals=("a/Relu", "a/Square"), passes=("ChainPass",))  # fmt: skip
+    small_tree(tmp_path / "precision_data", [data, fused])
+    small_tree(tmp_path / "precision_data", [data, relu, square], run="debug_1")
+    path = tmp_path / "my.cfg"
+    run = tool("fusion", "blame", "--write", "--fail", "--file", path, cwd=tmp_path)
+    assert "no pass is guilty: every fused op that could be judged computes right" in run.text
+    assert "nothing to write" in run.text
+    assert not path.exists()
+    wrong = Node(name="a/Relua/Square", type="Relu", inputs=(data,), output=values(0, 4, 1),
+                 originals=("a/Relu", "a/Square"), passes=("PackFusionPass",))  # fmt: skip
+    shutil.rmtree(tmp_path / "precision_data" / "npu" / "debug_0")
+    small_tree(tmp_path / "precision_data", [data, wrong])
+    small_tree(tmp_path / "precision_data", [data, relu, square], run="debug_1")
+    for number in (0, 1):  # without a switchable pass anywhere the pair has to be named
+        assert (tmp_path / "precision_data" / "npu" / f"debug_{number}").is_dir()
+    folders = ("-lt", "precision_data/npu/debug_0/dump", "-rt", "precision_data/npu/debug_1/dump")
+    run = tool("fusion", "blame", *folders, cwd=tmp_path)
+    assert "no switch avoids the fault in a/Relua/Square" in run.text
+    assert "mixed_precision_list" in run.text
+    assert "keep_dtype" in run.text
+    assert "vendor" in run.text
+
+
+def _empty_one(root: Path) -> None:
+    shutil.rmtree(root / "npu" / "debug_1" / "dump")
+    (root / "npu" / "debug_1" / "dump").mkdir()
+
+
+def _both_fused(root: Path) -> None:
+    shutil.rmtree(root / "npu" / "debug_0")
+    shutil.copytree(root / "npu" / "debug_1", root / "npu" / "debug_0")
+
+
+def _other_network(root: Path) -> None:
+    shutil.rmtree(root / "npu" / "debug_0")
+    nodes = [Node(name=f"x{number}", type="Thing", output=values(1, 2)) for number in range(4)]
+    small_tree(root, nodes)
+
+
+def _other_step(root: Path) -> None:
+    for leaf in (root / "npu" / "debug_0" / "dump").glob("*/*/*/*/0"):
+        leaf.rename(leaf.with_name("7"))
+    for leaf in list((root / "npu" / "debug_1" / "dump").glob("*/*/*/*/0")):
+        shutil.copytree(leaf, leaf.with_name("1"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "hint"),
+    [
+        (_empty_one, "only debug_0 has both a dump and a graph", "fusion_off|dump"),
+        (_both_fused, "were both compiled with fusion: 5 and 5 ops", "fusion_off|dump"),
+        (_other_network, "are of different networks", "with the same script"),
+        (
+            _other_step,
+            "dumps of different steps: debug_1 has 0, 1, debug_0 has 7",
+            "collect the same steps in both runs",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [["fusion", "blame"], ["vc", "-cf"]])
+def test_a_pair_that_is_none(
+    tmp_path: Path, generated: tuple[Path, DemoTruth], spoil: Any, words: str, hint: str, command: list[str]
+) -> None:
+    """Each says what is wrong and what to collect."""
+    root = tmp_path / "precision_data"
+    shutil.copytree(generated[0] / "npu", root / "npu")
+    spoil(root)
+    run = tool(*command, cwd=tmp_path, code=2)
+    assert words in run.text
+    assert hint in run.text
+
+
+def test_graphs_that_name_no_pass(tmp_path: Path, generated: tuple[Path, DemoTruth]) -> None:
+    """Which run is fused can be told all the same, and the two be compared; whose fault it is cannot."""
+    root = tmp_path / "precision_data"
+    shutil.copytree(generated[0] / "npu", root / "npu")
+    for graph in (root / "npu").rglob("ge_proto_*_Build.txt"):
+        graph.write_text(graph.read_text("ascii").replace('"pass_name"', '"some_name"'), "ascii")
+    assert "debug_1/dump" in tool("vc", "-cf", cwd=tmp_path).out.splitlines()[0]
+    run = tool("fusion", "blame", cwd=tmp_path, code=2)
+    assert "has 5 fused ops, but none names its pass" in run.text
+    assert "DUMP_GE_GRAPH=2" in run.text
+
+
+# --- bisect -----------------------------------------------------------------------------------------------------------
+
+#: Succeeds when all passes of its arguments are off in the switch file.
+CHECK = """
+import json, os, sys
+from pathlib import Path
+sections = json.loads(Path(os.environ["PRECISION_TOOL_FUSION_SWITCH_FILE"]).read_text())["Switch"]
+off = {name for passes in sections.values() for name, word in passes.items() if word == "off"}
+print("off:", *sorted(off))
+sys.exit(0 if set(sys.argv[1:]) <= off else 5)
+"""
+NAMES = [f"Pass{number:02}" for number in range(20)]
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> str:
+    script = tmp_path / "check.py"
+    script.write_text(CHECK)
+    return f"{sys.executable} {script}"
+
+
+def bisect(cwd: Path, command: str, *arguments: str | Path, code: int = 0) -> Finished:
+    return tool("fusion", "bisect", "--check", command, "--file", "my.cfg", *arguments, cwd=cwd, code=code)
+
+
+MINE = '{"Switch": {"GraphFusion": {"Mine": "off"}, "UBFusion": {}}}\n'
+
+
+def test_a_bisection(tmp_path: Path, check: str) -> None:
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "my.cfg").write_text(MINE)
+    run = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES)
+    assert "2 passes have to be off for the check to succeed: Pass03, Pass17" in run.text
+    assert (tmp_path / "my.cfg").read_text() == MINE  # put back
+    assert "try 1: 0 of 20 passes off: fails (5)" in run.err
+    logs = sorted((tmp_path / "precision_data" / "temp" / "fusion_bisect").glob("try_*.log"))
+    assert len(logs) == run.err.count("\ntry ") + run.err.startswith("try ")
+    assert logs[0].read_text() == "off: Mine\n"
+    # Once more: every answer is known but those that the result rests on.
+    again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
+    assert "of an earlier attempt are used" in again.text
+    assert again.err.count("of 20 passes off") == 2
+    switches = read_switches(str(tmp_path / "my.cfg"))
+    assert [name for _, name, on in switches.named() if not on] == ["Mine", "Pass03", "Pass17"]
+
+
+def test_what_the_data_names_is_searched(demo: Path, check: str) -> None:
+    run = bisect(demo, f"{check} {GUILTY}", "--json")
+    found = json.loads(run.out)
+    assert (found["outcome"], found["off"]) == ("found", [GUILTY])
+    assert found["passes"] == ["MatMulBiasAddFusionPass", GUILTY, "TbeMatmulElemwiseFusionPass"]
+    assert "not searched, as GE never switches them off: AReduceMeanFusionPass" in run.text
+    assert not (demo / "my.cfg").exists()  # as before
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("true", "there is nothing to find"),
+        ("false", "switching them off cannot mend it"),
+        ("sleep 30", "every try that failed ran out of time"),
+    ],
+)
+def test_nothing_to_be_found(tmp_path: Path, command: str, words: str) -> None:
+    (tmp_path / "precision_data").mkdir()
+    run = bisect(tmp_path, command, "--passes", *NAMES, "--timeout", "1")
+    assert words in run.text
+    assert ("keep_dtype" in run.text) == (command != "true")
+
+
+def test_a_check_that_wavers(tmp_path: Path) -> None:
+    (tmp_path / "precision_data").mkdir()
+    run = bisect(tmp_path, "test ! -e seen && touch seen", "--passes", *NAMES, code=2)
+    assert "the check gave different answers for the same passes off: none" in run.text
+    assert "nothing can be concluded" in run.text
+    (tmp_path / "seen").unlink()
+    run = bisect(
+        tmp_path, "test -e seen || { touch seen; false; }", "--passes", *NAMES, "--repeat", "3", "--fresh", code=2
+    )
+    assert "the check gave different answers" in run.text
+
+
+def test_a_check_that_cannot_be_run(tmp_path: Path) -> None:
+    (tmp_path / "precision_data").mkdir()
+    run = bisect(tmp_path, "no_such_command_here", "--passes", *NAMES, code=2)
+    assert "ended with 127: there is no such command" in run.text
+    assert not (tmp_path / "my.cfg").exists()
+    run = tool("fusion", "bisect", "--check", "true", cwd=tmp_path, code=2)
+    assert "name the passes with --passes" in run.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, number: signal.Signals) -> None:
+    """The user's switch file is put back, after a kill by the next start, and finished tries are not run again."""
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "my.cfg").write_text(MINE)
+    command = f"test -e go || test ! -s count || test $(wc -l < count) -lt 3 || sleep 60; echo >> count; {check} Pass05"
+    arguments = ["fusion", "bisect", "--check", command, "--file", "my.cfg", "--passes", *NAMES]
+    with subprocess.Popen(
+        [*TOOL, *arguments], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", start_new_session=True,
+    ) as process:  # fmt: skip
+        end = time.monotonic() + HANG
+        while time.monotonic() < end and not (tmp_path / "precision_data/temp/fusion_bisect/try_004.log").exists():
+            time.sleep(0.02)
+        assert (tmp_path / "my.cfg").read_text() != MINE
+        process.send_signal(number)
+        _, err = process.communicate(timeout=HANG)
+    assert "Traceback" not in err
+    if number != signal.SIGKILL:
+        assert "3 tries kept: the same command takes it up again" in err
+        assert (tmp_path / "my.cfg").read_text() == MINE
+    (tmp_path / "go").touch()
+    run = tool(*arguments, cwd=tmp_path)
+    assert "3 tries of an earlier attempt are used" in run.text
+    assert ("was killed" in run.text) == (number == signal.SIGKILL)
+    assert "1 pass has to be off for the check to succeed: Pass05" in run.text
+    assert (tmp_path / "my.cfg").read_text() == MINE
+    log = tmp_path / "precision_data/temp/fusion_bisect/state.json"
+    assert len(json.loads(log.read_text())["tries"]) > 3
+
+
+# --- graph diff -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_graph_diff(demo: Path, columns: int) -> None:
+    run = tool("graph", "diff", cwd=demo, columns=columns)
+    assert f"{GUILTY} - 2 gone in debug_0" in run.text
+    assert "AReduceMeanFusionPass 2 2 always on" in run.text
+    assert "fused in debug_1, single ops in debug_0" in run.text
+    assert len(run.out.splitlines()) < 50
+
+
+def test_a_pass_that_is_off_and_still_there(
+    tmp_path: Path, generated: tuple[Path, DemoTruth], package: dict[str, str]
+) -> None:
+    root = tmp_path / "precision_data"
+    for number in (0, 1):
+        (root / "npu" / f"debug_{number}").mkdir(parents=True)
+        for part in ("dump", "graph"):
+            (root / "npu" / f"debug_{number}" / part).symlink_to(generated[0] / "npu" / "debug_1" / part)
+    tool("fusion", "off", GUILTY, cwd=tmp_path, env=package)
+    run = tool("graph", "diff", cwd=tmp_path, env=package)
+    assert f"{GUILTY} 2 2 still there, though off in the switch file" in run.text
+    assert "the graphs have the same ops" in run.text
+
+
+def test_graph_diff_of_two_files(demo: Path) -> None:
+    left, right = sorted((demo / "precision_data" / "npu").glob("debug_*/graph/ge_proto_*_graph_1_Build.txt"))
+    run = tool("graph", "diff", left, right, cwd=demo)
+    assert f"{GUILTY} - 2 gone in left" in run.text
+    assert "name two" in tool("graph", "diff", left, cwd=demo, code=2).text
+    assert "no such graph" in tool("graph", "diff", left, "nowhere.txt", cwd=demo, code=2).text
+
+
+def test_graph_diff_needs_two(tmp_path: Path) -> None:
+    assert "no such data folder" in tool("graph", "diff", cwd=tmp_path, code=2).text
+    small_tree(tmp_path / "precision_data", [Node(name="a", type="Add", output=values(1, 2))])
+    assert "only debug_0 has a graph" in tool("graph", "diff", cwd=tmp_path, code=2).text
