@@ -75,11 +75,17 @@ def test_the_options_of_its_table_are_those_of_the_commands() -> None:
             assert any(option in known for option in wanted), f"{name}: {options}"
 
 
+#: Commands that are shown with the demo of a fault of that name.
+FAULTS_SHOWN = ("overflow", "random")
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's folder, compared as the README does first."""
+    """The demo's folder, compared as the README does first; in folders of their own the demos of other faults."""
     folder = tmp_path_factory.mktemp("readme")
     generate_demo(folder / "precision_data")
+    for fault in FAULTS_SHOWN:
+        generate_demo(folder / fault / "precision_data", fault=fault)
     return folder
 
 
@@ -96,7 +102,7 @@ SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION, "")), shown_in(FUSION)
 
 
 def test_it_shows_the_prompt_and_the_main_commands() -> None:
-    assert [call.split()[0] if call else "" for call, _ in SHOWN] == ["ac", "", "ls", "ni", "cp"]
+    assert [call.split()[0] if call else "" for call, _ in SHOWN] == ["ac", "", "ls", "ni", "cp", "overflow", "random"]
 
 
 def test_its_outputs_are_what_the_commands_print(demo: Path) -> None:
@@ -121,7 +127,7 @@ def check_outputs(shown: list[tuple[str, str]], folder: Path) -> None:
         lines = [line for line in block.splitlines() if line != "…" and not line.startswith("result file")]
         run = subprocess.run(
             [sys.executable, "-m", "precision_tool", *call.split()],
-            cwd=folder,
+            cwd=folder / call.split()[0] if call.split()[0] in FAULTS_SHOWN else folder,
             env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
             stdout=subprocess.PIPE,
             encoding="utf-8",

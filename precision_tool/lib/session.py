@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from precision_tool.lib.compare.cosines import ResultCosines, result_cosines
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.compare.match import GraphMatcher, match_name
+from precision_tool.lib.compare.noise import NoiseFloor, with_noise
 from precision_tool.lib.compare.result_csv import (
     find_results,
     read_result,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.fusion import GraphFusion
     from precision_tool.lib.checks.fusion_blame import Blame
+    from precision_tool.lib.checks.overflow import OverflowReport
+    from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.engine import Progress
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
     from precision_tool.lib.discover.fusion_pair import FusionPair
@@ -539,8 +542,9 @@ class Session:
         workers: int,
         progress: Progress | None = None,
         options: CompareOptions | None = None,
+        noise: NoiseFloor | None = None,
     ) -> list[Analysis]:
-        """Compares two folders, writes the result files, judges the rows.
+        """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
 
         Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
         When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
@@ -590,7 +594,7 @@ class Session:
             raise
         paths = self._write(folder, results, _prefix_of(options), options.pairs_only)
         return [
-            analyse(path, [row_of(row, result.choice) for row in result.rows], threshold, result)
+            analyse(path, with_noise([row_of(row, result.choice) for row in result.rows], noise), threshold, result)
             for path, result in zip(paths, results, strict=True)
         ]
 
@@ -602,6 +606,7 @@ class Session:
         threshold: float,
         options: CompareOptions | None = None,
         prefix: str = "",
+        noise: NoiseFloor | None = None,
     ) -> list[Analysis]:
         """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
         from precision_tool.lib.checks.analysis import analyse
@@ -633,7 +638,7 @@ class Session:
         notes = dict.fromkeys(note for result in results for note in result.notes)
         self.workspace.notes += [note for note in notes if note not in self.workspace.notes]
         return [
-            analyse(result.path, [] if options.pairs_only else read_result(result.path), threshold)
+            analyse(result.path, [] if options.pairs_only else with_noise(read_result(result.path), noise), threshold)
             for result in results
         ]
 
@@ -672,7 +677,9 @@ class Session:
             raise
         return paths
 
-    def results(self, path: str | None = None, threshold: float | None = None) -> list[Analysis]:
+    def results(
+        self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
+    ) -> list[Analysis]:
         """The results of a file or folder, by default of the newest comparison, read back and judged.
 
         The threshold is that of the settings unless another is given.
@@ -681,7 +688,45 @@ class Session:
 
         threshold = self.settings.threshold if threshold is None else threshold
         paths = self._newest_results() if path is None else find_results(path)
-        return [analyse(one, read_result(one), threshold, source=read_source(one), part=_part_of(one)) for one in paths]
+        return [
+            analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=_part_of(one))
+            for one in paths
+        ]
+
+    # --- causes ---
+
+    def overflow(
+        self,
+        folder: str | None = None,
+        graph: str | None = None,
+        limit: int = 3,
+        progress: Progress | None = None,
+        max_bytes: int | None = None,
+    ) -> tuple[OverflowReport, str]:
+        """The overflow in a folder, or in the data folder, and where status files were looked for.
+
+        The first `limit` ops have figures. `max_bytes` of values are read at most. DataNotFoundError where there is
+        neither a status file nor a dump.
+        """
+        from precision_tool.lib.checks.overflow_search import find_overflow
+
+        return find_overflow(self, folder, graph, limit, progress, max_bytes)
+
+    def random_errors(
+        self,
+        left: str | None = None,
+        right: str | None = None,
+        graph: str | None = None,
+        workers: int = 0,
+        progress: Progress | None = None,
+    ) -> list[RandomReport]:
+        """What differs in two runs of the same script (npu/debug_0 and debug_1), one report a device, model and step.
+
+        Of one run alone only the memory is checked. DataNotFoundError where there is no dump.
+        """
+        from precision_tool.lib.checks.random_search import find_random
+
+        return find_random(self, left, right, graph, workers, progress)
 
     def _newest_results(self) -> list[str]:
         """The complete result files of the newest comparison."""

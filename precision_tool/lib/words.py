@@ -28,6 +28,13 @@ WORDS = (
     Word("Compare", "ac", "[-c] [-l N]", "check everything and name the first op that computes wrong"),
     Word("Compare", "vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
     Word("Compare", "vcs", "[-f FILE] [-c COS] [-l N]", "list the ops below a cosine similarity, in execution order"),
+    Word("Find causes", "overflow", "[DIR] [-l N] [--mixlist]", "the op that overflows first, and what to do about it"),
+    Word(
+        "Find causes",
+        "random",
+        "[-lt DIR] [-rt DIR]",
+        "ops that compute differently in two runs of one script, and overwritten memory",
+    ),
     Word(
         "Compare",
         "fusion",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan, sqrt
 
 import pytest
 
-from precision_tool.lib.checks.agreement import agrees, find_first_fault, find_unreadable, ops_of, overview
+from precision_tool.lib.checks.agreement import (
+    agrees,
+    find_first_fault,
+    find_unreadable,
+    is_only_noise,
+    ops_of,
+    overview,
+)
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import FindingKind, Grade
 
@@ -51,6 +59,19 @@ def chain(*cosines: float) -> list[ResultRow]:
         rows.append(row(f"op{index}", "input:0", before, index=index))
         rows.append(row(f"op{index}", "output:0", after, index=index))
     return rows
+
+
+def test_noise_is_no_error() -> None:
+    """An error of up to three times what two runs of one script differ by."""
+    far = row("op", "output:0", 0.9)  # sqrt(2 * 0.1) = 0.447
+    for noise, expected in ((None, False), (0.0, False), (0.14, False), (0.15, True)):
+        noisy = replace(far, noise=noise)
+        assert agrees(noisy, 0.98) is expected
+        assert is_only_noise(noisy, 0.98) is expected
+    assert agrees(replace(far, mismatches=1, noise=9.0), 0.98) is False
+    scalar = row("op", "output:0", 1.0, distance=0.5, is_scalar=True)
+    assert [agrees(replace(scalar, noise=noise), 0.98) for noise in (None, 0.1, 0.2)] == [False, False, True]
+    assert not is_only_noise(row("op", "output:0", 1.0), 0.98)
 
 
 def faults(rows: list[ResultRow], threshold: float = 0.98) -> list[tuple[FindingKind, str]]:

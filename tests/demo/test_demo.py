@@ -487,7 +487,7 @@ def suspects(truth: DemoTruth) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("fault", list(network.FAULTS))
+@pytest.mark.parametrize("fault", ["none", "fused", "nan"])
 def test_the_truth_is_plain_to_see(tmp_path: Path, fault: str, seed: int) -> None:
     truth = generate_demo(tmp_path / "x", seed=seed, fault=fault)
     assert suspects(truth) == ([truth.culprit] if truth.culprit else [])

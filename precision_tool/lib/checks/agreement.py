@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan, sqrt
 
 from precision_tool.lib.compare.result_csv import ResultRow
@@ -20,6 +20,8 @@ _SHOWN_UNREAD = 5
 _PRINTED = 5e-7
 #: An op made its error itself if its output is this many times as far off as its farthest input.
 _OWN_ERROR = 3.0
+#: An error up to so many times a tensor's noise is noise.
+_OVER_NOISE = 3.0
 #: A benchmark output this much smaller than the op's inputs is zero on paper.
 _CANCELLED = 1e-5
 #: What rounding in half precision can leave of it, beside the size of the inputs; a larger error is an error.
@@ -30,15 +32,26 @@ def agrees(row: ResultRow, threshold: float) -> bool | None:
     """Whether the tensor of a row agrees with its benchmark; None if it was not compared.
 
     The cosine must reach the threshold. A single number has no direction, so its relative error takes the
-    cosine's place: an angle with cosine c is a relative distance of sqrt(2 (1 - c)).
+    cosine's place: an angle with cosine c is a relative distance of sqrt(2 (1 - c)). With a noise floor a tensor also
+    agrees that is off by no more than a few times its own noise.
     """
     if row.cosine is None:
         return None
     if row.mismatches or isnan(row.cosine):
         return False
     if row.is_scalar:
-        return distance(row) <= sqrt(2 * (1 - threshold))
-    return row.cosine >= threshold
+        return distance(row) <= sqrt(2 * (1 - threshold)) or _is_noise(row)
+    return row.cosine >= threshold or _is_noise(row)
+
+
+def _is_noise(row: ResultRow) -> bool:
+    """True for an error that two runs of the same script have as well."""
+    return row.noise is not None and distance(row) <= _OVER_NOISE * row.noise
+
+
+def is_only_noise(row: ResultRow, threshold: float) -> bool:
+    """True for a tensor below the threshold that agrees all the same, by its noise."""
+    return row.noise is not None and agrees(row, threshold) is True and not agrees(replace(row, noise=None), threshold)
 
 
 def distance(row: ResultRow) -> float:

@@ -1,6 +1,7 @@
 """Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several processes.
 
-Files are named `{dump name}.{input|output}.{i}.npy`, with the shape in between (`….{1x2x3}.npy`) where the layout was
+Overflow status files become the JSON that the vendor's tool writes. Files are named
+`{dump name}.{input|output}.{i}.npy`, with the shape in between (`….{1x2x3}.npy`) where the layout was
 converted. A tensor that has not the layout asked for is decoded as stored, one that cannot be decoded is a row with
 the reason; the others go on.
 """
@@ -24,15 +25,17 @@ from precision_tool.lib.compare.engine import Progress, cores, process_pool
 from precision_tool.lib.compare.reading import Reading, as_stored, reading_as
 from precision_tool.lib.discover import walk
 from precision_tool.lib.discover.names import dump_name, is_file_name, shortened
-from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.discover.overflow_files import find_status_files, parse_status_name
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.formats.data_types import DataType
-from precision_tool.lib.formats.files import PART, TEMPORARY
+from precision_tool.lib.formats.files import PART, TEMPORARY, atomic_text
 from precision_tool.lib.formats.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.formats.npy import NpyWriter
+from precision_tool.lib.formats.opdebug import document_text, read_opdebug
 from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib.model.run import DumpFile
+from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
 
 #: Below this many bytes starting processes takes longer than the work.
@@ -180,15 +183,26 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
     """
     if not os.path.isdir(path):
         return [_source(path, output, _real_name(path))], ()
-    run = walk.find_run(path)
+    statuses = find_status_files(path)
+    try:
+        run = walk.find_run(path)
+    except DataNotFoundError:
+        if not statuses:
+            raise
+        run = Run(root=os.path.abspath(path), leaves=())
     sources = []
     notes = list(run.notes)
+    folders = {leaf.path for leaf in run.leaves} | {os.path.abspath(file.folder) for file in statuses}
+    for file in statuses:
+        below = os.path.relpath(os.path.abspath(file.folder), run.root)
+        folder = os.path.join(output, below) if len(folders) > 1 else output
+        sources.append(_source(file.path, folder, os.path.basename(file.path)))
     for leaf in run.leaves:
-        folder = os.path.join(output, os.path.relpath(leaf.path, run.root)) if len(run.leaves) > 1 else output
-        sources += [_source(file.path, folder, _name_of(file)) for file in leaf.files]
-        others = [name for name, _ in leaf.ignored]
+        folder = os.path.join(output, os.path.relpath(leaf.path, run.root)) if len(folders) > 1 else output
+        sources += [_source(dump.path, folder, _name_of(dump)) for dump in leaf.files]
+        others = [(name, why) for name, why in leaf.ignored if parse_status_name(name) is None]
         if others:
-            name, why = leaf.ignored[0]
+            name, why = others[0]
             notes.append(f"files that are no tensor dumps, left out: {len(others)}, the first {name} ({why})")
     return sources, tuple(notes)
 
@@ -301,6 +315,8 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
             raise FormatError(f"{source.path}: is decoded already", "name an NPU dump file")
         if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
             raise FormatError(f"{source.path}: {source.name!r} is no file name", "check the mapping.csv beside it")
+        if parse_status_name(source.name) is not None:
+            return _convert_statuses(source)
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:
         return [Decoded(source=source.path, slot=source.slot, reason=error.advice)]
@@ -312,6 +328,33 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
         why = f"it has no {source.slot}" if source.slot else "it holds no input and no output"
         return [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: {why}")]
     return rows
+
+
+def _convert_statuses(source: Source) -> list[Decoded]:
+    """The JSON of an overflow status file, under the name that the vendor's tool gives it."""
+    if source.path.endswith(".json"):
+        raise FormatError(f"{source.path}: is decoded already", "name an Opdebug file")
+    rows = []
+    for status in read_opdebug(source.path):
+        slot = f"output:{status.output}"
+        if source.slot not in ("", slot):
+            continue
+        path = os.path.join(source.folder, f"{source.name}.output.{status.output}.json")
+        text = document_text(status.document)
+        with atomic_text(path) as file:
+            file.write(text)
+        rows.append(
+            Decoded(
+                source=source.path,
+                slot=slot,
+                path=path,
+                stored_dtype="overflow status",
+                dtype="JSON",
+                nbytes=len(text),
+                note="; ".join(status.notes),
+            )
+        )
+    return rows or [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: it has no {source.slot}")]
 
 
 def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:

@@ -113,6 +113,14 @@ def tensors_of_pair(
     return npu, _read(golden, pair.golden)
 
 
+def read_named(
+    tensor: AnyTensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
+) -> NamedTensor:
+    """A tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
+    known = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
+    return _read(known, tensor)
+
+
 def _read(known: NamedTensor, tensor: AnyTensor) -> NamedTensor:
     if not isinstance(tensor, Tensor):
         return replace(known, tensor=tensor)

@@ -318,6 +318,8 @@ class ResultRow:
     overflow: bool | None = None
     #: The user's own metrics by column; None where there is no result.
     custom: dict[str, float | str | None] = field(default_factory=dict)
+    #: How far this tensor is off in two runs of the same script, where a noise floor was given and has it.
+    noise: float | None = None
     line: int = 0
     cells: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -349,6 +350,17 @@ def write_golden(path: Path, data: Array | Blocks, shape: tuple[int, ...] = (), 
             for block in data():
                 stream.write(_raw(block))
         return stream.tell()
+
+
+# ---- overflow statuses ---------------------------------------------------------------------------------------
+
+
+def status_payload(task: int, stream: int, status: int = 0x20, model: int = 1) -> bytes:
+    """The status of an AI Core in the new payload: a floating-point overflow, unless told otherwise."""
+    none = 65535  # neither context nor thread
+    head = struct.pack("<6I", 0x5A5A5A5A, 0, 1, 0, 0, 88)
+    fields = (model, stream, task, 0, none, none, 0x1240_8004_1000, 0x1240_8005_0000, 0, 0, status)
+    return (head + struct.pack("<11Q", *fields)).ljust(2048, b"\0")
 
 
 # ---- statistics --------------------------------------------------------------------------------------------

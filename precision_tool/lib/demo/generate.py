@@ -23,6 +23,7 @@ from precision_tool.lib.demo.dump_writer import (
     OutTensor,
     dump_file_name,
     golden_file_name,
+    status_payload,
     write_dump,
     write_golden,
 )
@@ -35,9 +36,9 @@ MARKER = ".precision_tool_demo.json"
 TRUTH = "truth.json"
 _WORK = ".precision_tool_demo.tmp"
 #: What a demo owns below its folder. The truth comes last: where it is, the demo is complete.
-_PARTS = ("npu/debug_0", "npu/debug_1", "tf/dump", "fusion/fusion_result.json", TRUTH)
-#: The part that only a demo with a run without fusion has. As documented, that is debug_0, and debug_1 the other.
-_SECOND = "npu/debug_1"
+_PARTS = ("npu/debug_0", "npu/debug_1", "tf/dump", "overflow/dump", "fusion/fusion_result.json", TRUTH)
+#: The overflow detection writes so many status files and stops.
+_STATUSES = 3
 
 _START = datetime(2026, 3, 2, 9, 30, 0, tzinfo=UTC)
 _GRAPH_NUMBER, _GRAPH_ID = 7, 1
@@ -75,6 +76,10 @@ class DemoTruth:
     dump_files: int
     golden_files: int
     nbytes: int
+    #: Ops whose outputs reached the limit of float16, in execution order.
+    overflowed: tuple[str, ...] = ()
+    #: The op that wrote over memory that was still to be read.
+    overwriter: str = ""
     #: `op:input|output:i` → truth, in execution order.
     tensors: Mapping[str, TensorTruth] = field(repr=False)
 
@@ -112,12 +117,14 @@ def generate_demo(
             shutil.rmtree(work)
         work.mkdir(parents=True)
         try:
-            runs = 2 if chosen.with_unfused else 1
+            runs = 2 if chosen.with_unfused else chosen.runs
             _check_space(root, runs * ((bytes_total or 0) + 2 * (giant_bytes or 0)))
-            if chosen.with_unfused:
+            if chosen.with_unfused:  # as documented, that is debug_0, and debug_1 the other
                 _Writer(work, seed, plan, is_unfused=True).write(network.FAULTS["none"], giant_bytes)
-                truth = _Writer(work, seed, plan, run=1).write(chosen, giant_bytes)
+                truth = _Writer(work, seed, plan, folder_number=1).write(chosen, giant_bytes)
             else:
+                for number in reversed(range(1, chosen.runs)):
+                    _Writer(work, seed, plan, number).write(chosen, giant_bytes)
                 truth = _Writer(work, seed, plan).write(chosen, giant_bytes)
             _write_truth(work / TRUTH, truth)
             _move_in(work, root)
@@ -218,22 +225,39 @@ def _microseconds(moment: datetime) -> int:
 class _Writer:
     """Takes the steps as they come and writes their files, so that memory holds only what later steps need."""
 
-    def __init__(self, folder: Path, seed: int, plan: _Plan, *, run: int = 0, is_unfused: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        plan: _Plan,
+        number: int = 0,
+        *,
+        folder_number: int | None = None,
+        is_unfused: bool = False,
+    ) -> None:
+        """`number` is that of the repeat; of those behind the first only dump and graph are written.
+
+        The run without fusion, `is_unfused`, has no benchmark of its own. `folder_number` is N of npu/debug_N.
+        """
         self.folder = folder
         self.plan = plan
         self.seed = seed
+        self.number = number
         self.is_unfused = is_unfused
-        start = _START + timedelta(minutes=15) if is_unfused else _START
+        start = _START + (timedelta(minutes=15) if is_unfused else timedelta(hours=number))
         self.stamp = f"{start:%Y%m%d%H%M%S}"
         self.model_name = f"ge_default_{self.stamp}_{_GRAPH_ID}"
-        self.dump_dir = Path(f"npu/debug_{run}/dump", self.stamp, "0", self.model_name, "1/0")
-        self.graph_dir = Path(f"npu/debug_{run}/graph")
+        leaf = Path("dump", self.stamp, "0", self.model_name, "1/0")
+        debug = Path(f"npu/debug_{number if folder_number is None else folder_number}")
+        self.dump_dir = debug / leaf
+        self.status_dir = Path("overflow", leaf)
+        self.graph_dir = debug / "graph"
         self.golden_dir = Path("tf/dump")
         self.fusion_path = Path("fusion/fusion_result.json")
         self.clock = _microseconds(start) + 2_000_000
         # The benchmark ran an hour earlier.
         self.golden_clock = _microseconds(_START) - 3_600_000_000
-        self.jitter = np.random.default_rng([seed, 1])
+        self.jitter = np.random.default_rng([seed, 1, number] if number else [seed, 1])
         self.ops: list[Op] = []
         self.offsets: dict[tuple[str, int], int] = {}
         self.tensors: dict[str, TensorTruth] = {}
@@ -241,7 +265,9 @@ class _Writer:
 
     def write(self, fault: network.Fault, giant_bytes: int | None) -> DemoTruth:
         """Run the network and write everything but the marker; paths of the truth are relative."""
-        for part in (self.dump_dir, self.graph_dir, self.golden_dir, Path("fusion")):
+        parts = [self.dump_dir, self.graph_dir]
+        parts += [self.golden_dir, Path("fusion")] if not self.number else []
+        for part in (*parts, *([self.status_dir] if fault.with_status else [])):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         targets = tower.targets(self.plan.pairs) if self.plan.pairs else network.TARGETS
         machine = Machine(
@@ -250,10 +276,12 @@ class _Writer:
             fault=fault,
             target=targets[fault.target] if fault.target else None,
             is_unfused=self.is_unfused,
+            noise=np.random.default_rng([self.seed, 2, self.number]),
         )
+        self.machine = machine
         _run(machine, self.plan, giant_bytes)
         graph_path = self.write_graphs()
-        fusion_path = self.fusion_path if self.is_unfused else self.write_fusion()
+        fusion_path = self.fusion_path if self.is_unfused or self.number else self.write_fusion()
         culprit = machine.culprit
         return DemoTruth(
             seed=self.seed,
@@ -271,6 +299,8 @@ class _Writer:
             dump_files=self.counts["dump files"],
             golden_files=self.counts["golden files"],
             nbytes=self.counts["bytes"],
+            overflowed=tuple(machine.overflowed),
+            overwriter=machine.overwriter,
             tensors=self.tensors,
         )
 
@@ -279,7 +309,7 @@ class _Writer:
         self.ops.append(step.op)
         for value in step.outputs:
             self.offsets[value.op, value.index] = value.address - network.MEMORY_START
-        for name, index, array in step.goldens:
+        for name, index, array in step.goldens if not self.number else ():
             self.write_golden(name, index, array)
         if step.dumped:
             self.write_dump(step)
@@ -294,11 +324,24 @@ class _Writer:
         path = self.folder / self.dump_dir / name
         self.counts["bytes"] += write_dump(path, op.name, [*inputs], [*outputs], dump_time=self.clock)
         self.counts["dump files"] += 1
+        if self.machine.fault.with_status and op.name in self.machine.overflowed[:_STATUSES]:
+            self.write_status(path, task, stream)
         for side, values in (("input", step.inputs), ("output", step.outputs)):
             for slot, value in enumerate(values):
                 golden = f"{value.golden[0]}:{value.golden[1]}" if value.golden else None
                 cosine = value.cosine if value.golden else None
                 self.tensors[f"{op.name}:{side}:{slot}"] = TensorTruth(golden=golden, cosine=cosine)
+
+    def write_status(self, path: Path, task: int, stream: int) -> None:
+        """What overflow detection writes of an op: its dump, and a status file a moment later."""
+        folder = self.folder / self.status_dir
+        shutil.copyfile(path, folder / path.name)
+        # The status file has a task and a stream of its own.
+        name = dump_file_name("Opdebug", "Node_OpDebug", task + 1000, self.clock + 3, stream_id=stream + 1)
+        payload = status_payload(task, stream)
+        status = OutTensor(data=payload, dtype="uint8", shape=(len(payload),))
+        self.counts["bytes"] += path.stat().st_size
+        self.counts["bytes"] += write_dump(folder / name, "Node_OpDebug", [], [status], dump_time=self.clock + 3)
 
     def write_golden(self, name: str, index: int, array: Array | Streamed) -> None:
         """A benchmark tensor; of one the tensor of an earlier step is left behind, too, with an older time."""
@@ -429,7 +472,8 @@ def _check_folder(root: Path) -> None:
         recorded = json.loads(marker.read_text(encoding="utf-8"))["files"]
     except (ValueError, KeyError, TypeError):
         recorded = None
-    if recorded != _file_counts(root):
+    known = dict.fromkeys(_PARTS, 0) | recorded if isinstance(recorded, dict) else None
+    if known != _file_counts(root):
         raise UsageError(f"{root} holds an earlier demo, but its files were changed since", hint)
 
 
@@ -449,11 +493,11 @@ def _move_in(work: Path, root: Path) -> None:
     old = work / "old"
     for number, part in enumerate((MARKER, *_PARTS)):
         target = root / part
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
             old.mkdir(exist_ok=True)
             target.rename(old / str(number))
-        if part != _SECOND or (work / part).exists():
+        if (work / part).exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
             (work / part).rename(target)
 
 

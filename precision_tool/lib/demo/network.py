@@ -29,6 +29,10 @@ MEAN_PASS = "AReduceMeanFusionPass"
 #: Where the device's memory for tensors begins.
 MEMORY_START = 0x1240_8000_0000
 _MEMORY_STEP = 512
+#: The largest float16.
+HALF_LIMIT = 65504.0
+#: The share of values that dropout keeps.
+_KEPT = 0.75
 
 Compute = Callable[..., Any]
 
@@ -41,7 +45,10 @@ class Fault:
     """A way for an op to go wrong: `apply` spoils the float32 result before it is stored.
 
     `target` is the kind of op it strikes, `conv` or `matmul` (a fused one); None strikes nothing. `with_unfused` adds
-    a run without fusion, which does not have the op and so not the fault.
+    a run without fusion, which does not have the op and so not the fault. `largest_weight` is what the op's weights are
+    scaled to on both sides, `loss_scale` multiplies the gradients. With `saturates` float16 values end at ±65504, else
+    they become infinite. `with_status` writes overflow status files, `runs` is how many NPU runs there are, and with
+    `overwrites` memory of the op's input is overwritten before it is read. `did` is what to say of the op.
     """
 
     name: str
@@ -49,6 +56,13 @@ class Fault:
     target: str | None = None
     apply: Callable[[Array, np.random.Generator], Array] | None = None
     with_unfused: bool = False
+    largest_weight: float = 0.0
+    loss_scale: float = 1.0
+    saturates: bool = False
+    with_status: bool = False
+    runs: int = 1
+    overwrites: bool = False
+    did: str = "was computed wrong"
 
 
 def _lose_last_tile(result: Array, rng: np.random.Generator) -> Array:
@@ -60,6 +74,13 @@ def _lose_last_tile(result: Array, rng: np.random.Generator) -> Array:
 def _some_nan(result: Array, rng: np.random.Generator) -> Array:
     wrong = result.copy()
     wrong.reshape(-1)[rng.choice(result.size, size=min(3, result.size), replace=False)] = np.nan
+    return wrong
+
+
+def _last_bits(result: Array, rng: np.random.Generator) -> Array:
+    """Another order of summation: some results are off by a rounding or two."""
+    wrong = result.copy()
+    wrong *= 1 + np.float32(2.0**-10) * rng.integers(-1, 2, size=result.shape).astype(np.float32)
     return wrong
 
 
@@ -80,6 +101,36 @@ FAULTS: dict[str, Fault] = {
             target="conv",
             apply=_lose_last_tile,
             with_unfused=True,
+        ),
+        Fault(
+            name="overflow",
+            summary="large weights drive a convolution over float16's range, which saturates",
+            target="conv",
+            largest_weight=40_000.0,
+            saturates=True,
+            with_status=True,
+            did="overflows first",
+        ),
+        Fault(
+            name="scale",
+            summary="a loss scale is too large: gradients leave float16's range and become infinite",
+            loss_scale=2.0**18,
+            did="overflows first",
+        ),
+        Fault(
+            name="random",
+            summary="a convolution sums in another order in each of two runs; a dropout mask differs as it should",
+            target="conv",
+            apply=_last_bits,
+            runs=2,
+            did="computes differently in two runs",
+        ),
+        Fault(
+            name="stomp",
+            summary="memory of a matrix product's input is overwritten before it is read",
+            target="matmul",
+            overwrites=True,
+            did="reads memory that was overwritten",
         ),
     )
 }
@@ -159,7 +210,8 @@ class Value:
         dot = device = benchmark = 0.0
         for x, y in zip(_blocks(self.array), _blocks(self.reference), strict=True):
             a, b = x.ravel().astype(np.float64), y.ravel().astype(np.float64)
-            dot, device, benchmark = dot + float(a @ b), device + float(a @ a), benchmark + float(b @ b)
+            with np.errstate(invalid="ignore"):
+                dot, device, benchmark = dot + float(a @ b), device + float(a @ a), benchmark + float(b @ b)
         if device == benchmark == 0:
             return 1.0
         return dot / math.sqrt(device * benchmark) if device * benchmark else math.nan
@@ -218,8 +270,16 @@ class Machine:
     target: str | None = None
     #: Every op of the training script is an op of the device: the switchable passes are off.
     is_unfused: bool = False
+    #: What differs from run to run; `rng` does not.
+    noise: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     #: The op the fault struck, once it has run.
     culprit: Op | None = None
+    #: The op that wrote over memory that was still to be read.
+    overwriter: str = ""
+    #: Ops whose float16 outputs reached the type's limit, in execution order.
+    overflowed: list[str] = field(default_factory=list)
+    #: 1 / loss scale, where there is one.
+    inverse_scale: Value | None = None
     _next_id: int = 0
     _next_address: int = MEMORY_START
     _counters: dict[str, int] = field(default_factory=dict)
@@ -234,6 +294,25 @@ class Machine:
         address = self._next_address
         self._next_address += (nbytes + 32 + _MEMORY_STEP - 1) // _MEMORY_STEP * _MEMORY_STEP
         return address
+
+    def scaled(self, layer: str, weights: Array) -> Array:
+        """The weights of a layer, as large as the fault wants them."""
+        struck = self.target is not None and self.target.startswith(f"{layer}/Conv2D")
+        if not struck or not self.fault.largest_weight:
+            return weights
+        larger: Array = weights * np.float32(self.fault.largest_weight / np.abs(weights).max())
+        return larger
+
+    def overwrites(self, layer: str) -> bool:
+        """Whether the memory of this layer's input is overwritten."""
+        return self.fault.overwrites and self.target is not None and self.target.startswith(f"{layer}/")
+
+    def store(self, array: Array, dtype: str) -> Array:
+        """Values as they are stored; what float16 cannot hold saturates or becomes infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if dtype == "float16" and self.fault.saturates:
+                array = np.clip(np.nan_to_num(array, posinf=HALF_LIMIT, neginf=-HALF_LIMIT), -HALF_LIMIT, HALF_LIMIT)
+            return array.astype(dtype)
 
     def run(
         self,
@@ -253,10 +332,12 @@ class Machine:
         dumped: bool = True,
         kernel: bool = True,
         shares: Value | None = None,
+        at: int = 0,
     ) -> tuple[Value, ...]:
         """Store `results`, (device, benchmark, golden name) each, and emit the step.
 
-        `shares` is the value whose memory the output takes over (`Reshape`, updates in place).
+        `shares` is the value whose memory the output takes over (`Reshape`, updates in place). `at` is an address in
+        memory that is in use, which a right allocator never gives.
         """
         outputs = []
         for index, ((array, reference, golden), form) in enumerate(zip(results, forms, strict=True)):
@@ -273,8 +354,10 @@ class Machine:
             )
             if shares is None:
                 stored = value.stored
-                value.address = self._allocate(math.prod(stored.shape) * stored.dtype.itemsize)
+                value.address = at or self._allocate(math.prod(stored.shape) * stored.dtype.itemsize)
             outputs.append(value)
+        if dumped and any(_reaches_limit(value.array) for value in outputs):
+            self.overflowed.append(name)
         op = Op(
             name=name,
             type=op_type,
@@ -290,7 +373,8 @@ class Machine:
             attrs=dict(attrs or {}),
         )
         self._next_id += 1
-        if name == self.target and self.fault.apply is not None:
+        is_first = self.fault.loss_scale != 1 and self.overflowed == [name]
+        if name == self.target or is_first:
             self.culprit = op
         self.emit(Step(op=op, inputs=tuple(inputs), outputs=tuple(outputs), goldens=tuple(goldens), dumped=dumped))
         return tuple(outputs)
@@ -315,16 +399,17 @@ class Machine:
             return self._one_by_one(op_type, stages, inputs, forms, **options)
         name = name or "".join(stage.name for stage in stages)
         goldens: list[tuple[str, int, Array | Streamed]] = []
-        device = _chain(stages, [value.array for value in inputs], None)
+        with np.errstate(over="ignore", invalid="ignore"):
+            device = _chain(stages, [value.array for value in inputs], None)
         benchmark = _chain(stages, [value.reference for value in inputs], goldens if in_script else None)
         if name == self.target and self.fault.apply is not None:
-            device = (self.fault.apply(device[0], self.rng), *device[1:])
+            chance = self.noise if self.fault.runs > 1 else self.rng
+            device = (self.fault.apply(device[0], chance), *device[1:])
         last = stages[-1].name
-        with np.errstate(over="ignore", invalid="ignore"):
-            results = [
-                (x if isinstance(x, Streamed) else x.astype(form.dtype), y, (last, i) if in_script else None)
-                for i, (x, y, form) in enumerate(zip(device, benchmark, forms, strict=True))
-            ]
+        results = [
+            (x if isinstance(x, Streamed) else self.store(x, form.dtype), y, (last, i) if in_script else None)
+            for i, (x, y, form) in enumerate(zip(device, benchmark, forms, strict=True))
+        ]
         originals = tuple(stage.name for stage in stages)
         return self.run(op_type, name, inputs, results, forms, originals=originals, goldens=goldens, **options)
 
@@ -375,8 +460,7 @@ class Machine:
     def cast(self, value: Value, dtype: str, stream: int = 0) -> Value:
         """A `Cast` of the compiler."""
         assert isinstance(value.array, np.ndarray)
-        with np.errstate(over="ignore", invalid="ignore"):
-            array = value.array.astype(dtype)
+        array = self.store(value.array, dtype)
         form = replace(value.form, dtype=dtype)
         codes = {"float32": 0, "float16": 1}
         return self.run(
@@ -384,13 +468,13 @@ class Machine:
             originals=(), named=False, attrs={"dst_type": codes[dtype], "truncate": False}, stream=stream,
         )[0]  # fmt: skip
 
-    def trans_data(self, value: Value, layout: str, stream: int = 0) -> Value:
+    def trans_data(self, value: Value, layout: str, stream: int = 0, at: int = 0) -> Value:
         """A `TransData` of the compiler: the same values in another storage layout."""
         form = replace(value.form, layout=layout)
         return self.run(
             "TransData", f"trans_TransData_{self.count('transdata')}", [value],
             [(value.array, value.reference, value.golden)], [form], originals=(), named=False,
-            attrs={"src_format": value.layout, "dst_format": layout, "groups": 1}, stream=stream,
+            attrs={"src_format": value.layout, "dst_format": layout, "groups": 1}, stream=stream, at=at,
         )[0]  # fmt: skip
 
     def reshape(self, value: Value, name: str, shape: tuple[int, ...], layout: str, op_type: str = "Reshape") -> Value:
@@ -406,11 +490,42 @@ class Machine:
 
     def update(self, variable: Value, rate: Value, grad: Value) -> Value:
         """One step of gradient descent, in place."""
+        if self.inverse_scale is not None:
+            name = f"LossScaleOptimizer/unscale_{variable.op}/Mul"
+            grad = self.single("Mul", name, np.multiply, [grad, self.inverse_scale], grad.form, stream=_UPDATE_STREAM)
         name = f"GradientDescent/update_{variable.op}/ApplyGradientDescent"
         return self.single(
             "ApplyGradientDescent", name, numerics.apply_gradient_descent, [variable, rate, grad], variable.form,
             attrs={"use_locking": False}, stream=_UPDATE_STREAM, shares=variable,
         )  # fmt: skip
+
+
+def _reaches_limit(array: Array | Streamed) -> bool:
+    """Whether a float16 tensor has saturated, infinite or NaN values."""
+    if isinstance(array, Streamed) or array.dtype != np.float16:
+        return False
+    return bool((~(np.abs(array) < HALF_LIMIT)).any())
+
+
+def _overwritten(value: Value, by: Value) -> Value:
+    """A matrix in FRACTAL_NZ the second half of whose memory holds the beginning of another tensor."""
+    assert isinstance(value.stored, np.ndarray)
+    assert isinstance(by.stored, np.ndarray)
+    raw = value.stored.copy()
+    half = _overlap(value)
+    raw.reshape(-1).view(np.uint8)[half:] = by.stored.reshape(-1).view(np.uint8)[: raw.nbytes - half]
+    rows, columns = value.array.shape
+    blocks, outer, inner, width = raw.shape
+    whole = raw.transpose(1, 2, 0, 3).reshape(outer * inner, blocks * width)
+    wrong = replace(value, array=whole[:rows, :columns])
+    wrong.__dict__["stored"] = raw  # with what is in the padding now
+    return wrong
+
+
+def _overlap(value: Value) -> int:
+    """The byte of a tensor where what is written over it begins."""
+    nbytes = math.prod(value.stored.shape) * value.stored.dtype.itemsize
+    return nbytes // 2 // _MEMORY_STEP * _MEMORY_STEP
 
 
 def _as_input(desc: TensorDesc) -> TensorDesc:
@@ -475,7 +590,7 @@ class Layer:
 
 def conv_layer(machine: Machine, name: str, features: Value, kernel_shape: tuple[int, ...], pad: int = 0) -> Layer:
     """Conv2D + BiasAdd + Relu, fused. `features` are images in NC1HWC0."""
-    kernel = machine.variable(f"{name}/kernel", _he(machine.rng, kernel_shape), "HWCN")
+    kernel = machine.variable(f"{name}/kernel", machine.scaled(name, _he(machine.rng, kernel_shape)), "HWCN")
     bias = machine.variable(f"{name}/bias", _bias(machine.rng, kernel_shape[-1]))
     device_kernel = machine.trans_data(machine.cast(kernel, "float16"), "FRACTAL_Z")
     stages = [
@@ -525,7 +640,11 @@ def dense_layer(machine: Machine, name: str, features: Value, width: int, relu: 
     weights = _he(machine.rng, (features.array.shape[1], width)) * np.float32(gain)
     kernel = machine.variable(f"{name}/kernel", weights)
     bias = machine.variable(f"{name}/bias", _bias(machine.rng, width))
-    device_kernel = machine.trans_data(machine.cast(kernel, "float16"), "FRACTAL_NZ")
+    at = features.address + _overlap(features) if machine.overwrites(name) else 0
+    device_kernel = machine.trans_data(machine.cast(kernel, "float16"), "FRACTAL_NZ", at=at)
+    if at:
+        features = _overwritten(features, device_kernel)
+        machine.overwriter = device_kernel.op
     stages = [
         Stage(name=f"{name}/MatMul", compute=np.matmul, takes=2),
         Stage(name=f"{name}/BiasAdd", compute=numerics.bias_add),
@@ -616,9 +735,15 @@ def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> V
         [FLAT32, FLAT32],
     )
     mean = _mean(machine, loss)
+    if machine.fault.runs > 1:
+        _dropout(machine, fc1.out)
 
     # backward
     ones = machine.constant(np.ones(1), "gradients/loss/Mean_grad/Reshape")
+    if machine.fault.loss_scale != 1:
+        scale = machine.constant(machine.fault.loss_scale, "loss_scale")
+        machine.inverse_scale = machine.constant(1 / machine.fault.loss_scale, "LossScaleOptimizer/truediv")
+        ones = machine.single("Mul", "gradients/LossScaleOptimizer/mul_grad/Mul", np.multiply, [ones, scale], FLAT32)
     tile = machine.single(
         "TileD", "gradients/loss/Mean_grad/Tile", partial(np.repeat, repeats=BATCH), [ones], FLAT32,
         attrs={"multiples": (int, (BATCH,))},
@@ -668,6 +793,25 @@ def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> V
     grad = _pool_and_relu_grad(machine, "pool1", "conv1", conv1.out, pool1, grad)
     conv_updates(machine, conv1, grad, rate, pad=1)
     return mean
+
+
+def _dropout(machine: Machine, features: Value) -> None:
+    """A branch with dropout, whose mask is another in each run."""
+    rows, columns = features.array.shape
+    bits = machine.noise.random((rows, columns)) < _KEPT
+    name = "dropout/random_mask"
+    shape, kept = machine.constant(np.array([rows, columns])), machine.constant(_KEPT)
+    mask = machine.run(
+        "DropOutGenMask", name, [shape, kept], [(np.packbits(bits.reshape(-1)),) * 2 + (None,)], [Form(dtype="uint8")],
+        originals=(),
+    )[0]  # fmt: skip
+
+    def masked(values: Array, packed: Array) -> Array:
+        chosen = np.unpackbits(packed)[: values.size].reshape(values.shape)
+        result: Array = values * chosen.astype(np.float32) / np.float32(_KEPT)
+        return result
+
+    machine.single("DropOutDoMask", "dropout/mul", masked, [machine.trans_data(features, "ND"), mask], FLAT16)
 
 
 def _pool_attrs() -> dict[str, Any]:

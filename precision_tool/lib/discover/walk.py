@@ -12,7 +12,7 @@ from pathlib import PurePath
 from precision_tool.lib.discover import names
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.files import Signature, may_change_unseen, user_error
-from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, Run
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.tfdbg import runs as tfdbg
 
 MAPPING_FILE = "mapping.csv"
@@ -177,7 +177,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
             ignored.append((file_name, "not named like a dump file"))
             continue
         name, statistics = parsed
-        if name.op_type == STATUS_OP_TYPE:
+        if is_status(name):
             ignored.append((file_name, "overflow status, not a tensor dump"))
             continue
         path = os.path.join(folder, file_name)
@@ -195,6 +195,11 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
         step=where.step,
         ignored=tuple(ignored),
     )
+
+
+def is_status(name: DumpName) -> bool:
+    """True for the name of an overflow status file; the documents spell it Opdebug and OpDebug."""
+    return name.op_type.casefold() == STATUS_OP_TYPE.casefold()
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:

@@ -1,12 +1,16 @@
-"""Overflow status files, `Opdebug.Node_OpDebug.*`: what the device says of an overflow (formats.md §6).
+"""Overflow status files (`Opdebug.Node_OpDebug.*`): dump files whose output is a record of the status registers.
 
-They are dump files whose outputs hold a structure of little-endian numbers, of one of two kinds, which is given as the
-dict that msaccucmp writes as JSON: the same names, addresses as hexadecimal text.
+Two payloads are known (formats.md §6): the old one, 2048 bytes with a section for each unit, and the new one, which
+begins with a magic number and holds one unit. Both are decoded to the document that the vendor's tool writes as JSON,
+under the same names; files that were decoded already are read back. All numbers are little-endian and unsigned.
 """
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
@@ -15,83 +19,270 @@ from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.model.tensor import Tensor
 
 MAGIC = 0x5A5A5A5A
-_TASK = ("model_id", "stream_id", "task_id", "task_type")
-_CORE = (*_TASK, "context_id", "thread_id", "pc_start", "para_base", "core_id", "block_id", "status")
-#: Units by number: name, and the fields of their record.
-_UNITS: dict[int, tuple[str, tuple[str, ...]]] = {
-    0: ("AIC", _CORE),
-    1: ("AIV", _CORE),
-    2: ("AICPU", (*_TASK, "context_id", "cpu_id", "thread_id", "status")),
-    3: ("SDMA", (*_TASK, "context_id", "thread_id", "src_addr", "dst_addr", "channel_id", "status")),
+OLD_SIZE = 2048
+#: A context or thread of this number stands for none.
+NO_THREAD = 65535
+#: A payload has a few hundred bytes, its JSON a few thousand characters; what is longer is none.
+_MAX_BYTES = 1 << 20
+_HINT = "copy it again, or run the overflow detection again"
+
+AI_CORE, L2, DHA = "AI Core", "L2 Atomic Add", "DHA Atomic Add"
+
+#: The old payload: where the information and the status of each unit begin.
+_OLD_INFO = {DHA: 0, L2: 128, AI_CORE: 256}
+_OLD_STATUS = {DHA: 512, L2: 768, AI_CORE: 1024}
+_OLD_FIELDS = ("model_id", "stream_id", "task_id", "task_type", "pc_start", "para_base")
+
+#: The new payload: units by number, and the 64-bit fields of each.
+_UNITS = {0: "AIC", 1: "AIV", 2: "AICPU", 3: "SDMA"}
+_TASK = ("model_id", "stream_id", "task_id", "task_type", "context_id")
+_CORE = (*_TASK, "thread_id", "pc_start", "para_base", "core_id", "block_id", "status")
+_NEW_FIELDS = {
+    "AIC": _CORE,
+    "AIV": _CORE,
+    "AICPU": (*_TASK, "cpu_id", "thread_id", "status"),
+    "SDMA": (*_TASK, "thread_id", "src_addr", "dst_addr", "channel_id", "status"),
 }
-_ADDRESSES = frozenset({"pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"})
-#: In version 1 the status of a core is a list.
-_STATUS_WORDS = 4
-_HEAD = struct.Struct("<6I")
-#: The old kind: three records of what ran, then the status of each.
-_OLD_SIZE = 2048
-_OLD_FIELDS = (*_TASK, "pc_start", "para_base")
-_OLD_RECORDS = (("DHA Atomic Add", 0, 512), ("L2 Atomic Add", 128, 768), ("AI Core", 256, 1024))
-_HINT = "dump the overflow again, or tell us the CANN release that wrote it"
+_NEW_HEADER = struct.Struct("<6I")
+#: In version 1 the status of these is a list of so many words.
+_LISTED, _STATUS_WORDS = ("AIC", "AIV"), 4
+_HEXADECIMAL = frozenset({"pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"})
+
+#: What the bits of an AI Core's status mean.
+CORE_BITS = {
+    0x8: "sign-negation overflow: the smallest signed integer has no negative",
+    0x10: "integer overflow in add, sub, mul or mac",
+    0x20: "floating-point overflow",
+    0x80: "negative input in float → unsigned integer",
+    0x100: "overflow in fp32 → fp16 or int32 → fp16",
+    0x400: "Cube accumulation overflow",
+}
+#: What the field in the status of an atomic add means: (its lowest bit, its mask, values).
+_ATOMIC = {
+    L2: (16, 0x7, {1: "overflow", 2: "underflow", 3: "source is NaN", 4: "destination is NaN",
+                   5: "source and destination are NaN"}),
+    DHA: (8, 0xFF, {0x9: "overflow", 0xA: "underflow", 0xB: "source is NaN", 0xC: "destination is NaN",
+                    0xD: "source and destination are NaN"}),
+}  # fmt: skip
 
 
-def read_opdebug(path: str) -> list[dict[str, Any]]:
-    """The decoded status of every output of a status file. FormatError says what cannot be decoded."""
-    dump = read_dump(path)
-    found = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitStatus:
+    """What one unit of the chip recorded. The op is the one with this stream and task, not the file's own task.
+
+    `context_id` and `thread_id` are those of an FFTS+ task, None for others. `status` has one word, or several.
+    """
+
+    unit: str
+    model_id: int
+    stream_id: int
+    task_id: int
+    task_type: int
+    context_id: int | None = None
+    thread_id: int | None = None
+    status: tuple[int, ...] = ()
+
+    @property
+    def is_set(self) -> bool:
+        """True if any bit of the status is."""
+        return any(self.status)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every bit that is set, in words."""
+        return tuple(text for number, word in enumerate(self.status) for text in self._words(number, word))
+
+    def _words(self, number: int, word: int) -> Iterator[str]:
+        where = f" (status word {number})" if len(self.status) > 1 else ""
+        known = 0
+        if self.unit in _ATOMIC:
+            shift, mask, meanings = _ATOMIC[self.unit]
+            value = word >> shift & mask
+            if value in meanings:
+                known = mask << shift
+                yield meanings[value] + where
+        elif self.unit in (AI_CORE, *_LISTED):
+            for bit, meaning in CORE_BITS.items():
+                if word & bit:
+                    known |= bit
+                    yield meaning + where
+        if word & ~known:
+            yield f"status {word & ~known:#x}, whose meaning is not documented{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverflowStatus:
+    """The status in one output of a file. `document` is what the vendor's tool writes of it as JSON.
+
+    `notes` say what in it is not as documented.
+    """
+
+    path: str
+    output: int
+    document: Mapping[str, Any]
+    units: tuple[UnitStatus, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_opdebug(path: str) -> tuple[OverflowStatus, ...]:
+    """The status in each output of a status file, or of the JSON it was decoded to. FormatError for what is neither."""
     with LocalFile(path) as file:
-        for index, tensor in enumerate(dump.outputs):
-            if not isinstance(tensor, Tensor):
-                why = next((why for slot, why in dump.bad_slots if slot == f"output:{index}"), "it is damaged")
-                raise FormatError(f"{path}: output {index}: {why}", _HINT)
-            try:
-                found.append(decode_opdebug(file.read_at(tensor.offset, tensor.nbytes)))
-            except FormatError as error:
-                raise FormatError(f"{path}: output {index}: {error.message}", error.hint) from None
-    if not found:
-        raise FormatError(f"{path}: no status in this file: it has no output", _HINT)
-    return found
-
-
-def decode_opdebug(data: bytes) -> dict[str, Any]:
-    """The status in the bytes of one output."""
-    if len(data) >= _HEAD.size and _HEAD.unpack_from(data)[0] == MAGIC:
-        return _new(data)
-    if len(data) != _OLD_SIZE:
-        raise FormatError(
-            f"{len(data)} bytes that do not begin with the number {MAGIC:#x}; the old kind has {_OLD_SIZE}", _HINT
+        head = file.read_at(0, min(64, file.size))
+        is_text = head.lstrip()[:1] == b"{" and b"\0" not in head
+        if is_text:
+            if file.size > _MAX_BYTES:
+                raise FormatError(f"{path}: {file.size} bytes are too many for a decoded overflow status", _HINT)
+            return (_read_json(path, file.read_at(0, file.size)),)
+    dump = read_dump(path)
+    bad = dict(dump.bad_slots)
+    statuses = []
+    for number, tensor in enumerate(dump.outputs):
+        if not isinstance(tensor, Tensor):
+            raise FormatError(f"{path}: output {number} cannot be read: {bad.get(f'output:{number}', 'empty')}", _HINT)
+        if tensor.nbytes > _MAX_BYTES:
+            raise FormatError(f"{path}: output {number} has {tensor.nbytes} bytes, which is no overflow status", _HINT)
+        with LocalFile(path) as file:
+            data = file.read_at(tensor.offset, tensor.nbytes)
+        where = f"{path}: output {number}"
+        document, notes = decode_status(data, where)
+        statuses.append(
+            OverflowStatus(path=path, output=number, document=document, units=_units(document, where), notes=notes)
         )
-    return {name: _old_record(data, at, status_at) for name, at, status_at in _OLD_RECORDS}
+    if not statuses:
+        raise FormatError(f"{path}: a dump without outputs, where the overflow status should be", _HINT)
+    return tuple(statuses)
 
 
-def _new(data: bytes) -> dict[str, Any]:
-    magic, version, valid, unit, reserved, length = _HEAD.unpack_from(data)
-    if unit not in _UNITS:
-        raise FormatError(f"the unit {unit} is not known", _HINT)
-    name, fields = _UNITS[unit]
-    is_list = version == 1 and name in ("AIC", "AIV")
-    count = len(fields) + (_STATUS_WORDS - 1 if is_list else 0)
-    if len(data) < _HEAD.size + 8 * count:
-        raise FormatError(f"{len(data)} bytes are too few for a status of {name}", _HINT)
-    words = struct.unpack_from(f"<{count}Q", data, _HEAD.size)
-    record: dict[str, Any] = dict(zip(fields, words, strict=False))
-    if is_list:
-        record["status"] = list(words[len(fields) - 1 :])
-    return {
-        "magic": hex(magic),
-        "version": version,
-        "acc_list": {
-            "valid": valid, "acc_type": name, "rsv": reserved, "data_len": length, "data": _with_addresses(record),
-        },
-    }  # fmt: skip
+def document_text(document: Mapping[str, Any]) -> str:
+    """A decoded status just as the vendor's tool writes it."""
+    return json.dumps(document, indent=4)
 
 
-def _old_record(data: bytes, at: int, status_at: int) -> dict[str, Any]:
-    record: dict[str, Any] = dict(zip(_OLD_FIELDS, struct.unpack_from("<6Q", data, at), strict=True))
-    names = ("kernel_code", "block_idx", "status") if status_at == 1024 else ("status",)
-    record |= zip(names, struct.unpack_from(f"<{len(names)}Q", data, status_at), strict=True)
-    return _with_addresses(record)
+# --- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def _with_addresses(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: hex(value) if name in _ADDRESSES else value for name, value in record.items()}
+def decode_status(data: bytes, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The document that a payload stands for, and what in it is not as documented; FormatError begins with `where`."""
+    if len(data) >= 4 and int.from_bytes(data[:4], "little") == MAGIC:
+        return _decode_new(data, where)
+    if len(data) != OLD_SIZE:
+        raise FormatError(
+            f"{where}: {len(data)} bytes, which neither begin with {MAGIC:#x} nor are {OLD_SIZE}, as statuses are",
+            _HINT,
+        )
+    return _decode_old(data), ()
+
+
+def _numbers(names: tuple[str, ...], data: bytes, start: int) -> dict[str, Any]:
+    values = struct.unpack_from(f"<{len(names)}Q", data, start)
+    return {name: hex(value) if name in _HEXADECIMAL else value for name, value in zip(names, values, strict=True)}
+
+
+def _decode_old(data: bytes) -> dict[str, Any]:
+    document = {}
+    for unit, start in _OLD_INFO.items():
+        names = ("kernel_code", "block_idx", "status") if unit == AI_CORE else ("status",)
+        document[unit] = _numbers(_OLD_FIELDS, data, start) | _numbers(names, data, _OLD_STATUS[unit])
+    return document
+
+
+def _decode_new(data: bytes, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    if len(data) < _NEW_HEADER.size:
+        raise FormatError(f"{where}: cut off after {len(data)} bytes, within the header of the status", _HINT)
+    magic, version, valid, kind, reserved, length = _NEW_HEADER.unpack_from(data)
+    unit = _UNITS.get(kind)
+    if unit is None:
+        known = ", ".join(f"{number} {name}" for number, name in _UNITS.items())
+        raise FormatError(f"{where}: acc_type {kind} at byte 12 is unknown (known are {known})", _HINT)
+    names = _NEW_FIELDS[unit]
+    words = 1
+    if unit in _LISTED and (version == 1 or (version > 1 and length == 8 * (len(names) - 1 + _STATUS_WORDS))):
+        words = _STATUS_WORDS
+    size = 8 * (len(names) - 1 + words)
+    if len(data) < _NEW_HEADER.size + size:
+        raise FormatError(
+            f"{where}: cut off after {len(data)} bytes: the status of {unit} needs {_NEW_HEADER.size + size}", _HINT
+        )
+    notes = []
+    if version > 1:
+        notes.append(f"version {version} of the status is not documented; it is read as the ones before")
+    if valid != 1:
+        notes.append(f"the status is marked as not valid (valid is {valid})")
+    if length != size:
+        notes.append(f"data_len is {length}, the fields of {unit} have {size} bytes")
+    fields = _numbers(names[:-1], data, _NEW_HEADER.size)
+    status = list(struct.unpack_from(f"<{words}Q", data, _NEW_HEADER.size + 8 * (len(names) - 1)))
+    fields["status"] = status if words > 1 else status[0]
+    record = {"valid": valid, "acc_type": unit, "rsv": reserved, "data_len": length, "data": fields}
+    return {"magic": hex(magic), "version": version, "acc_list": record}, tuple(notes)
+
+
+# --- decoded files ----------------------------------------------------------------------------------------------------
+
+
+def _read_json(path: str, text: bytes) -> OverflowStatus:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise FormatError(f"{path}: no decoded overflow status: {reason}", _HINT) from error
+    if not isinstance(document, dict):
+        raise FormatError(f"{path}: no decoded overflow status: a {type(document).__name__}, not an object", _HINT)
+    return OverflowStatus(path=path, output=_output_of(path), document=document, units=_units(document, path))
+
+
+def _output_of(path: str) -> int:
+    """The number in `….output.N.json`."""
+    number = path.removesuffix(".json").rpartition(".output.")[2]
+    return int(number) if number.isdecimal() and len(number) < 6 else 0
+
+
+def _units(document: Mapping[str, Any], where: str) -> tuple[UnitStatus, ...]:
+    """The units of a document, in the order in which it has them."""
+    records: list[tuple[str, Any]] = []
+    if "acc_list" in document:
+        listed = document["acc_list"]
+        for record in listed if isinstance(listed, list) else [listed]:
+            fields = record if isinstance(record, dict) else {}
+            records.append((str(fields.get("acc_type")), fields.get("data")))
+    else:
+        records = [(unit, document[unit]) for unit in _OLD_INFO if unit in document]
+    if not records:
+        raise FormatError(f"{where}: no decoded overflow status: it has neither acc_list nor {AI_CORE}", _HINT)
+    return tuple(_unit(name, fields, where) for name, fields in records)
+
+
+def _unit(name: str, fields: Any, where: str) -> UnitStatus:
+    if not isinstance(fields, dict):
+        raise FormatError(f"{where}: the status of {name} has no fields", _HINT)
+
+    def number(key: str) -> int:
+        return _number(fields.get(key, 0), key, where)
+
+    def thread(key: str) -> int | None:
+        value = number(key) if key in fields else NO_THREAD
+        return None if value == NO_THREAD else value
+
+    status = fields.get("status", 0)
+    words = status if isinstance(status, list) else [status]
+    return UnitStatus(
+        unit=name,
+        model_id=number("model_id"),
+        stream_id=number("stream_id"),
+        task_id=number("task_id"),
+        task_type=number("task_type"),
+        context_id=thread("context_id"),
+        thread_id=thread("thread_id"),
+        status=tuple(_number(word, "status", where) for word in words),
+    )
+
+
+def _number(value: Any, key: str, where: str) -> int:
+    if isinstance(value, str) and len(value) <= 20:
+        try:
+            value = int(value, 0)
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise FormatError(f"{where}: {key} is no number of 64 bits", _HINT)
+    return value

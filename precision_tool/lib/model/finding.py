@@ -27,6 +27,7 @@ class FindingKind(StrEnum):
     DANGEROUS_CASTS = "dangerous_casts"
     GRAPH_SIMILARITY = "graph_similarity"
     FUSION_PASSES = "fusion_passes"
+    OVERFLOW = "overflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from precision_tool.lib.checks.agreement import OpAgreement, agrees
+from precision_tool.lib.checks.agreement import OpAgreement, agrees, distance, is_only_noise
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.elements import Detail, Element
 from precision_tool.lib.compare.folders import LeafResult
@@ -132,6 +132,10 @@ def overview_lines(analysis: Analysis) -> RenderableType:
         f" in {counted(view.ops_below, 'op')}" if view.below else "",
     )
     rows = [("compared", told)]
+    if any(row.noise is not None for row in analysis.rows):
+        noisy = sum(is_only_noise(row, analysis.threshold) for row in analysis.rows)
+        words = f"{noisy:,} more are below {analysis.threshold:g}, and no farther off than their own noise allows"
+        rows.append(("noise", plain(words, "cyan")))
     limits = [row for row in analysis.rows if row.overflow is not None]
     if limits:
         over = [row for row in limits if row.overflow]
@@ -215,6 +219,9 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     ]
     if op.pass_name:
         rows.insert(0, ("Pass:", plain(",".join(map(marked_pass, op.pass_name.split(","))))))
+    noise = [f"{row.slot} {_noise_words(row)}" for row in (*op.inputs, *op.outputs) if row.noise is not None]
+    if noise:
+        rows.append(("Noise:", plain(", ".join(noise))))
     over = [row.slot for row in op.rows if row.overflow]
     if over:
         rows.append(("Overflow:", plain(", ".join(over), "bold red")))
@@ -227,6 +234,16 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
     titles = [(whole, []), (name, kind), (index, [("Name:", plain(op.op_name, "bold")), *kind])]
     return TitledPanel(titles, rows, style)
+
+
+def _noise_words(row: ResultRow) -> str:
+    """How an error stands to the tensor's own noise."""
+    if row.cosine is None:
+        return "not compared"
+    if not row.noise:
+        return "has none"
+    times = distance(row) / row.noise
+    return f"{times:.3g} times it" if isfinite(times) else "far beyond it"
 
 
 def _custom_values(rows: Sequence[ResultRow]) -> dict[str, str]:
@@ -328,6 +345,7 @@ def _row_json(row: ResultRow, numbers: RowNumbers) -> dict[str, Any]:
         "reason": row.reason,
         "sequence": row.sequence,
         "overflow": row.overflow,
+        "noise": row.noise,
         "custom": row.custom,
         **asdict(numbers),
     }

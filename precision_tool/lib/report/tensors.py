@@ -424,6 +424,8 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts.append(whole_path(row.path))
         stored = f"{row.stored_dtype} {row.stored_layout} {shape_text(row.stored_shape)}"
         result = f"{row.dtype} {row.layout} {shape_text(row.shape)}"
+        if not row.layout:  # no tensor
+            stored, result = row.stored_dtype, row.dtype
         parts.append(plain(f"  {stored}" + (f" -> {result}" if stored != result else ""), "dim"))
         if row.note:
             parts.append(plain(f"  {row.note}", "yellow"))

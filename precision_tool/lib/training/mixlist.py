@@ -67,15 +67,19 @@ def keep_dtype(ops: Names) -> str:
     if is_installed("tensorflow"):
         tensorflow_v1()
         major = int(sys.modules["tensorflow"].__version__.split(".")[0])
+    text = keep_dtype_text(names, major)
+    print(text)
+    return text
+
+
+def keep_dtype_text(names: Iterable[object], major: int = 0) -> str:
+    """The lines for TensorFlow 1 or 2, for both without a `major`."""
     body = [f"    ...  # the lines that make {', '.join(map(str, names))}"]
     one = ["from npu_bridge.npu_init import *", "with npu_scope.keep_dtype_scope():", *body]
     two = ["import npu_device as npu", "with npu.keep_dtype_scope():", *body]
     if major == 0:
-        text = "\n".join(["# TensorFlow 1:", *one, "", "# TensorFlow 2:", *two])
-    else:
-        text = "\n".join(one if major == 1 else two)
-    print(text)
-    return text
+        return "\n".join(["# TensorFlow 1:", *one, "", "# TensorFlow 2:", *two])
+    return "\n".join(one if major == 1 else two)
 
 
 def _types(argument: str, names: Names) -> List[str]:

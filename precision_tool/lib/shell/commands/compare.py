@@ -15,6 +15,7 @@ from precision_tool.lib.checks.fusion import TITLE as FUSION_TITLE
 from precision_tool.lib.checks.fusion import check_fusion, passes_in_effect
 from precision_tool.lib.compare.custom import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
+from precision_tool.lib.compare.noise import NoiseFloor, newest_noise, read_noise
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
@@ -38,6 +39,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.overflow import check_overflow
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
@@ -61,6 +63,16 @@ def _add_common(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
+    noise = parser.add_argument(
+        "--noise-floor",
+        dest="noise",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="judge each tensor also against its own noise in two runs of the same script: a file that `random` wrote "
+        "(default: the newest)",
+    )
+    completes(noise, Completion.FILE)
 
 
 def _add_sides(parser: Parser, session: Session) -> None:
@@ -231,15 +243,17 @@ def _compare(
         session.workspace.notes += pair.notes
         left, right = (str(session.workspace.dump_dir(run.number or 0)) for run in (pair.fused, pair.unfused))
 
+    noise = _noise_floor(session, args)
+
     def by_toolkit(prefix: str = "") -> list[Analysis]:
-        return session.compare_by_toolkit(left, right, args.graph, args.threshold, options, prefix)
+        return session.compare_by_toolkit(left, right, args.graph, args.threshold, options, prefix, noise)
 
     engine = engine_of(session, args)
     if engine == "cann":
         return by_toolkit()
     try:
         with ProgressReport(output.err, "comparing") as progress:
-            analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options)
+            analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options, noise)
     except FormatError as error:
         if engine != "auto" or session.toolkit().msaccucmp is None:
             raise
@@ -248,6 +262,13 @@ def _compare(
     if engine == "auto":
         ask_toolkit(session, analyses, by_toolkit)
     return analyses
+
+
+def _noise_floor(session: Session, args: argparse.Namespace) -> NoiseFloor | None:
+    """The noise floor that was asked for; without a name the newest."""
+    if args.noise is None:
+        return None
+    return read_noise(args.noise or newest_noise(session.workspace.result_dirs()))
 
 
 def _measure_options(args: argparse.Namespace) -> CompareOptions:
@@ -414,9 +435,9 @@ def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, 
     return DONE
 
 
-def _read(session: Session, path: str | None, threshold: float, again: str) -> list[Analysis]:
+def _read(session: Session, path: str | None, threshold: float, again: str, noise: NoiseFloor | None) -> list[Analysis]:
     """Earlier results, with a note where what was compared has changed since; `again` compares it."""
-    analyses = session.results(path, threshold)
+    analyses = session.results(path, threshold, noise)
     sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]
     changed = dict.fromkeys(one for result, source in sources for one in newer_than(result, source))
     session.workspace.notes += [f"{one} is newer than this result: `{again}` compares anew" for one in changed]
@@ -424,7 +445,8 @@ def _read(session: Session, path: str | None, threshold: float, again: str) -> l
 
 
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
-    return _finish(session, args, output, _read(session, args.file, args.threshold, "vc"))
+    noise = _noise_floor(session, args)
+    return _finish(session, args, output, _read(session, args.file, args.threshold, "vc", noise))
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
@@ -433,8 +455,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if compares:
         analyses = _compare(session, args, output, _measure_options(args))
     else:
-        analyses = _read(session, None, args.threshold, "ac -c")
-    return _finish(session, args, output, analyses, checks=_checks(session, args, analyses), is_whole=compares)
+        analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
+    checks = [*_checks(session, args, analyses), check_overflow(session, args.left, args.graph, args.limit)]
+    return _finish(session, args, output, analyses, checks=checks, is_whole=compares)
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:

@@ -11,15 +11,24 @@ from precision_tool.lib.demo.network import FAULTS
 from precision_tool.lib.report.text import byte_size, plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Output, Parser, count
-from precision_tool.lib.shell.commands.compare import AC
-from precision_tool.lib.shell.commands.fusion import FUSION
+from precision_tool.lib.shell.commands.registry import load_command
+
+#: The commands that find what `ac -c` alone does not.
+_MORE = {
+    "overflow": ["ac -c", "overflow"],
+    "scale": ["ac -c", "overflow"],
+    "random": ["ac -c", "random"],
+    "stomp": ["ac -c", "random"],
+    "fusion": ["fusion blame"],
+}
 
 
 def _parser(session: Session) -> Parser:
     parser = Parser(
         prog="demo",
         description="Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
-        "tensors, then run `ac -c` on them; with --fault fusion a second run without fusion, then `fusion blame`.",
+        "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
+        "a second run without fusion, then `fusion blame`.",
         epilog="example: demo /tmp/demo --fault nan",
     )
     parser.add_argument(
@@ -58,13 +67,12 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     )
     if args.generate_only:
         return DONE
-    with_unfused = FAULTS[args.fault].with_unfused
-    output.out.print(
-        plain(f"$ precision-tool --data {root} {'fusion blame' if with_unfused else 'ac -c'}"), soft_wrap=True
-    )
-    opened = Session(replace(session.settings, data=root))
-    code = FUSION(opened, ["blame"], output) if with_unfused else AC(opened, ["-c"], output)
-    wrong = f"{truth.culprit} was computed wrong" if truth.culprit else "nothing was computed wrong"
+    code = DONE
+    for line in _MORE.get(args.fault, ["ac -c"]):
+        output.out.print(plain(f"$ precision-tool --data {root} {line}"), soft_wrap=True)
+        word, *arguments = line.split()
+        code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
+    wrong = f"{truth.culprit} {FAULTS[args.fault].did}" if truth.culprit else "nothing was computed wrong"
     output.out.print(plain(f"truth of this demo: {wrong}"), soft_wrap=True)
     return code
 

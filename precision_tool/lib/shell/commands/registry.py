@@ -13,6 +13,8 @@ _COMMANDS = {
     "ac": ("compare", "AC"),
     "vc": ("compare", "VC"),
     "vcs": ("compare", "VCS"),
+    "overflow": ("overflow", "OVERFLOW"),
+    "random": ("random_errors", "RANDOM"),
     "ls": ("ops", "LS"),
     "ni": ("op", "NI"),
     "graphs": ("graphs", "GRAPHS"),

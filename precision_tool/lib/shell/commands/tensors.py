@@ -34,6 +34,7 @@ from precision_tool.lib.compare.named_tensors import (
 )
 from precision_tool.lib.discover.catalog import FoundOp
 from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
+from precision_tool.lib.discover.overflow_files import parse_status_name
 from precision_tool.lib.discover.walk import find_named
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats.files import atomic_text
@@ -433,8 +434,9 @@ def _dc_parser(session: Session) -> Parser:
     parser = Parser(
         prog="dc",
         description="Decode NPU dumps to .npy: a file, a folder of any level, or an op's dump. Types that numpy lacks "
-        "become float32. With -f a tensor that has no such layout is kept as stored, and counted. Ends with 0 if "
-        "anything was decoded; what was not is listed and counted.",
+        "become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
+        "writes it. With -f a tensor that has no such layout is kept as stored, and counted. "
+        "Ends with 0 if anything was decoded; what was not is listed and counted.",
         epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
     )
     completes(
@@ -558,6 +560,9 @@ def _output_folder(session: Session, path: str, folder: str | None) -> str:
         root = os.path.abspath(session.workspace.debug_dir(number))
         if lies_in(place, root):
             return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
+    root = os.path.abspath(session.workspace.overflow_dump_dir)
+    if os.path.commonpath([root, place]) == root or parse_status_name(os.path.basename(place)) is not None:
+        return str(session.workspace.output_dir("decode", "overflow_decode"))
     return str(session.workspace.output_dir("decode", "dump_decode"))
 
 

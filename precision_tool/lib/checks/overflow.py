@@ -1,0 +1,495 @@
+"""Overflow: what the status files say, and what the dumped values show by themselves.
+
+An op overflowed itself if it gives saturated, Inf or NaN values and is fed none; one that is fed some received them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from precision_tool.lib.checks.headroom import (
+    Golden,
+    LossScale,
+    TrailStep,
+    fitting_scale,
+    is_gradient,
+    trail_to,
+)
+from precision_tool.lib.compare.extremes import Extremes, limit_of
+from precision_tool.lib.compare.named_tensors import read_named, view_of
+from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.discover.neighbourhood import described_inputs
+from precision_tool.lib.discover.overflow_files import StatusFile, files_of_task, leaves_below
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
+from precision_tool.lib.model.comparison import Summary
+from precision_tool.lib.model.graph import TensorDesc
+from precision_tool.lib.model.run import DumpFile, DumpLeaf
+from precision_tool.lib.model.tensor import AnyTensor, Tensor
+from precision_tool.lib.model.wording import counted
+
+#: The graph of a leaf; None if there is none.
+GraphOf = Callable[[DumpLeaf], RunGraph | None]
+#: Called with the bytes of outputs that were looked at since the call before.
+Tell = Callable[[int], None]
+
+
+class Origin(StrEnum):
+    """Where the overflow of an op comes from."""
+
+    OWN = "own"
+    RECEIVED = "received"
+    SOURCE = "source"
+    #: The status says so, no value shows it.
+    HIDDEN = "hidden"
+    #: The benchmark has the same: Inf that a mask is made of, say.
+    MEANT = "meant"
+    UNKNOWN = "unknown"
+
+
+class Mode(StrEnum):
+    """What the chip makes of an overflow."""
+
+    SATURATION = "saturation"
+    INF_NAN = "Inf/NaN"
+    BOTH = "saturation and Inf/NaN"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotValues:
+    """One input or output of an op. `summary` is only there where it was asked for; `reason` says why nothing is."""
+
+    slot: str
+    tensor: AnyTensor | None = None
+    extremes: Extremes | None = None
+    summary: Summary | None = None
+    producer: str = ""
+    producer_type: str = ""
+    reason: str = ""
+    #: The op writes its output into this input's memory, which was dumped afterwards.
+    in_place: bool = False
+
+    @property
+    def is_bad(self) -> bool:
+        """True if a value is saturated, Inf or NaN."""
+        return self.extremes is not None and not self.extremes.is_clean
+
+    @property
+    def is_seen(self) -> bool:
+        """True if its values were looked at, or are of a type that has no limit."""
+        return self.tensor is not None and (self.extremes is not None or limit_of(self.tensor.dtype) is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverflowOp:
+    """An op that overflowed, or received an overflow. `why` is the sentence that says from what this is known."""
+
+    name: str
+    op_type: str
+    origin: Origin
+    why: str
+    slots: tuple[SlotValues, ...]
+    number: int = 0
+    timestamp: int = 0
+    pass_names: tuple[str, ...] = ()
+    original_names: tuple[str, ...] = ()
+    is_gradient: bool = False
+    paths: tuple[str, ...] = ()
+
+    @property
+    def bad_outputs(self) -> tuple[SlotValues, ...]:
+        """The outputs with saturated, Inf or NaN values."""
+        return tuple(one for one in self.slots if one.is_bad and one.slot.startswith("output"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReport:
+    """One status file: its units, and the op it tells of. `op` is None if it was not found; `doubt` says more."""
+
+    file: StatusFile
+    output: int
+    units: tuple[UnitStatus, ...]
+    device: str = ""
+    step: str = ""
+    op: OverflowOp | None = None
+    doubt: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafOverflow:
+    """What the values of one leaf (device, model, step) show: the bad ops in execution order."""
+
+    leaf: DumpLeaf
+    graph: RunGraph | None
+    ops: tuple[OverflowOp, ...]
+    mode: Mode
+    scanned_ops: int
+    scanned_bytes: int
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    trail: tuple[TrailStep, ...] = ()
+    scale: LossScale | None = None
+    #: Ops that were not looked at, because as many bytes as allowed had been read.
+    left_out: int = 0
+
+    @property
+    def first(self) -> OverflowOp | None:
+        """The first op that overflowed itself; without one the first that holds what nothing dumped explains.
+
+        What the benchmark has too is no overflow, nor what follows from it.
+        """
+        own = next((op for op in self.ops if op.origin is Origin.OWN), None)
+        if own is not None:
+            return own
+        is_meant = any(op.origin is Origin.MEANT for op in self.ops)
+        passed = (Origin.MEANT, Origin.RECEIVED) if is_meant else ()
+        return next((op for op in self.ops if op.origin not in passed), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverflowReport:
+    """Everything that was found. `unreadable` are status files with the reason."""
+
+    statuses: tuple[StatusReport, ...]
+    leaves: tuple[LeafOverflow, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def first(self) -> OverflowOp | None:
+        """The first op of all: as the status files say, else the earliest step that the values show."""
+        told = [one.op for one in self.statuses if one.op is not None and any(unit.is_set for unit in one.units)]
+        own = [op for op in told if op.origin is not Origin.RECEIVED]
+        if own or told:
+            return (own or told)[0]
+        leaf = self.first_leaf
+        return None if leaf is None else leaf.first
+
+    @property
+    def first_leaf(self) -> LeafOverflow | None:
+        """The leaf of the earliest step, and in it of the earliest time, that shows an overflow."""
+
+        def place(leaf: LeafOverflow) -> tuple[int, int]:
+            step = leaf.leaf.step
+            return int(step) if step.isdecimal() else 0, leaf.first.timestamp if leaf.first is not None else 0
+
+        return min((leaf for leaf in self.leaves if leaf.first is not None), key=place, default=None)
+
+    @property
+    def is_clean(self) -> bool:
+        """True if nothing overflowed, as far as could be seen."""
+        told = any(unit.is_set for one in self.statuses for unit in one.units)
+        return not told and self.first_leaf is None
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None:
+    """The op with the origin of its overflow; None if its outputs are clean and no status has `told` otherwise."""
+    outputs = []
+    for slot, tensor in values.outputs(op):
+        name = f"output:{slot}"
+        outputs.append(SlotValues(slot=name, tensor=tensor, extremes=values.slot_extremes(op, name, tensor)))
+    bad = [one for one in outputs if one.is_bad]
+    if not bad and not told:
+        return None
+    written = {one.tensor.address for one in outputs if isinstance(one.tensor, Tensor) and one.tensor.address}
+    inputs = [_slot(values, op, fed, written) for fed in values.inputs(op)]
+    dump = values.dump(op)
+    outputs_seen = dump is not None and len(outputs) == len(dump.outputs) > 0 and all(one.is_seen for one in outputs)
+    origin, why = _origin(op, inputs, bad, outputs_seen)
+    graph_op = op.op
+    return OverflowOp(
+        name=op.name,
+        op_type=op.op_type,
+        origin=origin,
+        why=why,
+        slots=(*inputs, *outputs),
+        number=op.number,
+        timestamp=op.timestamp,
+        pass_names=() if graph_op is None else graph_op.pass_names,
+        original_names=() if graph_op is None else graph_op.original_names or (),
+        is_gradient=is_gradient(op),
+        paths=() if dump is None else tuple(dump.paths),
+    )
+
+
+def _slot(values: RunValues, op: RunOp, fed: Fed, written: Collection[int]) -> SlotValues:
+    name = f"input:{fed.slot}"
+    return SlotValues(
+        slot=name,
+        tensor=fed.tensor,
+        extremes=None if fed.tensor is None else values.slot_extremes(op, name, fed.tensor),
+        producer=fed.producer,
+        producer_type=fed.producer_type,
+        reason=fed.reason,
+        in_place=isinstance(fed.tensor, Tensor) and fed.tensor.address in written,
+    )
+
+
+def _origin(
+    op: RunOp, inputs: Sequence[SlotValues], bad: Sequence[SlotValues], outputs_seen: bool
+) -> tuple[Origin, str]:
+    made = "; ".join(f"{one.slot} has {bad_words(one.extremes)}" for one in bad)
+    received = [one for one in inputs if one.is_bad and not one.in_place]
+    if received:
+        one = max(received, key=lambda one: one.extremes.bad if one.extremes is not None else 0)
+        source = f", from {one.producer}" if one.producer else ""
+        return Origin.RECEIVED, f"{one.slot} already has {bad_words(one.extremes)}{source}"
+    unseen = [one.slot for one in inputs if not one.is_seen]
+    if bad and op.op_type in SOURCE_TYPES:
+        return Origin.SOURCE, f"{made}; it brings in the data"
+    if bad and not inputs:
+        if op.op is None:
+            return Origin.UNKNOWN, f"{made}; its inputs were not dumped, and no graph tells what feeds it"
+        return Origin.SOURCE, f"{made}; nothing feeds it: the data holds them"
+    if inputs and len(unseen) == len(inputs):
+        return Origin.UNKNOWN, "; ".join(filter(None, (made, "its inputs were not dumped, or cannot be read")))
+    but = f"; {', '.join(unseen)} was not dumped, or cannot be read" if unseen else ""
+    in_place = [one.slot for one in inputs if one.is_bad]
+    if in_place:
+        but += f"; {', '.join(in_place)} is updated in place, and was dumped afterwards"
+    if bad:
+        return Origin.OWN, f"its {'other ' * bool(in_place)}inputs are clean, {made}{but}"
+    if not inputs:
+        return Origin.UNKNOWN, "its inputs were not dumped, and its outputs show nothing"
+    if not outputs_seen:
+        return Origin.UNKNOWN, f"its inputs are clean, its outputs were not dumped, or cannot be read{but}"
+    return Origin.HIDDEN, f"its inputs and outputs are clean: it overflowed inside the op{but}"
+
+
+def bad_words(extremes: Extremes | None) -> str:
+    """`2,624 values of ±65504 (21.4 %), 3 NaN`."""
+    if extremes is None:
+        return "nothing"
+    limit = f"{extremes.limit:g}"
+    some = "one or more" if extremes.statistics_only else f"{extremes.saturated:,}"
+    parts = [
+        f"{some} values of ±{limit}" * bool(extremes.saturated),
+        f"{extremes.inf_count:,} Inf" * bool(extremes.inf_count),
+        f"{extremes.nan_count:,} NaN" * bool(extremes.nan_count),
+    ]
+    words = ", ".join(filter(None, parts))
+    if extremes.statistics_only and extremes.saturated:
+        return words
+    return f"{words} ({share_text(extremes.bad, extremes.count)})"
+
+
+def share_text(part: int, whole: int) -> str:
+    """A share in percent, which is never shown as 0 or 100 unless it is."""
+    if not whole:
+        return "-"
+    share = part / whole
+    if part and share < 0.0005:
+        return "< 0.1 %"
+    if part < whole and share >= 0.9995:
+        return "> 99.9 %"
+    return f"{share:.1%}".replace("%", " %")
+
+
+def with_summaries(op: OverflowOp, values: RunValues) -> OverflowOp:
+    """The op with maximum, minimum and mean of its tensors, read as the network sees them."""
+    found = values.find(op.name)
+    graph_op = None if found is None else found.op
+
+    def summed(one: SlotValues) -> SlotValues:
+        if one.tensor is None:
+            return one
+        side, _, number = one.slot.partition(":")
+        descs: Mapping[int, TensorDesc] = {}
+        if graph_op is not None:
+            descs = described_inputs(graph_op) if side == "input" else dict(enumerate(graph_op.output_descs))
+        desc = descs.get(int(number))
+        layout, shape = (None, None) if desc is None else (desc.origin_layout, desc.origin_shape)
+        view = view_of(read_named(one.tensor, layout, shape), bins=0, first=0)
+        summary = None if view.figures is None else view.figures.summary
+        return replace(one, summary=summary, reason=one.reason or view.reason)
+
+    return replace(op, slots=tuple(map(summed, op.slots)))
+
+
+def scan_leaf(
+    leaf: DumpLeaf,
+    graph: RunGraph | None,
+    *,
+    limit: int = 3,
+    golden: Golden | None = None,
+    tell: Tell | None = None,
+    max_bytes: int | None = None,
+) -> LeafOverflow:
+    """What the values of a leaf show; the first `limit` ops, and the first that made it, with their figures.
+
+    `golden` is the benchmark, where there is one. `max_bytes` ends the scan early.
+    """
+    values = RunValues(leaf, None if graph is None else graph.file)
+    found: list[OverflowOp] = []
+    scanned = ops = 0
+    for op in values.ops:
+        if max_bytes is not None and scanned > max_bytes:
+            break
+        nbytes = sum(tensor.nbytes for _, tensor in values.outputs(op))
+        scanned += nbytes
+        judged = judge(values, op)
+        if judged is not None:
+            found.append(_compared(judged, op, golden))
+        ops += 1
+        if tell is not None:
+            tell(nbytes)
+    result = LeafOverflow(
+        leaf=leaf,
+        graph=graph,
+        ops=tuple(found),
+        mode=_mode(found),
+        scanned_ops=ops,
+        scanned_bytes=scanned,
+        left_out=len(values.ops) - ops,
+    )
+    first = result.first
+    shown = {op.name for op in (*found[:limit], *([first] if first is not None else []))}
+    start = None if first is None else values.find(first.name)
+    trail: tuple[TrailStep, ...] = ()
+    if start is not None and first is not None and first.bad_outputs:
+        trail = trail_to(values, start, int(first.bad_outputs[0].slot.partition(":")[2]), golden)
+    scale = None if result.left_out else fitting_scale(values, start, golden)
+    return replace(
+        result,
+        ops=tuple(with_summaries(op, values) if op.name in shown else op for op in found),
+        trail=trail,
+        scale=scale,
+        unreadable=values.unreadable,
+    )
+
+
+def _compared(found: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp:
+    """The op, MEANT if the benchmark has as many NaN, Inf and values at the limit."""
+    if golden is None or found.origin in (Origin.RECEIVED, Origin.HIDDEN) or not found.bad_outputs:
+        return found
+    for one in found.bad_outputs:
+        mine, other = one.extremes, golden(op, int(one.slot.partition(":")[2]))
+        if mine is None or other is None:
+            return found
+        same = (mine.nan_count, mine.inf_count) == (other.nan_count, other.inf_count)
+        if not same or (mine.saturated and other.largest != mine.limit):
+            return found
+    return replace(found, origin=Origin.MEANT, why=f"the benchmark has the same: {found.why}")
+
+
+def _mode(ops: Iterable[OverflowOp]) -> Mode:
+    bad = [one.extremes for op in ops for one in op.bad_outputs if one.extremes is not None]
+    saturated = any(one.saturated for one in bad)
+    beyond = any(one.inf_count or one.nan_count for one in bad)
+    if saturated and beyond:
+        return Mode.BOTH
+    return Mode.SATURATION if saturated else Mode.INF_NAN if beyond else Mode.NONE
+
+
+# --- status files -----------------------------------------------------------------------------------------------------
+
+
+class StatusReader:
+    """Reads status files and finds the ops they tell of."""
+
+    def __init__(self, root: str, other_leaves: Sequence[DumpLeaf], graph_of: GraphOf) -> None:
+        """`other_leaves` are data dumps, for ops that the overflow detection did not dump."""
+        self._leaves = leaves_below(root)
+        self._others = other_leaves
+        self._graph_of = graph_of
+        self._values: dict[str, RunValues] = {}
+
+    def read(self, file: StatusFile, *, detailed: bool = True) -> list[StatusReport]:
+        """The statuses in a file; PrecisionToolError if it cannot be read."""
+        reports = []
+        leaf = self._leaf_of(file)
+        for status in read_opdebug(file.path):
+            units = tuple(unit for unit in status.units if unit.is_set) or status.units
+            known = StatusReport(
+                file=file,
+                output=status.output,
+                units=units,
+                device=leaf.device if leaf is not None else "",
+                step=leaf.step if leaf is not None else "",
+                notes=status.notes,
+            )
+            told = [unit for unit in units if unit.is_set]
+            reports.append(self._with_op(known, leaf, told[0], detailed) if told else known)
+        return reports
+
+    def _leaf_of(self, file: StatusFile) -> DumpLeaf | None:
+        for leaf in self._leaves:
+            if os.path.realpath(leaf.path) == os.path.realpath(file.folder):
+                return leaf
+        beside = [leaf for leaf in leaves_below(file.folder) if os.path.samefile(leaf.path, file.folder)]
+        return beside[0] if beside else None
+
+    def _with_op(self, known: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:
+        of_model = [one for one in self._leaves if one is not leaf and one.model_id == str(unit.model_id)]
+        places = [("", one) for one in (*([leaf] if leaf is not None else []), *of_model)]
+        places += [
+            (f"found in the data dump {one.path}, where tasks may have other numbers", one) for one in self._others
+        ]
+        for place_doubt, place in places:
+            files = files_of_task(
+                place, task=unit.task_id, stream=unit.stream_id, context=unit.context_id, thread=unit.thread_id
+            )
+            if not files:
+                continue
+            # Of several runs of the op the one just before its status was written.
+            before = [one for one in files if one.name.timestamp <= known.file.name.timestamp]
+            found = self._op(place, (before or list(files))[-1], detailed)
+            different = len({one.name.op_name for one in files})
+            several = f"{counted(different, 'op')} ran as this task, this one last" if different > 1 else ""
+            return replace(known, op=found, doubt="; ".join(filter(None, (place_doubt, several))))
+        wanted = f"task {unit.task_id} on stream {unit.stream_id}"
+        if unit.context_id is not None:
+            wanted += f", context {unit.context_id}"
+        if unit.thread_id is not None:
+            wanted += f", thread {unit.thread_id}"
+        return replace(known, doubt=f"no dump file is of {wanted}: which op it was cannot be told")
+
+    def _op(self, leaf: DumpLeaf, file: DumpFile, detailed: bool) -> OverflowOp | None:
+        values = self._values.get(leaf.path)
+        if values is None:
+            graph = self._graph_of(leaf)
+            values = self._values[leaf.path] = RunValues(leaf, None if graph is None else graph.file)
+        op = values.find(file.name.op_name)
+        if op is None:
+            return None
+        judged = judge(values, op, told=True)
+        return with_summaries(judged, values) if judged is not None and detailed else judged
+
+
+def read_statuses(
+    files: Sequence[StatusFile],
+    reader: StatusReader,
+    limit: int,
+) -> tuple[tuple[StatusReport, ...], tuple[tuple[str, str], ...]]:
+    """All status files in time order, the first `limit` with their ops' figures; and those that cannot be read."""
+    reports: list[StatusReport] = []
+    unreadable: list[tuple[str, str]] = []
+    for file in files:
+        try:
+            reports += reader.read(file, detailed=len(reports) < limit)
+        except PrecisionToolError as error:
+            unreadable.append((file.path, error.advice))
+    return tuple(reports), tuple(unreadable)
+
+
+def graph_for(leaf: DumpLeaf, runs: Sequence[RunGraph]) -> RunGraph | None:
+    """The graph of a leaf among those of the runs: of its model by name, else the one that names most of its ops."""
+    for run in runs:
+        if leaf.model_name and any(other.path == leaf.path for other in run.leaves):
+            return run
+    flat = {flatten(file.name.op_name) for file in leaf.files}
+
+    def named(run: RunGraph) -> int:
+        return len(flat & {flatten(op.name) for op in run.file.ops})
+
+    by_name = [run for run in runs if leaf.model_name and leaf.model_name == flatten(run.file.graphs[0].name)]
+    best = max(by_name or runs, key=named, default=None)
+    return best if best is not None and 2 * named(best) > len(flat) else None

@@ -1,0 +1,165 @@
+"""What of a data folder is looked at for overflow: status files, dumps, their graphs and the benchmark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from precision_tool.lib.checks.headroom import Golden
+from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
+from precision_tool.lib.compare.extremes import Extremes, extremes_of
+from precision_tool.lib.compare.run_values import RunOp
+from precision_tool.lib.discover.catalog import FoundOp, RunFolder, RunGraph
+from precision_tool.lib.discover.overflow_files import find_status_files, leaves_below
+from precision_tool.lib.discover.walk import find_run
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.workspace import Workspace
+
+#: Called with (bytes done, bytes in all).
+Progress = Callable[[int, int], None]
+
+
+class Data(Protocol):
+    """The data folder: what a Session knows of it."""
+
+    workspace: Workspace
+
+    def check_data(self) -> None:
+        """Raises DataNotFoundError where there is no data folder."""
+
+    def default_npu(self) -> str:
+        """The dump of the NPU run under test."""
+
+    def run_folders(self) -> tuple[RunFolder, ...]:
+        """Every NPU run."""
+
+    def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
+        """The graph of every dumped model."""
+
+    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
+        """The tensors of an op with their benchmark."""
+
+
+class Graphs:
+    """The graph of each leaf, as far as there is one."""
+
+    def __init__(self, data: Data, graph: str | None) -> None:
+        """`graph` is one that was asked for: what is wrong with it is raised, then."""
+        self.runs: tuple[RunGraph, ...] = ()
+        try:
+            self.runs = data.run_graphs(graph)
+        except PrecisionToolError:
+            if graph is not None:
+                raise
+        self.is_named = graph is not None
+
+    def of(self, leaf: DumpLeaf) -> RunGraph | None:
+        """The graph of a leaf; one that was named is taken as it is."""
+        return self.runs[0] if self.is_named and len(self.runs) == 1 else graph_for(leaf, self.runs)
+
+
+def find_overflow(
+    data: Data,
+    folder: str | None = None,
+    graph: str | None = None,
+    limit: int = 3,
+    progress: Progress | None = None,
+    max_bytes: int | None = None,
+) -> tuple[OverflowReport, str]:
+    """Everything about overflow in a folder, or in the data folder, and where the status files were looked for.
+
+    DataNotFoundError where there is neither a status file nor a dump.
+    """
+    if folder is None:
+        data.check_data()
+        root = str(data.workspace.overflow_dump_dir)
+        leaves = _data_leaves(data) or leaves_below(root)
+    else:
+        if not os.path.isdir(folder):
+            raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
+        root = folder
+        leaves = leaves_below(root)
+    files = find_status_files(root)
+    status_root = root
+    if not files and folder is None:
+        # Among a data dump; or only as the JSON that they were decoded to.
+        space = data.workspace
+        for other in (space.dump_dir(0), *(base / "decode" / "overflow_decode" for base in space.result_dirs())):
+            files = find_status_files(str(other))
+            if files:
+                root = str(other)
+                break
+    if not files and not leaves:
+        if folder is not None:
+            find_run(folder)  # says what is wrong with it
+        raise DataNotFoundError(
+            f"no overflow status file in {root}, and no dump in {data.workspace.dump_dir(0)}",
+            "run the training with npu_overflow, or with npu_dump, first; or name a folder with dumps",
+        )
+    graphs = Graphs(data, graph)
+    others = leaves if folder is None else ()
+    reader = StatusReader(status_root, others, graphs.of)
+    statuses, unreadable = read_statuses(files, reader, limit)
+    scanned = []
+    total = sum(map(_size, leaves)) if progress is not None else 0
+    done = 0
+
+    def tell(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if progress is not None:
+            progress(min(done, total), total)
+
+    for leaf in leaves:
+        run = graphs.of(leaf)
+        scanned.append(
+            scan_leaf(
+                leaf,
+                run,
+                limit=limit,
+                golden=None if run is None else _golden(data, run, leaf),
+                tell=tell,
+                max_bytes=max_bytes,
+            )
+        )
+    return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
+
+
+def _data_leaves(data: Data) -> tuple[DumpLeaf, ...]:
+    """The leaves of the run under test."""
+    runs = [folder.run for folder in data.run_folders() if folder.run is not None]
+    return runs[0].leaves if runs else ()
+
+
+def _size(leaf: DumpLeaf) -> int:
+    """Bytes of the dump files of a leaf, as far as they can be looked at."""
+    total = 0
+    for file in leaf.files:
+        with suppress(OSError):
+            total += os.path.getsize(file.path)
+    return total
+
+
+def _golden(data: Data, run: RunGraph, leaf: DumpLeaf) -> Golden:
+    """The extremes of the benchmark's tensors, which have no limit at 65504."""
+    mine = replace(run, leaf=leaf, leaves=(leaf,))
+    graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops}
+
+    def extremes(op: RunOp, slot: int) -> Extremes | None:
+        if op.op is None or id(op.op) not in graph_of:
+            return None
+        try:
+            pairs = data.pairs_of(FoundOp(run=mine, op=op.op, graph=graph_of[id(op.op)]))
+            golden = next((pair.golden for pair in pairs if pair.slot == f"output:{slot}"), None)
+            if golden is None or not golden.path.endswith(".npy"):
+                return None
+            return extremes_of(golden)
+        except PrecisionToolError:
+            return None
+
+    return extremes

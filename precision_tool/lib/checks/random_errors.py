@@ -1,0 +1,460 @@
+"""Two runs of one script: which op computes differently, which only follow, and whose memory was overwritten.
+
+The first op in execution order whose inputs are the same bit by bit and whose outputs are not is the random one. Ops
+that are made to be random (dropout masks, random numbers) are told from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from precision_tool.lib.compare.align import align
+from precision_tool.lib.compare.bits import Difference, difference, is_alike, same_range
+from precision_tool.lib.compare.engine import Progress, compare_pairs, same_bytes
+from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats import data_types
+from precision_tool.lib.formats.layouts import LayoutError
+from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
+
+#: Types of ops that are random by design: TensorFlow's and GE's names.
+_RANDOM = re.compile(
+    r"Random|DropOutGenMask|^Dropout|TruncatedNormal|Multinomial|Bernoulli|CandidateSampler|DSAGenBitMask|^Shuffle"
+    r"|^Normal$|^Uniform$"
+)
+#: How far two sums of the same numbers in another order may be apart, in roundings of their type.
+_ROUNDINGS = 16
+_EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+#: Ops between two others that are named.
+_MAX_BETWEEN = 50
+
+
+class State(StrEnum):
+    """How a tensor of one run stands to that of the other."""
+
+    EQUAL = "equal"
+    #: The bits differ in padding or in the sign of zero only.
+    SAME_VALUES = "same values"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+
+
+class Kind(StrEnum):
+    """What an op is."""
+
+    EQUAL = "equal"
+    RANDOM = "random"
+    EXPECTED = "expected"
+    FOLLOWER = "follower"
+    #: Nothing feeds it: the runs were fed different data.
+    DATA = "data"
+    #: Its outputs differ, and what it was fed is not known.
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPair:
+    """One tensor in both runs. `in_place` tells of an input whose memory the op's output takes over."""
+
+    slot: str
+    state: State
+    left: AnyTensor | None = None
+    right: AnyTensor | None = None
+    metrics: Metrics | None = None
+    reason: str = ""
+    producer: str = ""
+    in_place: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomOp:
+    """One op that ran in both runs. `why` is a sentence."""
+
+    name: str
+    op_type: str
+    kind: Kind
+    slots: tuple[SlotPair, ...]
+    why: str = ""
+    number: int = 0
+    pass_names: tuple[str, ...] = ()
+    original_names: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[SlotPair, ...]:
+        """Its outputs."""
+        return tuple(one for one in self.slots if one.slot.startswith("output"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """An op that ran between two others. `writes` tells that its output lies where memory was overwritten.
+
+    `holds` tells that the memory then had the very bytes of that output.
+    """
+
+    name: str
+    op_type: str
+    writes: bool = False
+    holds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stomp:
+    """An input that is not what its producer put out. Addresses are those of the bytes that differ."""
+
+    run: str
+    consumer: str
+    consumer_type: str
+    slot: int
+    producer: str
+    producer_type: str
+    index: int
+    difference: Difference
+    nbytes: int
+    address: int
+    between: tuple[Between, ...]
+    ran_between: int
+
+    @property
+    def suspects(self) -> tuple[Between, ...]:
+        """The ops that wrote there, those whose bytes were found first."""
+        return tuple(sorted((one for one in self.between if one.writes), key=lambda one: not one.holds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomReport:
+    """What comparing two leaves gave: every op in execution order, and the memory that was overwritten."""
+
+    left: str
+    right: str
+    graph: str
+    ops: tuple[RandomOp, ...]
+    stomps: tuple[Stomp, ...]
+    #: Ops that only one run has.
+    unmatched: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    #: Inputs whose producer's output was there to be compared.
+    memory_checked: int = 0
+
+    def of(self, *kinds: Kind) -> tuple[RandomOp, ...]:
+        """The ops of some kinds, in execution order."""
+        return tuple(op for op in self.ops if op.kind in kinds)
+
+    @property
+    def first(self) -> RandomOp | None:
+        """The first op that computes differently and should not."""
+        return next(iter(self.of(Kind.RANDOM)), None)
+
+    @property
+    def is_clean(self) -> bool:
+        """True if nothing differs but what is made to be random and what follows from it, and memory was kept."""
+        return not self.stomps and not self.of(Kind.RANDOM, Kind.DATA, Kind.UNSURE)
+
+
+def is_random_type(op_type: str) -> bool:
+    """True for types of ops that are random by design."""
+    return _RANDOM.search(op_type) is not None
+
+
+# --- two runs ---------------------------------------------------------------------------------------------------------
+
+
+def compare_runs(
+    left: RunValues,
+    right: RunValues,
+    *,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> RandomReport:
+    """Every op of both leaves bit by bit, and with metrics where bits differ; `progress` hears of both, in turn."""
+    pairs: list[tuple[RunOp, list[SlotPair]]] = []
+    alone = [op.name for op in right.ops if left.find(op.flat) is None]
+    for number, op in enumerate(left.ops):
+        if progress is not None:
+            progress(number, len(left.ops))
+        other = right.find(op.flat)
+        if other is None:
+            alone.append(op.name)
+            continue
+        pairs.append((op, list(_slots(left, op, right, other))))
+    measured = _measured(pairs, workers, progress)
+    ops = tuple(_judged(op, slots) for (op, _), slots in zip(pairs, measured, strict=True))
+    unreadable = tuple(dict.fromkeys((*left.unreadable.values(), *right.unreadable.values())))
+    return RandomReport(
+        left=left.leaf.path,
+        right=right.leaf.path,
+        graph="",
+        ops=ops,
+        stomps=(),
+        unmatched=tuple(alone),
+        unreadable=unreadable,
+    )
+
+
+def _slots(left: RunValues, op: RunOp, right: RunValues, other: RunOp) -> Iterator[SlotPair]:
+    """The tensors of an op that the left run has, bit by bit."""
+    outputs = dict(left.outputs(op))
+    slices = (left.slices(op), right.slices(other))
+    own = {tensor.address for tensor in outputs.values() if isinstance(tensor, Tensor) and tensor.address}
+    others = {fed.slot: fed for fed in right.inputs(other)}
+    for fed in left.inputs(op):
+        pair = _slot_pair(f"input:{fed.slot}", fed, others.get(fed.slot), slices)
+        in_place = isinstance(fed.tensor, Tensor) and fed.tensor.address in own
+        yield replace(pair, producer=fed.producer, in_place=in_place)
+    theirs = dict(right.outputs(other))
+    for slot, tensor in outputs.items():
+        one, two = Fed(slot=slot, tensor=tensor), Fed(slot=slot, tensor=theirs.get(slot))
+        yield _slot_pair(f"output:{slot}", one, two, slices)
+
+
+def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpDump], dict[int, OpDump]]) -> SlotPair:
+    """Both runs' tensors; of an op in slices those of the first thread whose slices differ."""
+    left, right = slices
+    if not any(dump.path == getattr(one.tensor, "path", "") for dump in left.values()):
+        return _compared(slot, one, two)
+    pairs = []
+    for thread in sorted({*left, *right}):
+        parts = [slot_of(run[thread], slot) if thread in run else None for run in (left, right)]
+        pair = _compared(slot, Fed(slot=one.slot, tensor=parts[0]), Fed(slot=one.slot, tensor=parts[1]))
+        pairs.append(replace(pair, reason=pair.reason or f"thread {thread}"))
+    order = (State.DIFFERENT, State.UNKNOWN, State.EQUAL)
+    return min(pairs, key=lambda pair: order.index(pair.state))
+
+
+def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
+    left, right = one.tensor, None if two is None else two.tensor
+    if left is None or right is None:
+        reason = one.reason or ("" if two is None else two.reason) or "only one run has it"
+        return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=reason)
+    known = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
+    if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
+        if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
+            return replace(known, state=State.UNKNOWN, reason="only one run has more than statistics of it")
+        same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
+        return replace(known, state=State.EQUAL if same else State.DIFFERENT, reason="by its statistics")
+    if not is_alike(left, right):
+        return replace(known, reason=f"{left.dtype} {list(left.shape)} and {right.dtype} {list(right.shape)}")
+    try:
+        return replace(known, state=State.EQUAL if same_bytes(left, right) else State.DIFFERENT)
+    except PrecisionToolError as error:
+        return replace(known, state=State.UNKNOWN, reason=error.advice)
+
+
+def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
+    """Equal, where NaN equals NaN."""
+    return repr(replace(left, path="")) == repr(replace(right, path=""))
+
+
+def _measured(
+    pairs: Sequence[tuple[RunOp, list[SlotPair]]], workers: int, progress: Progress | None
+) -> list[list[SlotPair]]:
+    """The slots with the metrics of those that differ."""
+    result = [list(slots) for _, slots in pairs]
+    places: list[tuple[int, int]] = []
+    work: list[Pair] = []
+    for at, (op, slots) in enumerate(pairs):
+        for number, slot in enumerate(slots):
+            if slot.state is not State.DIFFERENT:
+                continue
+            pair = _pair(op, slot)
+            if isinstance(pair, str):
+                result[at][number] = replace(slot, reason=slot.reason or pair)
+            else:
+                places.append((at, number))
+                work.append(pair)
+    for (at, number), row in zip(places, compare_pairs(work, workers=workers, progress=progress), strict=True):
+        result[at][number] = _with_metrics(result[at][number], row)
+    return result
+
+
+def _pair(op: RunOp, slot: SlotPair) -> Pair | str:
+    left, right = slot.left, slot.right
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return "only statistics"
+    if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (left, right)):
+        return f"elements of type {left.dtype} are no numbers"
+    try:
+        alignment = align(left, right, None, None)
+    except LayoutError as error:
+        return str(error)
+    return Pair(
+        index=op.number,
+        op_name=op.name,
+        op_type=op.op_type,
+        npu_names=op.name,
+        golden_names=op.name,
+        slot=slot.slot,
+        npu=left,
+        golden=right,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.npu_plan.logical_shape,
+    )
+
+
+def _with_metrics(slot: SlotPair, row: Comparison) -> SlotPair:
+    if row.metrics is None:
+        unread = row.pair.status is Status.UNREADABLE
+        return replace(slot, state=State.UNKNOWN if unread else slot.state, reason=slot.reason or row.note)
+    equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
+    same = (
+        equal and isinstance(slot.left, Tensor) and isinstance(slot.right, Tensor) and is_alike(slot.left, slot.right)
+    )
+    return replace(slot, metrics=row.metrics, state=State.SAME_VALUES if same else State.DIFFERENT)
+
+
+def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
+    kind, why = _kind(op, slots)
+    return RandomOp(
+        name=op.name,
+        op_type=op.op_type,
+        kind=kind,
+        slots=tuple(slots),
+        why=why,
+        number=op.number,
+        pass_names=() if op.op is None else op.op.pass_names,
+        original_names=() if op.op is None else op.op.original_names or (),
+    )
+
+
+def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
+    outputs = [one for one in slots if one.slot.startswith("output") and one.state is State.DIFFERENT]
+    if not outputs:
+        return Kind.EQUAL, ""
+    inputs = [one for one in slots if one.slot.startswith("input") and not one.in_place]
+    differing = [one for one in inputs if one.state is State.DIFFERENT]
+    unknown = [one.slot for one in inputs if one.state is State.UNKNOWN]
+    names = ", ".join(one.slot for one in outputs)
+    if differing:
+        source = f", from {differing[0].producer}" if differing[0].producer else ""
+        return Kind.FOLLOWER, f"{differing[0].slot} already differs{source}"
+    if is_random_type(op.op_type):
+        return Kind.EXPECTED, f"{op.op_type} is random by design"
+    if op.op_type in SOURCE_TYPES:
+        return Kind.DATA, f"{names} differs: the runs had different data"
+    if not inputs:
+        if op.op is not None and not any(edge is not None for edge in op.op.inputs):
+            return Kind.DATA, f"{names} differs and nothing feeds it: the runs had different data"
+        return Kind.UNSURE, f"{names} differs, its inputs were not dumped"
+    if len(unknown) == len(inputs):
+        return Kind.UNSURE, f"{names} differs, and none of its inputs can be compared"
+    but = f"; {', '.join(unknown)} could not be compared" if unknown else ""
+    return Kind.RANDOM, f"its inputs are the same bit by bit, {names} is not: {_cause(outputs)}{but}"
+
+
+def _cause(outputs: Iterable[SlotPair]) -> str:
+    """What the size of the difference says."""
+    small = []
+    for one in outputs:
+        epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")
+        if one.metrics is None or epsilon is None or one.metrics.non_finite_mismatches:
+            small.append(False)
+        else:
+            small.append(one.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
+    if all(small):
+        return "by roundings only, as of sums in another order (NPURunConfig(deterministic=1) fixes it)"
+    return "by more than roundings"
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
+    """The inputs that are not what their producers put out, in execution order; and how many were compared.
+
+    Needs a graph. Inputs that the op itself, or one before it that was fed them too, writes in place are no fault.
+    """
+    stomps = []
+    checked = 0
+    for op in values.ops:
+        dump = values.dump(op)
+        if dump is None or dump.threads > 1:  # slices are not what the ops before put out
+            continue
+        for slot, tensor in sorted(dump.inputs.items()):
+            made = values.made_by(op, slot, same_memory=True)
+            if made is None or not isinstance(tensor, Tensor):
+                continue
+            maker, index = made
+            put_out = dict(values.outputs(maker)).get(index)
+            if not isinstance(put_out, Tensor) or maker.timestamp > op.timestamp:
+                continue
+            if (put_out.dtype, put_out.nbytes) != (tensor.dtype, tensor.nbytes):
+                continue
+            try:
+                found = difference(put_out, tensor)
+            except PrecisionToolError:
+                continue  # `unreadable` has it as soon as it is compared
+            checked += 1
+            if found is not None:
+                stomp = _stomp(values, run, op, slot, tensor, maker, index, put_out, found)
+                if stomp is not None:
+                    stomps.append(stomp)
+    return tuple(stomps), checked
+
+
+def _stomp(
+    values: RunValues,
+    run: str,
+    op: RunOp,
+    slot: int,
+    tensor: Tensor,
+    maker: RunOp,
+    index: int,
+    put_out: Tensor,
+    found: Difference,
+) -> Stomp | None:
+    base = tensor.address or put_out.address
+    start, stop = base + found.first, base + found.last + 1
+    if base and any(_covers(one, start, stop) for _, one in values.outputs(op)):
+        return None  # the op writes its result there; its dump was made afterwards
+    between = []
+    ran = [one for one in values.ops if maker.timestamp < one.timestamp < op.timestamp]
+    for other in sorted(ran, key=lambda one: one.timestamp):
+        writers = [one for _, one in values.outputs(other) if base and _covers(one, start, stop)]
+        if writers and _reads(values, other, maker, index):
+            return None  # an update in place, which those that read it later are meant to see
+        holds = any(_holds(one, tensor, base, start, stop) for one in writers)
+        between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
+    shown = [one for one in between if one.writes] + [one for one in between if not one.writes]
+    return Stomp(
+        run=run,
+        consumer=op.name,
+        consumer_type=op.op_type,
+        slot=slot,
+        producer=maker.name,
+        producer_type=maker.op_type,
+        index=index,
+        difference=found,
+        nbytes=tensor.nbytes,
+        address=base,
+        between=tuple(shown[:_MAX_BETWEEN]),
+        ran_between=len(between),
+    )
+
+
+def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:
+    """Whether a tensor's memory holds any byte of a range."""
+    if not isinstance(tensor, Tensor) or not tensor.address:
+        return False
+    return tensor.address < stop and start < tensor.address + tensor.nbytes
+
+
+def _reads(values: RunValues, op: RunOp, maker: RunOp, index: int) -> bool:
+    """Whether an op is fed this output."""
+    fed = values.inputs(op)
+    return any(values.made_by(op, one.slot, same_memory=True) == (maker, index) for one in fed)
+
+
+def _holds(writer: AnyTensor, read: Tensor, base: int, start: int, stop: int) -> bool:
+    """Whether what was read is what the writer put there, in the part of the range that it covers."""
+    assert isinstance(writer, Tensor)
+    begin, end = max(start, writer.address), min(stop, writer.address + writer.nbytes)
+    try:
+        return same_range(read, begin - base, writer, begin - writer.address, end - begin)
+    except PrecisionToolError:
+        return False

@@ -1,0 +1,97 @@
+"""Which dumps are compared to find random errors, and the graphs that belong to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from precision_tool.lib.checks.overflow_search import Data, Graphs, Progress
+from precision_tool.lib.checks.random_errors import RandomReport, check_memory, compare_runs
+from precision_tool.lib.compare.folders import golden_leaf
+from precision_tool.lib.compare.run_values import RunValues
+from precision_tool.lib.discover import walk
+from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.model.run import DumpLeaf, Run
+
+
+def find_random(
+    data: Data,
+    left: str | None = None,
+    right: str | None = None,
+    graph: str | None = None,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> list[RandomReport]:
+    """One report for each device, model and step that both runs have; of the first run alone without a second.
+
+    DataNotFoundError where there is no dump at all.
+    """
+    if left is None:
+        left = data.default_npu()
+    one = walk.find_run(left)
+    if right is None:
+        folder = data.workspace.dump_dir(1)
+        right = str(folder) if folder.is_dir() else None
+    other = None if right is None else walk.find_run(right)
+    graphs = Graphs(data, graph)
+    if other is None:
+        data.workspace.notes.append(
+            f"there is no second run ({data.workspace.dump_dir(1)}): only the memory of this one is checked; "
+            "name the dump of another run of the same script with -rt"
+        )
+    reports = [
+        _compare_leaf(data, leaf, position, one, other, graphs, workers, progress)
+        for position, leaf in enumerate(one.leaves)
+    ]
+    found = [each for each in reports if each is not None]
+    if not found:
+        raise DataNotFoundError(
+            f"{left} and {right} have no device, model and step in common",
+            "collect the same steps in both runs, or name the two folders of files themselves",
+        )
+    return found
+
+
+def _compare_leaf(
+    data: Data,
+    leaf: DumpLeaf,
+    position: int,
+    one: Run,
+    other: Run | None,
+    graphs: Graphs,
+    workers: int,
+    progress: Progress | None,
+) -> RandomReport | None:
+    run = graphs.of(leaf)
+    file = None if run is None else run.file
+    left = RunValues(leaf, file)
+    name = _name(leaf, run)
+    if other is None:
+        stomps, checked = check_memory(left, name)
+        base = RandomReport(left=leaf.path, right="", graph="", ops=(), stomps=stomps, memory_checked=checked)
+        return replace(base, graph=file.path if file is not None else "", unreadable=tuple(left.unreadable.values()))
+    try:
+        counterpart = golden_leaf(other, leaf, position, len(one.leaves))
+    except DataNotFoundError as error:
+        data.workspace.notes.append(f"not compared: {error.message}")
+        return None
+    if counterpart.path == leaf.path:
+        raise DataNotFoundError(f"{leaf.path}: both runs are the same folder", "name the dump of another run with -rt")
+    # The other run's own graph, as the compiler may have numbered its ops in another way.
+    beside = graphs.of(counterpart)
+    right = RunValues(counterpart, beside.file if beside is not None else file)
+    found = compare_runs(left, right, workers=workers, progress=progress)
+    stomps, checked = check_memory(left, name)
+    others, others_checked = check_memory(right, _name(counterpart, beside))
+    return replace(
+        found,
+        graph=file.path if file is not None else "",
+        stomps=(*stomps, *others),
+        memory_checked=checked + others_checked,
+    )
+
+
+def _name(leaf: DumpLeaf, run: RunGraph | None) -> str:
+    """What to call a run: debug_N where it is one, else its folder."""
+    is_own = run is not None and run.number is not None and any(one.path == leaf.path for one in run.leaves)
+    return f"debug_{run.number}" if is_own and run is not None else leaf.path

@@ -1,0 +1,186 @@
+"""`overflow`: which op overflowed first, by the status files and by the dumped values, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from precision_tool.lib.checks.overflow import (
+    Origin,
+    OverflowOp,
+    OverflowReport,
+    bad_words,
+)
+from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
+from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.report import overflow as report
+from precision_tool.lib.report.progress import ProgressReport
+from precision_tool.lib.report.text import plain, shape_text, shown_path
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    FOUND,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    count,
+    tell_notes,
+)
+from precision_tool.lib.training.mixlist import MIXLIST_NAME, mixed_precision_list
+
+#: `ac` stays quick: it reads so many bytes of outputs at most.
+_AC_BYTES = 4 << 30
+#: Stands for the usual place of the list.
+_DEFAULT = ""
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="overflow",
+        description="Find the op that overflows first: by the overflow status files (Opdebug) below overflow/dump, and "
+        "by the values of the data dump alone, or of any other dump folder. Says of each op whether it overflowed "
+        "itself or received it, which op spent the range, and what to do.",
+        epilog="example: overflow -l 5",
+    )
+    completes(
+        parser.add_argument(
+            "folder", nargs="?", metavar="DIR", help="a folder with dumps (default: overflow/dump and npu/debug_0/dump)"
+        ),
+        Completion.FOLDER,
+    )
+    parser.add_argument(
+        "-l", dest="limit", metavar="N", type=count(1), default=session.settings.limit,
+        help="how many ops to show (default %(default)s)",
+    )  # fmt: skip
+    completes(
+        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"),
+        Completion.GRAPH,
+    )
+    mixlist = parser.add_argument(
+        "--mixlist", metavar="FILE", nargs="?", const=_DEFAULT, default=None,
+        help="write the advised black list as a modify_mixlist file (default: temp/modify_mixlist.json, which the "
+        "action mixlist takes)",
+    )  # fmt: skip
+    completes(mixlist, Completion.FILE)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    parser.add_argument("--fail", action="store_true", help="exit code 1 if anything overflowed or could not be read")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    with ProgressReport(output.err, "scanning") as progress:
+        found, looked_in = session.overflow(args.folder, args.graph, args.limit, progress)
+    advice = advise(found)
+    mixlist = "" if args.mixlist is None else _write_mixlist(session, args.mixlist, advice)
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.to_json(found, advice, mixlist) + "\n")
+    else:
+        output.show(*report.overflow_lines(found, advice, args.limit, looked_in))
+        if mixlist:
+            output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
+    is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
+    return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
+
+
+def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str:
+    types = black_list(advice)
+    if not types:
+        raise UsageError(
+            "overflow --mixlist: no op type to compute in float32 follows from what was found",
+            "`overflow` without it says what was found",
+        )
+    if path == _DEFAULT:
+        path = str(session.workspace.output_dir() / MIXLIST_NAME)
+    else:
+        session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(path)))
+    return mixed_precision_list(black=types, path=Path(path))
+
+
+# --- in ac ------------------------------------------------------------------------------------------------------------
+
+NAME, TITLE = "overflow", "Overflow"
+
+
+def check_overflow(session: Session, folder: str | None, graph: str | None, limit: int) -> CheckResult:
+    """What `ac` shows of it; of `folder` if another dump than the data folder's was named."""
+    try:
+        found, root = session.overflow(folder, graph, limit, max_bytes=_AC_BYTES)
+    except PrecisionToolError as error:
+        return CheckResult(name=NAME, title=TITLE, skipped=error.advice)
+    ops = sum(leaf.scanned_ops for leaf in found.leaves)
+    looked_at = f"{counted(len(found.statuses), 'overflow status', 'overflow statuses')} in {shown_path(root)}, "
+    looked_at += f"the values of {counted(ops, 'dumped op')}"
+    left_out = sum(leaf.left_out for leaf in found.leaves)
+    if left_out:
+        looked_at += f"; not those of {left_out} more: `overflow` reads all"
+    first = found.first
+    is_unread = bool(found.unreadable)
+    if first is not None:
+        told = {Origin.OWN: "overflows first", Origin.HIDDEN: "overflows first, inside the op"}
+        message = f"{first.name} {told.get(first.origin, 'is the first with an overflow')}: {first.why}"
+    elif found.is_clean:
+        message = "nothing overflowed: no value is saturated, Inf or NaN"
+    else:
+        message = f"{counted(len(found.statuses), 'overflow status', 'overflow statuses')}, of ops that were not found"
+    advice = advise(found)
+    return CheckResult(
+        name=NAME,
+        title=TITLE,
+        looked_at=looked_at,
+        finding=Finding(
+            kind=FindingKind.OVERFLOW,
+            grade=Grade.INFO if found.is_clean and not is_unread else Grade.WARNING,
+            message=message,
+            op_name="" if first is None else first.name,
+            op_type="" if first is None else first.op_type,
+            pass_name="" if first is None else ",".join(first.pass_names),
+            original_ops="" if first is None else ",".join(first.original_names),
+            facts=_facts(found, advice, limit),
+        ),
+    )
+
+
+def _facts(found: OverflowReport, advice: Sequence[Advice], limit: int) -> tuple[tuple[str, str], ...]:
+    facts: list[tuple[str, str]] = [("unreadable", why) for _, why in found.unreadable[:limit]]
+    for one in found.statuses[:limit]:
+        name = one.file.path if one.op is None else f"{one.op.name} ({one.op.op_type})"
+        facts.append(("op", name))
+        facts += [("status", report.unit_words(unit)) for unit in one.units]
+        facts += [] if one.op is None else _op_facts(one.op)
+        facts += [("note", one.doubt)] if one.doubt else []
+    if len(found.statuses) > limit:
+        facts.append(("more", f"{len(found.statuses) - limit} statuses; `overflow -l N` shows them"))
+    leaf = found.first_leaf
+    if leaf is not None and leaf.first is not None:
+        facts.append(("by values", f"{counted(len(leaf.ops), 'op')}, the first {leaf.first.name}"))
+        if not found.statuses:
+            facts += _op_facts(leaf.first)[1:]
+    facts += [("advice", one.text) for one in advice[:1]]
+    return tuple(facts)
+
+
+def _op_facts(op: OverflowOp) -> list[tuple[str, str]]:
+    words, _ = report.ORIGIN_WORDS[op.origin]
+    facts = [("origin", f"{words}: {op.why}")]
+    for one in op.slots:
+        if one.tensor is None:
+            facts.append((one.slot, one.reason or "not dumped"))
+            continue
+        text = f"{one.tensor.dtype} {shape_text(one.tensor.shape)}"
+        if one.summary is not None:
+            figures = (("max", one.summary.maximum), ("min", one.summary.minimum), ("mean", one.summary.mean))
+            text += "".join(f", {name} {value:.5g}" for name, value in figures)
+        if one.is_bad:
+            text += f", {bad_words(one.extremes)}"
+        facts.append((one.slot, text))
+    return facts
+
+
+OVERFLOW = Command(_parser, _run)

@@ -1,0 +1,109 @@
+"""`random`: what computes differently in two runs of the same script, and whose memory was overwritten."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from math import isfinite
+
+from rich.rule import Rule
+
+from precision_tool.lib.checks.random_errors import RandomReport, State
+from precision_tool.lib.compare.noise import FOLDER, Noise, noise_path, write_noise
+from precision_tool.lib.report import random_errors as report
+from precision_tool.lib.report.progress import ProgressReport
+from precision_tool.lib.report.text import plain, shown_path
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    FOUND,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    count,
+    tell_notes,
+)
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="random",
+        description="Compare two NPU runs of the same script (npu/debug_0 and npu/debug_1) bit by bit, and with "
+        "metrics where bits differ: names the first op that computes differently from the same inputs, tells it from "
+        "ops that are made to be random and from followers, and finds inputs whose memory was overwritten. Of one run "
+        "alone only the memory is checked. Writes the noise floor of the two runs for vc --noise-floor.",
+        epilog="example: random -l 5",
+    )  # fmt: skip
+    left = parser.add_argument("-lt", dest="left", metavar="DIR", help="dump of one run (default: npu/debug_0/dump)")
+    right = parser.add_argument("-rt", dest="right", metavar="DIR", help="the other's (default: npu/debug_1/dump)")
+    graph = parser.add_argument(
+        "-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"
+    )
+    completes(left, Completion.FOLDER)
+    completes(right, Completion.FOLDER)
+    completes(graph, Completion.GRAPH)
+    parser.add_argument(
+        "-l", dest="limit", metavar="N", type=count(1), default=session.settings.limit,
+        help="how many ops to show (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workers", metavar="N", type=count(0), default=session.settings.workers,
+        help="processes that share the work (default: one a core)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    parser.add_argument(
+        "--fail", action="store_true", help="exit code 1 if an op computes differently or memory was overwritten"
+    )
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    with ProgressReport(output.err, "comparing") as progress:
+        reports = session.random_errors(args.left, args.right, args.graph, args.workers, progress)
+    noise = _write_noise(session, reports)
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.to_json(reports, noise) + "\n")
+    else:
+        for one in reports:
+            title = [Rule(plain(shown_path(one.left)), align="left", style="dim")] if len(reports) > 1 else []
+            output.show(*title, *report.random_lines(one, args.limit))
+        for path in noise:
+            output.out.print(report.noise_line(path), soft_wrap=True)
+    return FOUND if args.fail and not all(one.is_clean and not one.unreadable for one in reports) else DONE
+
+
+def _write_noise(session: Session, reports: Sequence[RandomReport]) -> list[str]:
+    """The paths of the noise floors of pairs of runs. Several leaves have one file each."""
+    paths: list[str] = []
+    pairs = [one for one in reports if one.right]
+    if not pairs:
+        return paths
+    folder = session.workspace.output_dir(FOLDER)
+    time = f"{datetime.now():%Y%m%d%H%M%S}"
+    for number, one in enumerate(pairs):
+        path = noise_path(folder, f"{time}_{number}" if len(pairs) > 1 else time)
+        write_noise(path, _noise(one))
+        paths.append(path)
+    return paths
+
+
+def _noise(one: RandomReport) -> Iterator[Noise]:
+    for op in one.ops:
+        for slot in op.slots:
+            if slot.state in (State.EQUAL, State.SAME_VALUES):
+                yield Noise(op_name=op.name, slot=slot.slot, distance=0.0)
+            elif slot.metrics is not None and isfinite(slot.metrics.relative_euclidean_distance):
+                yield Noise(
+                    op_name=op.name,
+                    slot=slot.slot,
+                    distance=slot.metrics.relative_euclidean_distance,
+                    max_absolute_error=slot.metrics.max_absolute_error,
+                    cosine=slot.metrics.cosine,
+                )
+
+
+RANDOM = Command(_parser, _run)

@@ -1,0 +1,257 @@
+"""`overflow`, its panel in `ac` and `dc` of status files, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import fingerprint, tool
+from opdebug_payloads import AIC, core_fields, new_payload, write_status
+
+from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+
+LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet_overflow"
+needs_lenet = pytest.mark.skipif(not LENET.is_dir(), reason="the LeNet overflow data does not come with the project")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, DemoTruth]]:
+    """A demo that overflows, which tests only read."""
+    cwd = tmp_path_factory.mktemp("overflow")
+    truth = generate_demo(cwd / "precision_data", fault="overflow")
+    before = fingerprint(cwd / "precision_data")
+    yield cwd, truth
+    assert fingerprint(cwd / "precision_data") == before
+
+
+def overflow(cwd: Path, *words: str | Path, work: Path, code: int = 0) -> dict[str, Any]:
+    run = tool("--work", work, "overflow", *words, "--json", cwd=cwd, code=code)
+    document: dict[str, Any] = json.loads(run.out)
+    return document
+
+
+def test_with_status_files(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    found = overflow(cwd, work=tmp_path)
+    assert found["first"] == truth.culprit
+    assert [status["op"]["name"] for status in found["statuses"]] == list(truth.overflowed[:3])
+    assert [status["op"]["origin"] for status in found["statuses"]] == ["own", "received", "received"]
+    assert {unit["words"][0] for status in found["statuses"] for unit in status["units"]} == {"floating-point overflow"}
+    (leaf,) = found["leaves"]
+    assert leaf["mode"] == "saturation"
+    assert [op["name"] for op in leaf["ops"]] == list(truth.overflowed)
+    assert leaf["trail"][-1]["op"] == truth.culprit
+    assert leaf["trail"][0]["op"] == "conv2/kernel"
+
+
+def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    run = tool("--work", tmp_path, "overflow", "-l", "1", cwd=cwd, columns=80)
+    lines = run.out.splitlines()
+    assert "3 overflow statuses in precision_data/overflow/dump" in lines[0]
+    assert str(truth.culprit) in lines[1]
+    assert "AIC 0x20: floating-point overflow" in run.out
+    assert "overflowed itself" in run.out
+    assert "1 of 3 statuses shown" in run.out
+    assert "keep_dtype_scope" in run.out
+    assert all(len(line) <= 80 for line in lines if "precision_data" not in line)
+    assert "\x1b" not in run.out
+
+
+@pytest.mark.parametrize("fault", ["overflow", "scale"])
+def test_without_status_files(tmp_path: Path, fault: str) -> None:
+    truth = generate_demo(tmp_path / "precision_data", fault=fault)
+    shutil.rmtree(tmp_path / "precision_data" / "overflow", ignore_errors=True)
+    found = overflow(tmp_path, "--fail", work=tmp_path / "work", code=1)
+    assert (found["first"], found["statuses"]) == (truth.culprit, [])
+    (leaf,) = found["leaves"]
+    assert leaf["mode"] == ("saturation" if fault == "overflow" else "Inf/NaN")
+    assert leaf["first"] == truth.overflowed[0]
+
+
+def test_a_clean_run(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="none")
+    run = tool("overflow", "--fail", cwd=tmp_path)
+    assert "no value is saturated, Inf or NaN" in run.out
+    assert "no overflow status file" in run.out
+    panel = tool("ac", "-c", cwd=tmp_path)
+    assert "nothing overflowed" in panel.out
+
+
+def test_the_panel_of_ac(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    run = tool("--work", tmp_path, "ac", "-c", "--json", cwd=cwd)
+    (check,) = [one for one in json.loads(run.out)["checks"] if one["name"] == "overflow"]
+    assert check["finding"]["op_name"] == truth.culprit
+    facts = [(fact["name"], fact["value"]) for fact in check["finding"]["facts"]]
+    assert ("status", "AIC 0x20: floating-point overflow") in facts
+    assert any(name == "output:0" and "values of ±65504" in value for name, value in facts)
+    assert any(name == "input:1" and "max" in value for name, value in facts)
+    shown = tool("--work", tmp_path, "ac", cwd=cwd, columns=80)
+    assert "─ Overflow ─" in shown.out
+    assert "overflows first" in shown.text
+
+
+def test_the_list_for_mixed_precision(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    run = tool("--work", tmp_path / "w", "overflow", "--mixlist", cwd=cwd)
+    path = tmp_path / "w" / "modify_mixlist.json"
+    assert "mixed-precision list" in run.out
+    lists = json.loads(path.read_text())
+    assert lists["black-list"] == {"to-add": ["Conv2D"], "to-remove": []}
+    assert set(lists) == {"black-list", "white-list", "gray-list"}
+    named = tmp_path / "mine.json"
+    assert overflow(cwd, "--mixlist", named, work=tmp_path / "w")["mixlist"] == str(named)
+    assert json.loads(named.read_text()) == lists
+    refused = tool("overflow", "--mixlist", "precision_data/overflow/dump/x.json", cwd=cwd, code=2)
+    assert "only read" in refused.err
+
+
+def test_no_list_without_a_reason(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="none")
+    assert "no op type" in tool("overflow", "--mixlist", cwd=tmp_path, code=2).err
+
+
+def test_another_folder(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    """A dump anywhere, without graph and benchmark: found by the values, in the order of the files."""
+    cwd, truth = demo
+    shutil.copytree(cwd / "precision_data" / "npu" / "debug_0" / "dump", tmp_path / "elsewhere")
+    found = overflow(tmp_path, "elsewhere", work=tmp_path / "w")
+    (leaf,) = found["leaves"]
+    assert leaf["graph"] is None
+    assert leaf["first"] == str(truth.culprit).replace("/", "_")
+    graph = cwd / "precision_data" / "npu" / "debug_0" / "graph" / truth.graph_path.name
+    assert overflow(tmp_path, "elsewhere", "-g", graph, work=tmp_path / "w")["first"] == truth.culprit
+
+
+def test_many_steps(tmp_path: Path) -> None:
+    """Those without overflow have a line each, and the first of those with it is named."""
+    truth = generate_demo(tmp_path / "clean" / "precision_data", fault="none")
+    bad = generate_demo(tmp_path / "precision_data", fault="overflow")
+    shutil.rmtree(tmp_path / "precision_data" / "overflow")
+    for step in ("1", "2", "10"):
+        shutil.copytree(bad.dump_dir if step == "10" else truth.dump_dir, bad.dump_dir.parent / step)
+    shutil.rmtree(bad.dump_dir)
+    run = tool("overflow", cwd=tmp_path)
+    assert run.out.count("67 ops without such values") == 2
+    assert "dumped values, device 0 step 10" in run.out
+    found = overflow(tmp_path, work=tmp_path / "w")
+    assert found["first"] == bad.culprit
+    assert [leaf["step"] for leaf in found["leaves"] if leaf["first"]] == ["10"]
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "empty").mkdir()
+    run = tool("overflow", cwd=tmp_path, code=2)
+    assert "no overflow status file" in run.err
+    assert "npu_overflow" in run.err
+    assert "no such folder" in tool("overflow", "nowhere", cwd=tmp_path, code=2).err
+    assert "no dump file" in tool("overflow", "empty", cwd=tmp_path, code=2).err
+    assert "no such data folder" in tool("--data", "missing", "overflow", cwd=tmp_path, code=2).err
+
+
+def test_damaged_status_files_are_told(tmp_path: Path) -> None:
+    write_status(tmp_path / "d", b"\0" * 9)
+    run = tool("overflow", "d", cwd=tmp_path)
+    assert "9 bytes" in run.out
+    assert tool("overflow", "d", "--fail", cwd=tmp_path, code=1).out
+    name = "Opdebug.Node_\x1b[31m.1.2.1772443800000000"
+    (tmp_path / "d" / name).write_bytes(b"x")
+    assert "\x1b" not in tool("overflow", "d", cwd=tmp_path).out
+
+
+# --- dc ---------------------------------------------------------------------------------------------------------------
+
+
+def test_dc_of_a_folder_and_of_a_file(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    tool("dc", "precision_data/overflow/dump", "-o", tmp_path / "all", cwd=cwd)
+    decoded = sorted((tmp_path / "all").glob("Opdebug.*.output.0.json"))
+    assert len(decoded) == 3
+    assert len(list((tmp_path / "all").glob("*.npy"))) > 3
+    name = decoded[0].name.removesuffix(".output.0.json")
+    run = tool("--work", tmp_path / "w", "dc", name, "--json", cwd=cwd)
+    (row,) = json.loads(run.out)["tensors"]
+    again = tmp_path / "w" / "decode" / "overflow_decode" / decoded[0].name
+    assert row["path"] == str(again)
+    assert again.read_text() == decoded[0].read_text()
+    data = json.loads(again.read_text())["acc_list"]["data"]
+    assert (data["status"], data["task_id"] + 1000) == (32, int(name.split(".")[2]))
+    assert "is decoded already" in tool("dc", again, "-o", tmp_path / "x", cwd=cwd, code=2).err
+
+
+def test_dc_of_status_files_alone(tmp_path: Path) -> None:
+    write_status(tmp_path / "d", new_payload(AIC, core_fields()))
+    write_status(tmp_path / "d", b"bad", timestamp=1772443800000999)
+    run = tool("dc", "d", "-o", "out", cwd=tmp_path)
+    assert "1 not decoded" in run.out
+    assert len(list((tmp_path / "out").glob("*.json"))) == 1
+
+
+def test_the_decoded_files_are_found_without_the_dumps(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    """As the vendor's tool leaves them; the ops are found in the data dump, with a word of doubt."""
+    cwd, truth = demo
+    data = tmp_path / "precision_data"
+    shutil.copytree(cwd / "precision_data", data)
+    tool("dc", "precision_data/overflow/dump", cwd=tmp_path)
+    shutil.rmtree(data / "overflow")
+    found = overflow(tmp_path, work=data / "temp")
+    assert [status["decoded"] for status in found["statuses"]] == [True] * 3
+    assert found["statuses"][0]["op"]["name"] == truth.culprit
+    assert "data dump" in found["statuses"][0]["doubt"]
+
+
+def test_status_files_among_a_data_dump(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    data = tmp_path / "precision_data"
+    shutil.copytree(cwd / "precision_data", data)
+    leaf = data / truth.dump_dir.relative_to(cwd / "precision_data")
+    for path in (data / "overflow").rglob("Opdebug.*"):
+        shutil.copy(path, leaf)
+    shutil.rmtree(data / "overflow")
+    found = overflow(tmp_path, work=tmp_path / "w")
+    assert [status["op"]["name"] for status in found["statuses"]] == list(truth.overflowed[:3])
+    assert {status["doubt"] for status in found["statuses"]} == {""}
+
+
+# --- a real network ---------------------------------------------------------------------------------------------------
+
+
+@needs_lenet
+@pytest.mark.parametrize("with_status", [True, False])
+def test_lenet(tmp_path: Path, with_status: bool) -> None:
+    truth = json.loads((LENET / "truth.json").read_text())
+    data = LENET / "precision_data"
+    if not with_status:
+        data = tmp_path / "precision_data"
+        shutil.copytree(LENET / "precision_data" / "npu", data / "npu")
+        shutil.copytree(LENET / "precision_data" / "tf", data / "tf")
+    run = tool("--data", data, "--work", tmp_path / "w", "overflow", "--json", cwd=tmp_path)
+    found = json.loads(run.out)
+    assert found["first"] == truth["overflow"][0]["op"]
+    (leaf,) = found["leaves"]
+    assert [op["name"] for op in leaf["ops"] if any(
+        tensor["slot"].startswith("output") and tensor["saturated"] for tensor in op["tensors"]
+    )] == truth["overflowed"]  # fmt: skip
+    own = next(op for op in leaf["ops"] if op["name"] == truth["culprit"])
+    output = own["tensors"][-1]
+    assert (own["origin"], output["saturated"] / output["count"]) == ("own", truth["overflowed_fraction"])
+    assert leaf["trail"][-1]["benchmark_largest"] == truth["golden_peak"]
+    assert leaf["trail"][0]["op"] == truth["driven_by"]
+    if with_status:
+        told = [(one["op"]["name"], one["units"][0]["status"], one["units"][0]["task_id"]) for one in found["statuses"]]
+        assert told == [(one["op"], [one["status"]], one["task"]) for one in truth["overflow"]]
+
+
+@needs_lenet
+def test_lenets_decoded_files_are_the_vendors(tmp_path: Path) -> None:
+    tool("--data", LENET / "precision_data", "dc", LENET / "precision_data/overflow/dump", "-o", "out", cwd=tmp_path)
+    vendor = sorted((LENET / "vendor" / "decoded").iterdir())
+    assert len(vendor) == 3
+    for path in vendor:
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
