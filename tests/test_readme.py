@@ -34,7 +34,7 @@ def test_the_files_it_names_are_there() -> None:
 
 
 def test_the_commands_in_its_examples_are_words_with_those_options() -> None:
-    calls = re.findall(r"precision-tool (?:--\w+ \S+ )*([a-z_0-9]+)([^#\n`]*)", README)
+    calls = re.findall(r"precision-tool (?:--\w+ \S+ )*([a-z_][a-z_0-9]*)([^#\n`]*)", README)
     assert {word for word, _ in calls} >= {"ac", "vc", "vcs"}
     for word, rest in calls:
         known = find_word(word)

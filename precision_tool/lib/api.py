@@ -15,6 +15,7 @@ import numpy.typing as npt
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.compare.engine import Progress
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
+from precision_tool.lib.compare.pytorch import are_h5, compare_h5
 from precision_tool.lib.compare.result_csv import row_of, write_result
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
@@ -91,19 +92,20 @@ def compare(
     """Compares a folder of NPU dumps with a folder of benchmark tensors (or of another run's dumps).
 
     Folders may be of any level of the dump tree; one result per leaf folder comes back, nothing is written.
+    `.h5` dumps of PyTorch, or folders of them, are compared as well.
     `graph` is found beside the dump unless given. `workers` processes share the work (0: one a core), or any
     `concurrent.futures` executor. `options` are those of `vc`: a selection of ops, metrics of
     your own and so on. Raises PrecisionToolError and its kinds for what the user can mend.
     """
-    results = compare_folders(
-        os.fspath(npu),
-        os.fspath(golden),
-        graph=None if graph is None else os.fspath(graph),
-        workers=workers,
-        executor=executor,
-        progress=progress,
-        options=options or CompareOptions(),
-    )
+    sides = os.fspath(npu), os.fspath(golden)
+    graph = None if graph is None else os.fspath(graph)
+    options = options or CompareOptions()
+    if are_h5(*sides, graph):
+        results = compare_h5(*sides, workers=workers, executor=executor, progress=progress, options=options)
+    else:
+        results = compare_folders(
+            *sides, graph=graph, workers=workers, executor=executor, progress=progress, options=options
+        )
     return [
         CompareResult(
             rows=tuple(result.rows),

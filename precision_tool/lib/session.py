@@ -37,6 +37,7 @@ from precision_tool.lib.discover.catalog import (
 from precision_tool.lib.discover.graph_choice import Choice
 from precision_tool.lib.discover.graph_survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.discover.graphs import find_graph_files
+from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_side, pair_h5_files
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.walk import Stamps
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
@@ -45,6 +46,7 @@ from precision_tool.lib.formats.files import signature_of
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.pytorch import H5Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.settings import Settings
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.engine import Progress
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+    from precision_tool.lib.compare.pytorch_ops import H5Data, H5Hit, H5Side
     from precision_tool.lib.discover.fusion_pair import FusionPair
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
@@ -325,6 +328,76 @@ class Session:
 
         return self._keep(("golden", number is None, number == 0), read)
 
+    # --- PyTorch ---
+
+    def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The `.h5` files of the NPU and of the benchmark, by name only."""
+        space = self.workspace
+        npu, golden = (tuple(find_h5_files(str(folder))) for folder in (space.pt_npu_dir, space.pt_gpu_dir))
+        return npu, golden
+
+    def has_pytorch_only(self) -> bool:
+        """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
+        return not self.workspace.debug_numbers() and any(self.pytorch_files())
+
+    def pytorch(self) -> H5Data | None:
+        """The PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
+        npu, golden = self.pytorch_files()
+        if not npu and not golden:
+            return None
+        from precision_tool.lib.compare.pytorch_ops import load_h5_data
+
+        def read(stamps: Stamps) -> H5Data:
+            for path in (*npu, *golden):
+                stamps.note(path)
+            pairs: tuple[tuple[str, str], ...] = ()
+            if npu and golden:
+                found, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
+                pairs = tuple((one.npu, one.golden) for one in found)
+            return load_h5_data(npu, golden, pairs)
+
+        data = self._keep(("pytorch", npu, golden), read)
+        self.workspace.notes += [problem for problem in data.problems if problem not in self.workspace.notes]
+        return data
+
+    def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
+        """The ops and data sets of a name in the PyTorch dumps (see `compare.pytorch`).
+
+        Those of the NPU, each with its counterpart; of the benchmark only if the NPU has none of the name. `FILE.h5`
+        and `FILE.h5:/op/seq/…` name the file too.
+        """
+        from precision_tool.lib.compare.pytorch_ops import all_of, find_h5, parse_h5_name
+
+        asked = parse_h5_name(name)
+        data = self.pytorch() if asked is None or not asked.file or not os.path.exists(asked.file) else None
+        if asked is not None and asked.file:
+            sides = self._sides_of_file(asked.file, data)
+            return find_h5(sides, asked.inside, many=many) if asked.inside else all_of(sides)
+        if data is None:
+            raise DataNotFoundError(
+                f"{self.workspace.root}: no PyTorch dump", "put .h5 files into pt/npu and pt/gpu, or name a file"
+            )
+        npu = [side for side in data.sides if side.other is not None] or list(data.sides)
+        try:
+            return find_h5(npu, name, many=many)
+        except DataNotFoundError:
+            return find_h5(data.sides, name, many=many)
+
+    def _sides_of_file(self, path: str, data: H5Data | None) -> tuple[H5Side, ...]:
+        """The dump of a file, found by its name in the data folder too, with its counterpart where it has one."""
+        if data is None:
+            place = os.path.realpath(path)
+            npu, golden = self.pytorch_files()
+            if place in map(os.path.realpath, (*npu, *golden)):
+                data = self.pytorch()
+        if data is not None:
+            known = [side for side in data.sides if _is_path(side.dump.path, path)]
+            if known:
+                return tuple(known)
+        from precision_tool.lib.compare.pytorch_ops import side_of
+
+        return (side_of(path),)
+
     # --- the graph a user chose ---
 
     @_alone
@@ -416,11 +489,11 @@ class Session:
 
     def op_names(self) -> tuple[str, ...]:
         """Names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
-        return self._of_ops("ops", lambda op: (op.name,))
+        return self._with_h5("ops", self._of_ops("ops", lambda op: (op.name,)), lambda op: (op.name,))
 
     def op_types(self) -> tuple[str, ...]:
         """Types of the ops of the graphs in use."""
-        return self._of_ops("types", lambda op: (op.type,))
+        return self._with_h5("types", self._of_ops("types", lambda op: (op.type,)), lambda op: (op.type,))
 
     def pass_names(self) -> tuple[str, ...]:
         """Names of the fusion passes that made ops of the graphs in use."""
@@ -443,13 +516,14 @@ class Session:
 
     @_alone
     def dump_file_names(self) -> tuple[str, ...]:
-        """Names of the dump files of all runs."""
+        """Names of the dump files of all runs, and of the data sets of PyTorch dumps."""
         runs = [folder.run for folder in self.run_folders()]
-        return self._sorted(
+        files = self._sorted(
             "dumps",
             runs,
             lambda: (os.path.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files),
         )
+        return self._with_h5("values", files, lambda op: (value.path for value in op.values))
 
     @_alone
     def golden_file_names(self) -> tuple[str, ...]:
@@ -469,6 +543,19 @@ class Session:
             what,
             runs,
             lambda: (name for _, _, op in catalog.every_op(runs) for name in names_of(op) if name),
+        )
+
+    def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:
+        """The names, and those of PyTorch dumps; the same object as long as they are the same."""
+        try:
+            data = self.pytorch()
+        except PrecisionToolError:
+            data = None
+        if data is None:
+            return names
+        ops = [op for side in data.sides for op in side.dump.ops]
+        return self._sorted(
+            f"h5 {what}", [names, data], lambda: (*names, *(name for op in ops for name in names_of(op)))
         )
 
     def _sorted(self, what: str, sources: Sequence[object], names: Callable[[], Iterable[str]]) -> tuple[str, ...]:
@@ -494,6 +581,12 @@ class Session:
         """The dump of the NPU run under test."""
         self.check_data()
         folder = self.workspace.dump_dir(0)
+        if not folder.is_dir() and find_h5_files(str(self.workspace.pt_npu_dir)):
+            return str(self.workspace.pt_npu_dir)
+        if self.has_pytorch_only():
+            raise DataNotFoundError(
+                f"{self.workspace.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt"
+            )
         if not folder.is_dir():
             raise DataNotFoundError(
                 f"{folder}: no NPU dump",
@@ -502,7 +595,17 @@ class Session:
         return str(folder)
 
     def default_golden(self, npu: str) -> str:
-        """What `npu` is compared with: tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump."""
+        """What `npu` is compared with.
+
+        Of PyTorch's dumps pt/gpu; of others tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump.
+        """
+        if is_h5_side(npu):
+            if find_h5_files(str(self.workspace.pt_gpu_dir)):
+                return str(self.workspace.pt_gpu_dir)
+            raise DataNotFoundError(
+                f"nothing to compare {npu} with: no .h5 file in {self.workspace.pt_gpu_dir}",
+                "put the GPU's or CPU's dump there, or name it with -rt",
+            )
         benchmark, other = self._benchmark_folder(), self.workspace.dump_dir(1)
         if benchmark is None and not _has_entries(other):
             if _has_entries(self.workspace.tf_dump_dir):
@@ -552,6 +655,7 @@ class Session:
         """
         from precision_tool.lib.checks.analysis import analyse
         from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, ComparisonStoppedError, compare_folders
+        from precision_tool.lib.compare.pytorch import are_h5, compare_h5
 
         options = options or DEFAULT_OPTIONS
         if (
@@ -562,27 +666,35 @@ class Session:
         ):
             other = self.workspace.debug_dir(1)
             self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
+        is_default = npu is None and golden is None
         npu = npu or self.default_npu()
         if golden is None:
             golden = self.default_golden(npu)
             newer = self._newer_run() if golden == str(self.workspace.tf_dump_dir) else None
             if newer is not None:
                 self.workspace.notes.append(newer)
+        is_h5 = are_h5(npu, golden, graph)
+        if not is_h5 and is_default and any(self.pytorch_files()):
+            place = self.workspace.pt_npu_dir.parent
+            self.workspace.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
         chosen = self.chosen_graph() if graph is None else None
         folder = self.workspace.new_compare_dir()
         try:
             with _way_back_from(chosen):
-                results = compare_folders(
-                    npu,
-                    golden,
-                    graph=graph,
-                    graph_folders=(os.curdir,),
-                    chosen=chosen,
-                    store=self._store,
-                    workers=workers,
-                    progress=progress,
-                    options=options,
-                )
+                if is_h5:
+                    results = compare_h5(npu, golden, workers=workers, progress=progress, options=options)
+                else:
+                    results = compare_folders(
+                        npu,
+                        golden,
+                        graph=graph,
+                        graph_folders=(os.curdir,),
+                        chosen=chosen,
+                        store=self._store,
+                        workers=workers,
+                        progress=progress,
+                        options=options,
+                    )
                 _check_any_rows(results)
         except ComparisonStoppedError as stop:
             with _ctrl_c_ignored():  # once was enough: what is done is being saved
@@ -806,6 +918,11 @@ def _way_back_from(chosen: str | None) -> Iterator[None]:
         raise type(error)(
             error.message, "it was chosen with graphs --use: `graphs --use auto` chooses automatically again"
         ) from error
+
+
+def _is_path(known: str, asked: str) -> bool:
+    """Whether a path, or merely the name of a file, is that of a known file."""
+    return os.path.basename(known) == asked or os.path.realpath(known) == os.path.realpath(asked)
 
 
 def _check_any_rows(results: Sequence[LeafResult]) -> None:

@@ -55,6 +55,15 @@ WORDS = (
     Word("Tensors", "pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
     Word("Tensors", "cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",)),
     Word("Tensors", "dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),
+    Word("PyTorch", "h5copy", "-i FILE -o FILE -s /OP/SEQ", "copy ops of a PyTorch .h5 dump into another file"),
+    Word(
+        "PyTorch",
+        "acl_json",
+        "[FILE] [--dump-path DIR]",
+        "write or check the acl.json that dumps single ops",
+        min_python=_TRAINING,
+        plain="training.acl_json:ACL_JSON",
+    ),
     Word(
         "Collect",
         "tf_dump",

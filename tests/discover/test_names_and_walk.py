@@ -183,6 +183,8 @@ def test_graph_names(name: str, is_graph: bool, is_build: bool) -> None:
         ),
         ("/d/0/model/1/5", LeafName(device="0", model_name="model", model_id="1", step="5")),
         ("/d/2026/7/model/1/5", LeafName(device="7", model_name="model", model_id="1", step="5")),
+        # AscendCL's dump of single ops has no model name.
+        ("/out/20200808163566/3/7/2", LeafName(time="20200808163566", device="3", model_id="7", step="2")),
         ("/d/flat", LeafName()),
         ("/", LeafName()),
         ("/d/x/model/1/5", LeafName()),

@@ -105,6 +105,16 @@ class TrainingSide(unittest.TestCase):
         assert "arguments: ['ls', '\\udcff']" in run.stdout
         assert "in broken" in run.stdout
 
+    def test_acl_json_is_written_and_checked(self):
+        # type: () -> None
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "acl.json")
+            made = run_python(CLI, "acl_json", path, "--dump-mode", "output")
+            assert (made.returncode, made.stderr) == (0, ""), made
+            with open(path, encoding="utf-8") as file:
+                assert json.load(file)["dump"]["dump_mode"] == "output"
+            assert run_python(CLI, "acl_json", path, "--check").stdout == path + ": single ops are dumped\n"
+
     def test_settings_and_workspace(self):
         # type: () -> None
         code = (

@@ -58,6 +58,13 @@ class Analysis:
             return self.leaf.golden_is_dump
         return any("GroundTruthAddress" in row.cells for row in self.rows[:1])
 
+    @property
+    def is_pytorch(self) -> bool:
+        """True if PyTorch dumps were compared, which have ops and tensors of their own names."""
+        if self.leaf is not None:
+            return self.leaf.choice.h5
+        return any("NPUDumpPath" in row.cells for row in self.rows[:1])
+
 
 def analyse(
     path: str,

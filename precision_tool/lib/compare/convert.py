@@ -24,13 +24,15 @@ import numpy.typing as npt
 from precision_tool.lib.compare.engine import Progress, cores, process_pool
 from precision_tool.lib.compare.reading import Reading, as_stored, reading_as
 from precision_tool.lib.discover import walk
-from precision_tool.lib.discover.names import dump_name, is_file_name, shortened
+from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
+from precision_tool.lib.discover.names import dump_name, file_part, is_file_name, shortened
 from precision_tool.lib.discover.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.formats.data_types import DataType
-from precision_tool.lib.formats.files import PART, TEMPORARY, atomic_text
+from precision_tool.lib.formats.files import PART, TEMPORARY, atomic_text, temporary_file
+from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.formats.npy import NpyWriter
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
@@ -42,6 +44,8 @@ from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDu
 _SERIAL_BYTES = 32 << 20
 #: Items of a box of a blocked result.
 _BOX = 1 << 18
+#: Values of a text that are written at once.
+_LINES = 1 << 14
 #: Bytes of a file name.
 _LONGEST_NAME = 255
 #: How long Ctrl+C waits at most.
@@ -53,7 +57,10 @@ Origins = Mapping[str, tuple[str | None, tuple[int, ...] | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A dump file to decode into `folder`. `name` begins the names of the results; only `slot` is decoded if given."""
+    """A dump file to decode into `folder`. `name` begins the names of the results; only `slot` is decoded if given.
+
+    Of a PyTorch dump only `datasets` are decoded, if any are given. With `text` each `.npy` gets a `.txt` beside it.
+    """
 
     path: str
     name: str
@@ -61,6 +68,8 @@ class Source:
     slot: str = ""
     origins: Origins = field(default_factory=dict)
     nbytes: int = 0
+    datasets: frozenset[str] = frozenset()
+    text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +92,7 @@ class Decoded:
     note: str = ""
     kept: str = ""
     reason: str = ""
+    text_path: str = ""
 
 
 class ConvertStoppedError(PrecisionToolError):
@@ -134,6 +144,29 @@ def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = TEMP
     return dtype
 
 
+def write_lines(path: str, target: str, *, prefix: str = TEMPORARY) -> None:
+    """Writes the values of a `.npy` file that `write_npy` wrote as text, one a line, as `numpy.savetxt` does.
+
+    In blocks, whatever the size. OutputError if that cannot be done.
+    """
+    temporary = ""
+    try:
+        handle, temporary = temporary_file(os.path.dirname(target) or ".", prefix)
+        with os.fdopen(handle, "wb") as file, open(path, "rb") as stored:
+            np.lib.format.read_magic(stored)
+            _, _, dtype = np.lib.format.read_array_header_1_0(stored)
+            while (block := np.fromfile(stored, dtype, _LINES)).size:
+                np.savetxt(file, block)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError(
+            f"{target}: cannot be written ({error.strerror or error})", "free some space or name another folder"
+        ) from error
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
 #: A box, the shape it is a part of, and its items.
 _Piece = tuple[Box, tuple[int, ...], npt.NDArray[Any]]
 
@@ -183,6 +216,8 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
     """
     if not os.path.isdir(path):
         return [_source(path, output, _real_name(path))], ()
+    if is_h5_side(path):
+        return [_source(file, output, os.path.basename(file)) for file in find_h5_files(path)], ()
     statuses = find_status_files(path)
     try:
         run = walk.find_run(path)
@@ -317,6 +352,8 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
             raise FormatError(f"{source.path}: {source.name!r} is no file name", "check the mapping.csv beside it")
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
+        if is_h5_name(source.path):
+            return _convert_h5(source, layout, prefix)
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:
         return [Decoded(source=source.path, slot=source.slot, reason=error.advice)]
@@ -355,6 +392,28 @@ def _convert_statuses(source: Source) -> list[Decoded]:
             )
         )
     return rows or [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: it has no {source.slot}")]
+
+
+def _convert_h5(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
+    """The rows of a PyTorch dump: tensors are named after their op, `Addmm.4.input.mat1`."""
+    dump = read_h5(source.path)
+    rows = []
+    taken: set[str] = set()
+    for op in dump.ops:
+        for value in op.values:
+            if source.datasets and value.path not in source.datasets:
+                continue
+            if value.tensor is None:
+                rows.append(Decoded(source=source.path, slot=value.path, reason=value.reason))
+                continue
+            named = replace(source, name=file_part(f"{op.type}.{op.seq}"))
+            slot = f"{value.direction}.{file_part(value.name.replace('/', '.'))}"
+            while f"{named.name}.{slot}" in taken:  # x/y and x.y
+                slot += "_"
+            taken.add(f"{named.name}.{slot}")
+            row = _convert_slot(named, slot, value.tensor, layout, prefix)
+            rows.append(replace(row, slot=value.path))
+    return rows or [Decoded(source=source.path, reason=f"{source.path}: it holds no data set of an op")]
 
 
 def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
@@ -399,6 +458,9 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
     path = os.path.join(source.folder, stem + suffix)
     try:
         dtype = write_npy(tensor, reading, path, prefix=prefix)
+        text_path = f"{path.removesuffix('.npy')}.txt" if source.text else ""
+        if text_path:
+            write_lines(path, text_path, prefix=prefix)
     except OutputError:
         raise
     except PrecisionToolError as error:
@@ -417,4 +479,5 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
         nbytes=prod(shape) * dtype.itemsize,
         note="; ".join(notes),
         kept=kept,
+        text_path=text_path,
     )

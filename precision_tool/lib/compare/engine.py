@@ -30,7 +30,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats import data_types, decode
 from precision_tool.lib.formats.blocks import Scratch, TensorReader
 from precision_tool.lib.formats.decode import Numbers
-from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.formats.layouts import Box, split_boxes
 from precision_tool.lib.model.comparison import Comparison, Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -365,7 +365,7 @@ def same_bytes(left: Tensor, right: Tensor) -> bool:
     """True if two tensors of one size have the same bytes."""
     if left.nbytes != right.nbytes:
         return False
-    with LocalFile(left.path) as a, LocalFile(right.path) as b:
+    with open_bytes(left) as a, open_bytes(right) as b:
         buffers = _worker_comparer().buffer("compared", 2 * _COMPARE_BYTES).reshape(2, _COMPARE_BYTES)
         for start in range(0, left.nbytes, _COMPARE_BYTES):
             size = min(_COMPARE_BYTES, left.nbytes - start)
@@ -386,7 +386,7 @@ Numbered = tuple[int, Pair]
 
 def _golden_key(pair: Pair) -> object:
     golden = _tensors(pair)[1]
-    return golden.path, golden.offset
+    return golden.path, golden.dataset, golden.offset
 
 
 def _storage_key(pair: Pair) -> object:
@@ -417,7 +417,7 @@ def reaches_limit(tensor: AnyTensor) -> bool | None:
         sizes = [abs(value) for value in (tensor.minimum, tensor.maximum) if value is not None]
         return max(sizes) >= _HALF_LIMIT if sizes else None
     order = ">u2" if tensor.big_endian else "<u2"
-    with LocalFile(tensor.path) as file:
+    with open_bytes(tensor) as file:
         for start in range(0, tensor.nbytes, _COMPARE_BYTES):
             size = min(_COMPARE_BYTES, tensor.nbytes - start)
             codes = np.frombuffer(file.read_at(tensor.offset + start, size // 2 * 2), order) & 0x7FFF

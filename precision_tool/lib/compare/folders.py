@@ -248,7 +248,7 @@ def _ignored_notes(leaf: DumpLeaf) -> list[str]:
     return notes
 
 
-def _chosen(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
+def chosen_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
     """The pairs that are wanted, and the result with what there is to say of that."""
     notes = list(result.notes)
     if options.selection is not None:
@@ -276,6 +276,42 @@ def _details(rows: Sequence[Comparison], worst: int, workers: int) -> tuple[Deta
         return ()
     compared = [row.pair for row in rows if row.metrics is not None]
     return tuple(compare_elements(pair, atol=0.0, rtol=0.0, shown=worst, workers=workers) for pair in compared)
+
+
+def compare_matched(
+    pairs: Sequence[Pair],
+    result: LeafResult,
+    options: CompareOptions,
+    *,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> LeafResult:
+    """The result with the rows of its pairs, and what else the options ask for.
+
+    ComparisonStoppedError has what was done when the work ended early.
+    """
+    if options.pairs_only:
+        return replace(result, rows=[Comparison(pair=pair, note=pair.reason) for pair in pairs])
+    try:
+        rows = compare_pairs(pairs, workers=workers, executor=executor, progress=progress, measures=options.measures)
+    except WorkStoppedError as stop:
+        done = [replace(result, rows=stop.rows)]
+        raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop
+    result = replace(result, rows=rows, notes=(*result.notes, *_custom_notes(rows)))
+    if options.compat:
+        rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
+        left_out = len(result.rows) - len(rows)
+        notes = (f"--compat left out {counted(left_out, 'row')} that msaccucmp would not have",)
+        result = replace(result, rows=rows, notes=(*result.notes, *(notes if left_out else ())))
+    try:
+        return replace(result, details=_details(rows, options.worst, workers))
+    except (KeyboardInterrupt, WorkStoppedError) as stop:
+        why, hint, code = ("stopped", "", 130)
+        if isinstance(stop, WorkStoppedError):
+            why, hint, code = stop.message, stop.hint, stop.exit_code
+        what = "the tensors are compared, their worst elements are not listed"
+        raise ComparisonStoppedError(f"{why}: {what}", hint, [result], code) from None
 
 
 def compare_folders(
@@ -316,7 +352,7 @@ def compare_folders(
                 store=store,
                 other_graph=options.other_graph,
             )
-            pairs, result = _chosen(pairs, result, options)
+            pairs, result = chosen_pairs(pairs, result, options)
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:
                 raise
@@ -330,31 +366,12 @@ def compare_folders(
                 )
             )
             continue
-        if options.pairs_only:
-            results.append(replace(result, rows=[Comparison(pair=pair, note=pair.reason) for pair in pairs]))
-            continue
         try:
-            rows = compare_pairs(
-                pairs, workers=workers, executor=executor, progress=progress, measures=options.measures
+            results.append(
+                compare_matched(pairs, result, options, workers=workers, executor=executor, progress=progress)
             )
-        except WorkStoppedError as stop:
-            results.append(replace(result, rows=stop.rows))
-            raise ComparisonStoppedError(stop.message, stop.hint, results, stop.exit_code) from stop
-        result = replace(result, rows=rows, notes=(*result.notes, *_custom_notes(rows)))
-        if options.compat:
-            rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
-            left_out = len(result.rows) - len(rows)
-            notes = (f"--compat left out {counted(left_out, 'row')} that msaccucmp would not have",)
-            result = replace(result, rows=rows, notes=(*result.notes, *(notes if left_out else ())))
-        try:
-            results.append(replace(result, details=_details(rows, options.worst, workers)))
-        except (KeyboardInterrupt, WorkStoppedError) as stop:
-            why, hint, code = ("stopped", "", 130)
-            if isinstance(stop, WorkStoppedError):
-                why, hint, code = stop.message, stop.hint, stop.exit_code
-            results.append(result)
-            done = "the tensors are compared, their worst elements are not listed"
-            raise ComparisonStoppedError(f"{why}: {done}", hint, results, code) from None
+        except ComparisonStoppedError as stop:
+            raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
     if results:
         results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes))
     return results

@@ -10,6 +10,7 @@ from math import prod
 from precision_tool.lib.compare.align import SizeMismatchError, align
 from precision_tool.lib.compare.convert import slots_of
 from precision_tool.lib.compare.engine import NO_MEMORY
+from precision_tool.lib.compare.pytorch_match import Refused, align_h5
 from precision_tool.lib.compare.reading import Reading, reading_of
 from precision_tool.lib.compare.statistics import TensorFigures, figures_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
@@ -18,6 +19,7 @@ from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.pytorch import H5Op, H5Value
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
 
 _SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
@@ -130,6 +132,15 @@ def _read(known: NamedTensor, tensor: AnyTensor) -> NamedTensor:
     return replace(known, tensor=tensor, reading=reading)
 
 
+def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTensor:
+    """A data set of a PyTorch dump."""
+    known = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
+    if value.tensor is None:
+        return known
+    named = _read(known, value.tensor)
+    return replace(named, reading=replace(named.reading, note=value.note)) if named.reading and value.note else named
+
+
 def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
     """The figures of a tensor. One that cannot be read is a view with the reason."""
     if named.tensor is None or (isinstance(named.tensor, Tensor) and named.reading is None):
@@ -158,6 +169,8 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     one, two = npu.tensor, golden.tensor
     assert isinstance(one, Tensor)
     assert isinstance(two, Tensor)
+    if one.dataset or two.dataset:
+        return _pair_h5(npu, golden, one, two)
     layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
     try:
         alignment = align(one, two, layout, shape)
@@ -186,9 +199,37 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     )
 
 
+def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) -> Pair:
+    """Two tensors of which one at least is of a PyTorch dump."""
+    what = f"cannot compare {_name(npu)} with {_name(golden)}"
+    for tensor in (one, two):
+        if not layouts.is_plain(tensor.layout) or tensor.fortran_order:
+            raise FormatError(f"{what}: {tensor.path} is stored as {tensor.layout}", "convert it with dc -f ND first")
+    aligned = align_h5(one, two)
+    if isinstance(aligned, Refused):
+        raise FormatError(f"{what}: {aligned.reason}", "name two tensors of one size")
+    return Pair(
+        index=0,
+        op_name=npu.op_name or os.path.basename(npu.path),
+        op_type="",
+        npu_names=_name(npu),
+        golden_names=_name(golden),
+        slot=npu.slot,
+        npu=aligned.npu,
+        golden=aligned.golden,
+        npu_plan=aligned.npu_plan,
+        golden_plan=aligned.golden_plan,
+        shape=one.shape,
+        error_shape=two.shape,
+        reason=aligned.note,
+    )
+
+
 def _origin(named: NamedTensor) -> tuple[str | None, tuple[int, ...] | None]:
     return named.origin_layout, named.origin_shape
 
 
 def _name(named: NamedTensor) -> str:
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        return f"{named.path}:{named.tensor.dataset}"
     return f"{named.path}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path

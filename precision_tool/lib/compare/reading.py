@@ -27,6 +27,8 @@ class Reading:
 def as_stored(tensor: Tensor, note: str = "") -> Reading:
     """The values as they lie, padding included."""
     layout = tensor.layout if layouts.is_plain(tensor.layout) else ""
+    if tensor.plan is not None:
+        return Reading(tensor.plan, tensor.shape, layout, note)
     return Reading(layouts.plain_plan(tensor.shape, tensor.fortran_order), tensor.shape, layout, note)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from math import isnan
@@ -17,7 +17,7 @@ from precision_tool.lib.compare.compat import type_name as vendor_type_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.files import atomic_text, user_error
-from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Summary
+from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
 NO_RESULT = "NaN"
@@ -69,9 +69,11 @@ class ColumnChoice:
     """Which of the columns that depend on options a result file has.
 
     `metrics` are those of the vendor's that were asked for, in that order; without CosineSimilarity, which everything
-    else needs, our columns end with it. `custom` names the user's own metrics, which follow the vendor's.
+    else needs, our columns end with it. `custom` names the user's own metrics, which follow the vendor's. With `h5`
+    the columns are those that the vendor has for PyTorch dumps.
     """
 
+    h5: bool = False
     sequence: bool = False
     overflow: bool = False
     metrics: tuple[str, ...] = METRIC_COLUMNS
@@ -108,6 +110,12 @@ def columns(*, npu_address: bool, golden_address: bool, choice: ColumnChoice | N
     """The header line; an Address column follows a DataType only for a side that is an NPU dump."""
     choice = choice or ColumnChoice()
     own = [] if choice.compat else [*EXTRA_COLUMNS, *([] if choice.has_cosine else [_OWN_COSINE])]
+    if choice.h5:
+        return [
+            "Index", "NPUDump", "NPUDumpPath", "GroundTruthPath", "DataType", "Shape",
+            *(["OverFlow"] if choice.overflow else []), *choice.metrics, *choice.custom, "CompareFailReason",
+            *([] if choice.compat else ["GroundTruth", "GroundTruthDataType"]), *own,
+        ]  # fmt: skip
     return [
         "Index", *(["OpSequence"] if choice.sequence else []),
         "OpType", "NPUDump", "DataType", *(["Address"] if npu_address else []),
@@ -216,7 +224,7 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
 
     compared = metrics is not None
     type_cell = _vendor_type_cell if choice.compat else _type_cell
-    line = [
+    head = [
         str(pair.index),
         *([NO_RESULT if pair.sequence is None else str(pair.sequence)] if choice.sequence else []),
         _text(pair.op_type) or NO_RESULT,
@@ -227,6 +235,18 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         type_cell(pair.golden if compared else None),
         *([address(pair.golden)] if golden_address else []),
         _text(pair.tensor_index) or NO_RESULT,
+    ]
+    own: list[str] = []
+    if choice.h5:
+        head = [
+            str(pair.index),
+            _named(pair.npu_names, pair.op_type),
+            *_h5_paths(pair),
+            type_cell(pair.npu if compared else None),
+        ]
+        own = [_named(pair.golden_names, pair.golden_names), type_cell(pair.golden if compared else None)]
+    line = [
+        *head,
         NO_RESULT if pair.shape is None else _list(pair.shape),
         *([_overflow_cell(row.overflow)] if choice.overflow else []),
         *(metric_cells[name] for name in choice.metrics),
@@ -237,6 +257,7 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         return line
     return [
         *line,
+        *own,
         str(pair.status),
         _text(",".join(pair.pass_names)),
         _text(_short(",".join(pair.original_names))),
@@ -249,6 +270,19 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         *_summary_cells(row.golden),
         *([] if choice.has_cosine else [metric_cells[_COSINE]]),
     ]
+
+
+def _named(names: str, shown: str) -> str:
+    """What is shown of an op, or `NaN` for none, as the vendor has it for PyTorch dumps."""
+    return NO_RESULT if names == "*" else _text(shown)
+
+
+def _h5_paths(pair: Pair) -> tuple[str, str]:
+    """Where a tensor, or an op as a whole, is in either `.h5` file."""
+    npu = pair.npu.dataset if isinstance(pair.npu, Tensor) else ""
+    if not npu and pair.npu_names != "*" and pair.status is not Status.NO_NPU_DUMP:
+        npu = f"{pair.op_name}/{pair.slot.replace(':', '/', 1)}".rstrip("/")
+    return _text(npu) or NO_RESULT, _text(pair.golden_tensor) or NO_RESULT
 
 
 def write_result(
@@ -277,10 +311,16 @@ def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -
                     _text(_short(pair.npu_names)),
                     _text(_short(pair.golden_names)),
                     _text(pair.tensor_index) or NO_RESULT,
-                    NO_RESULT if pair.npu is None else _text(pair.npu.path),
-                    NO_RESULT if pair.golden is None else _text(pair.golden.path),
+                    NO_RESULT if pair.npu is None else _text(_place(pair.npu)),
+                    NO_RESULT if pair.golden is None else _text(_place(pair.golden)),
                 ]
             )
+
+
+def _place(tensor: AnyTensor) -> str:
+    """The file of a tensor, and where it is in it if it is one of many."""
+    dataset = tensor.dataset if isinstance(tensor, Tensor) else ""
+    return f"{tensor.path}:{dataset}" if dataset else tensor.path
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -391,11 +431,14 @@ def read_output_cosines(path: str) -> dict[str, float]:
     lowest: dict[str, float] = {}
     with _csv_lines(path) as (header, lines):
         cosine_at = header.index(_COSINE if _COSINE in header else _OWN_COSINE)
-        name_at = header.index("TensorIndex") if "TensorIndex" in header else len(header)
+        is_h5 = "NPUDumpPath" in header
+        column = "NPUDumpPath" if is_h5 else "TensorIndex"
+        name_at = header.index(column) if column in header else len(header)
         for line, values in lines:
             if max(cosine_at, name_at) >= len(values):
                 continue
-            name, is_output, _ = _untext(values[name_at]).rpartition(":output:")
+            where = _untext(values[name_at])
+            name, is_output, _ = where.partition("/output/") if is_h5 else where.rpartition(":output:")
             try:
                 cosine = _as_number(values[cosine_at]) if is_output else None
             except ValueError as error:
@@ -470,11 +513,15 @@ def _result_row(cell: dict[str, str], line: int, custom: Sequence[str]) -> Resul
     if not {_COSINE, _OWN_COSINE} & set(cell):
         raise ValueError(f"it ends before the {_COSINE} column")
     tensor_index, reason = text("TensorIndex"), text("CompareFailReason")
+    npu_names, golden_names = text("NPUDump", "LeftOp"), text("GroundTruth", "RightOp")
+    op_type = text("OpType")
+    if "NPUDumpPath" in cell:  # of PyTorch dumps
+        op_type, npu_names, golden_names, tensor_index = _h5_names(cell["Index"], text)
     return ResultRow(
         index=int(cell["Index"]),
-        op_type=text("OpType"),
-        npu_names=_short(text("NPUDump", "LeftOp")),
-        golden_names=_short(text("GroundTruth", "RightOp")),
+        op_type=op_type,
+        npu_names=_short(npu_names),
+        golden_names=_short(golden_names),
         tensor_index=_known(tensor_index),
         cosine=_as_number(_cosine_cell(cell)),
         max_absolute_error=_as_number(cell.get("MaxAbsoluteError", "")),
@@ -497,6 +544,20 @@ def _result_row(cell: dict[str, str], line: int, custom: Sequence[str]) -> Resul
         line=line,
         cells=cell,
     )
+
+
+def _h5_names(index: str, text: Callable[..., str]) -> tuple[str, str, str, str]:
+    """Op type, the ops of both sides, and the tensor of a row about PyTorch dumps; it is empty of a row about an op."""
+    op_type, npu, golden = text("NPUDump"), text("NPUDumpPath"), text("GroundTruthPath")
+    npu_parts, golden_parts = npu.split("/", 4), golden.split("/", 4)
+    golden_op = "*" if golden == NO_RESULT else "/".join(golden_parts[:3])
+    if op_type == NO_RESULT:
+        return golden_op.split("/")[1] if golden_op.count("/") > 1 else "", "*", golden_op, ""
+    # The vendor's index is the op's number in the dump, also where the path is NaN.
+    npu_op = f"/{op_type}/{index}" if npu == NO_RESULT else "/".join(npu_parts[:3])
+    parts = golden_parts if npu == NO_RESULT else npu_parts
+    tensor = f"{npu_op}:{parts[3]}:{parts[4].replace(':', '_')}" if len(parts) == 5 else ""
+    return op_type, npu_op, golden_op, tensor
 
 
 def row_of(row: Comparison, choice: ColumnChoice | None = None) -> ResultRow:

@@ -118,6 +118,8 @@ def select(pairs: Sequence[Pair], selection: Selection, file: GraphFile | None) 
 def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | None) -> Selected:
     """Whole groups of fused ops, if the id of one op of the group is wanted (the vendor's rule)."""
     notes = []
+    if any(pair.op_name.startswith("/") for pair in pairs):
+        return _by_sequence(pairs, selection)
     if file is not None:
         ids = {op.name: op.id or 0 for op in file.ops}
         groups = [{op.id or 0 for op in group.ops} for group in groups_of(file)]
@@ -137,6 +139,18 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
             notes.append(f"no op has the id {first_of(absent, _LISTED)}")
     notes.append(f"only {len(indices)} of {counted(len(groups), 'group')} of ops were asked for")
     notes += _nothing_to_compare(chosen)
+    return Selected(chosen, notes)
+
+
+def _by_sequence(pairs: Sequence[Pair], selection: OpRange | OpIds) -> Selected:
+    """The ops of a PyTorch dump, which have numbers of their own, by these."""
+    known = {pair.index for pair in pairs}
+    wanted = selection.wanted(max(known))
+    chosen = [replace(pair, sequence=pair.index) for pair in pairs if wanted(pair.index)]
+    if not chosen:
+        raise DataNotFoundError("no op has one of the numbers asked for", "`ls` lists the ops as /op/number")
+    asked = len({pair.index for pair in chosen})
+    notes = [f"only {asked} of {counted(len(known), 'op')} were asked for", *_nothing_to_compare(chosen)]
     return Selected(chosen, notes)
 
 
@@ -185,6 +199,13 @@ def _slots(op_name: str, pairs: Sequence[Pair], selection: OpNames) -> list[Pair
     if not wanted:
         return list(pairs)
     known = [pair.slot for pair in pairs]
+    if op_name.startswith("/"):  # the tensors of PyTorch dumps have names instead of numbers
+        numbers = {
+            f"{kind}:{number}": slot
+            for kind in ("input", "output")
+            for number, slot in enumerate(slot for slot in known if slot.startswith(kind))
+        }
+        wanted = [numbers.get(slot, slot) for slot in wanted]
     absent = [slot for slot in wanted if slot not in known]
     if absent:
         raise DataNotFoundError(f"{op_name} has no {absent[0]}", f"its tensors are {first_of(known, _LISTED)}")

@@ -102,7 +102,7 @@ def open_reader(tensor: Tensor, plan: Plan | None = None, dtype: np.dtype | None
     if not data_type.is_numeric:
         raise FormatError(f"{tensor.path}: elements of type {tensor.dtype} are no numbers", "look at another tensor")
     if plan is None:
-        plan = layouts.plain_plan(tensor.shape, tensor.fortran_order)
+        plan = tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order)
     if dtype is None:
         dtype, _ = decode.compute_types(data_type, data_type)
     reader = TensorReader(tensor, plan, dtype, Scratch(), "tensor")

@@ -23,6 +23,7 @@ from precision_tool.lib.discover.graphs import (
     load_choice,
     load_chosen,
 )
+from precision_tool.lib.discover.h5_files import find_h5_files
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.walk import STATUS_OP_TYPE, list_folders
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -407,14 +408,18 @@ class DataOverview:
     benchmark_runs: int = 0
     #: Overflow status files (Opdebug) below overflow/dump.
     overflow_files: int = 0
+    #: PyTorch dumps of the NPU, and of the benchmark.
+    pytorch_files: tuple[int, int] = (0, 0)
     #: The newest result file, empty if there is none.
     newest_result: str = ""
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to work with."""
-        return not any(run.dumps or run.graph_files for run in self.runs) and not (
-            self.graphs_here or self.benchmark_tensors or self.overflow_files or self.newest_result
+        return (
+            not any(run.dumps or run.graph_files for run in self.runs)
+            and not (self.graphs_here or self.benchmark_tensors or self.overflow_files or self.newest_result)
+            and not any(self.pytorch_files)
         )
 
 
@@ -440,6 +445,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
         overflow_files=sum(
             name.startswith(f"{STATUS_OP_TYPE}.") for name in _names_below(str(space.overflow_dump_dir))
         ),
+        pytorch_files=(len(find_h5_files(str(space.pt_npu_dir))), len(find_h5_files(str(space.pt_gpu_dir)))),
         newest_result=newest_result,
     )
 

@@ -164,9 +164,14 @@ class LeafName:
 
 
 def parse_leaf_path(parts: tuple[str, ...]) -> LeafName:
-    """`…/{time}/{device}/{model_name}/{model_id}/{data_index}` from the end of a path; partial paths count."""
+    """`…/{time}/{device}/{model_name}/{model_id}/{data_index}` from the end of a path; partial paths count.
+
+    AscendCL's dump of single ops has no model name: `…/{time}/{device}/{model_id}/{data_index}`.
+    """
     if len(parts) < 4:
         return LeafName()
+    if _TIME.fullmatch(parts[-4]) and all(part.isdigit() for part in parts[-3:]):
+        return LeafName(time=parts[-4], device=parts[-3], model_id=parts[-2], step=parts[-1])
     model_name, model_id, step = parts[-3:]
     device = parts[-4]
     if not (model_id.isdigit() and step.isdigit() and device.isdigit()):

@@ -12,7 +12,7 @@ from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.formats import data_types, decode
 from precision_tool.lib.formats.data_types import DataType
 from precision_tool.lib.formats.decode import Numbers
-from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.formats.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.model.tensor import Plan, Tensor
 
@@ -48,7 +48,7 @@ def box_size(box: Box) -> int:
     return prod(stop - start for start, stop in box)
 
 
-def _is_packed(file: LocalFile, tensor: Tensor, data_type: DataType) -> bool:
+def _is_packed(file: TensorBytes, tensor: Tensor, data_type: DataType) -> bool:
     """False where a type below eight bits takes a byte an element, as in some dumps.
 
     Their length does not tell: sizes are rounded up (to 32 bytes, say), so that packed bytes may be as many as the
@@ -83,7 +83,7 @@ class TensorReader:
         self._scratch = scratch
         self._name = name
         self._bits = self._type.bits // self._reals
-        self._file = LocalFile(tensor.path)
+        self._file = open_bytes(tensor)
         packed = False
         if self._type.bits < 8:
             try:
@@ -157,6 +157,9 @@ class TensorReader:
     def read_box(self, box: Box, out: Numbers) -> None:
         """The items of `box` in logical order into `out` (flat, as long as the box)."""
         plan = self._plan
+        if any(start % granule for (start, _), granule in zip(box, self.granules, strict=True)):
+            self._read_unaligned(box, out)
+            return
         slices = storage_slices(plan, box)
         shape = tuple(part.stop - part.start for part in slices)
         count = prod(shape)
@@ -181,3 +184,14 @@ class TensorReader:
             self._read_run(start, run, stored[position : position + run])
             position += run
         copy_box(plan, stored.reshape(shape), target)
+
+    def _read_unaligned(self, box: Box, out: Numbers) -> None:
+        """A box that does not begin on borders of blocks: cut out of the one that does and holds it."""
+        around = tuple(
+            (start // granule * granule, stop) for (start, stop), granule in zip(box, self.granules, strict=True)
+        )
+        items = self._scratch.numbers(f"{self._name}.around", box_size(around), self.dtype)
+        self.read_box(around, items)
+        whole = items.reshape([stop - start for start, stop in around])
+        cut = tuple(slice(start - first, None) for (start, _), (first, _) in zip(box, around, strict=True))
+        out.reshape([stop - start for start, stop in box])[...] = whole[cut]

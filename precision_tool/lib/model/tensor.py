@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from math import prod
+
+
+class Access(StrEnum):
+    """How the bytes of a tensor are had: as they lie, in chunks one after the other, or gathered with strides."""
+
+    BYTES = "bytes"
+    CHUNKS = "chunks"
+    GATHER = "gather"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +21,9 @@ class Tensor:
 
     `shape` is the shape in storage order and `layout` names what its dimensions mean (`NC1HWC0`, `ND`, …);
     `origin_shape` is the shape before the device's storage layout, `()` for a scalar, None when unknown.
+
+    A tensor of an HDF5 file has the name of its `dataset` there, and where its bytes do not just lie at `offset`,
+    `access` says how they are had (see `formats.h5_bytes`). `plan` is the order the file itself says they are in.
     """
 
     path: str
@@ -24,6 +36,10 @@ class Tensor:
     fortran_order: bool = False
     big_endian: bool = False
     address: int = 0
+    dataset: str = ""
+    access: Access = Access.BYTES
+    strides: tuple[int, ...] = ()
+    plan: Plan | None = None
 
     @property
     def size(self) -> int:

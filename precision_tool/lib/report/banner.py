@@ -34,6 +34,8 @@ def _next_step(overview: DataOverview) -> Text:
         steps = ("ac", "shows the newest result again", "ac -c", "compares anew")
     elif has_dump and (overview.benchmark_tensors or sum(bool(run.dumps) for run in overview.runs) > 1):
         steps = ("ac -c", "compares and names the first faulty op", "help", "lists the commands")
+    elif all(overview.pytorch_files) and not has_dump:
+        steps = ("ac -c", "compares and names the first faulty op", "ls", "lists the ops")
     elif has_dump:
         steps = ("ls", "lists the ops", "vc -rt DIR", "compares with a benchmark elsewhere")
     else:
@@ -69,9 +71,13 @@ def banner(overview: DataOverview) -> RenderableType:
     if overview.graphs_here:
         rows.append(("graphs", plain(f"{counted(overview.graphs_here, 'graph file')} in the working folder")))
     tensors = overview.benchmark_tensors
-    where = f" in {counted(overview.benchmark_runs, 'run')} of tfdbg" if overview.benchmark_runs else ""
-    found = f"{counted(tensors, 'tensor')}{where}" if tensors else "none"
-    rows.append(("benchmark", plain(found, "" if tensors else "yellow")))
+    if any(overview.pytorch_files):
+        npu, golden = overview.pytorch_files
+        rows.append(("PyTorch", plain(f"{counted(npu, '.h5 file')} of the NPU, {golden} of the benchmark")))
+    if overview.runs or tensors or not any(overview.pytorch_files):
+        where = f" in {counted(overview.benchmark_runs, 'run')} of tfdbg" if overview.benchmark_runs else ""
+        found = f"{counted(tensors, 'tensor')}{where}" if tensors else "none"
+        rows.append(("benchmark", plain(found, "" if tensors else "yellow")))
     if overview.overflow_files:
         rows.append(("overflow", plain(counted(overview.overflow_files, "status file"))))
     if overview.newest_result:

@@ -51,6 +51,11 @@ _TWO_RUNS_WORDS = {
     Status.NO_NPU_DUMP: "ops this run dumped no file of",
     Status.NO_BENCHMARK: "tensors the other run does not have",
 }
+#: And those where PyTorch dumps are.
+_PYTORCH_WORDS = {
+    Status.NO_NPU_DUMP: "ops or tensors only the benchmark has",
+    Status.NO_BENCHMARK: "ops or tensors only the NPU has",
+}
 #: Of the worst elements of a tensor, as many are shown; the files list more.
 _SHOWN_ELEMENTS = 3
 #: Columns of a panel's line that are no title: corners, lines and spaces on both sides.
@@ -85,7 +90,9 @@ def source_lines(result: LeafResult) -> RenderableType:
     if result.other_graph is not None:
         rows.append(("its graph", whole_path(result.other_graph.file.path)))
         rows.append(("", plain(f"chosen because {result.other_graph.reason}", "dim")))
-    if result.graph is None and result.golden_is_dump:
+    if result.choice.h5:
+        rows.append(("matched", plain("by op and order", "dim")))
+    elif result.graph is None and result.golden_is_dump:
         rows.append(("matched", plain("by the names of ops, inputs and outputs", "dim")))
     rows += [("note", plain(shown_reason(note), "yellow")) for note in result.notes]
     return LabelledLines(rows)
@@ -144,7 +151,7 @@ def overview_lines(analysis: Analysis) -> RenderableType:
         text = f"{of_them} with values of 65504 or more, or Inf{where}"
         rows.append(("overflow", plain(text, "red" if over else "green")))
     counted_rows = len(rows)
-    status_words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
+    status_words = _status_words(analysis)
     for status, count in view.not_compared:
         known = status in set(Status)
         words = status_words.get(Status(status), status) if known else "tensors without a result"
@@ -158,12 +165,17 @@ def overview_lines(analysis: Analysis) -> RenderableType:
     return LabelledLines(rows)
 
 
+def _status_words(analysis: Analysis) -> dict[Status, str]:
+    own = _PYTORCH_WORDS if analysis.is_pytorch else _TWO_RUNS_WORDS if analysis.is_two_runs else {}
+    return STATUS_WORDS | own
+
+
 def mapping_lines(analysis: Analysis) -> RenderableType:
     """Counts of a result that only tells which tensors belong together."""
     paired = sum(bool(row.slot) and row.status == Status.COMPARED for row in analysis.rows)
     of_them = f"{paired:,} of {counted(analysis.tensors, 'tensor')} of {counted(analysis.dumped_ops, 'op')}"
     rows = [("paired", Text(f"{of_them} with a tensor to be compared with"))]
-    words = STATUS_WORDS | (_TWO_RUNS_WORDS if analysis.is_two_runs else {})
+    words = _status_words(analysis)
     alone = [(status, number) for status, number in analysis.overview.not_compared if status != Status.COMPARED]
     rows += [
         ("" if number else "alone", plain(f"{words[Status(status)]}: {times}", "dim"))
@@ -306,7 +318,9 @@ def finding_panel(finding: Finding) -> RenderableType:
     if finding.pass_name:
         rows.append(("pass", plain(",".join(map(marked_pass, finding.pass_name.split(","))))))
     if finding.original_ops and finding.original_ops != finding.op_name:
-        rows.append(("original ops", plain(finding.original_ops)))
+        # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
+        label = "benchmark" if finding.original_ops.startswith("/") else "original ops"
+        rows.append((label, plain(finding.original_ops)))
     rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",

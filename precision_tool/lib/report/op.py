@@ -249,8 +249,8 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     """The dumped tensors of both sides, what was wrong with them, and the files they lie in."""
     parts: list[RenderableType] = [Rule(plain(f"dump analysis, {_title(report)}"), align="left", style="dim")]
     if any(row.pair.slot for row in report.rows):
-        parts.append(_tensor_table(report.rows, threshold))
-    notes = [(row.pair.slot, note) for row in report.rows for note in _notes(row)]
+        parts.append(tensor_table(report.rows, threshold))
+    notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]
     if report.not_dumped:
         notes.insert(0, ("not dumped", report.not_dumped))
     parts.append(LabelledLines([(label, plain(shown_reason(note), "yellow")) for label, note in notes]))
@@ -258,7 +258,8 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
-def _tensor_table(rows: Sequence[Comparison], threshold: float) -> Table:
+def tensor_table(rows: Sequence[Comparison], threshold: float) -> Table:
+    """Both sides of each tensor of an op, a line each."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("slot", no_wrap=True)
     table.add_column("side", no_wrap=True)
@@ -283,7 +284,8 @@ def _cells(tensor: AnyTensor | None, summary: Summary | None) -> list[Text]:
     return [plain(tensor.dtype), plain(shape_text(tensor.shape)), *map(Text, values)]
 
 
-def _notes(row: Comparison) -> Iterator[str]:
+def row_notes(row: Comparison) -> Iterator[str]:
+    """What the user should know of a tensor."""
     if row.note:
         yield row.note
     for side, summary in (("NPU", row.npu), ("benchmark", row.golden)):
@@ -382,7 +384,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool) -> dict[s
         "runs_before": [node.name for node in links.awaited_by],
         **({"attributes": {name: _attribute(op, name) for name in sorted(op.attrs)}} if everything else {}),
         "not_dumped": report.not_dumped or None,
-        "tensors": [_row_json(row, threshold) for row in report.rows],
+        "tensors": [row_json(row, threshold) for row in report.rows],
     }
 
 
@@ -395,7 +397,8 @@ def _desc_json(desc: TensorDesc | None) -> dict[str, Any]:
     return {"desc": None if desc is None else asdict(desc)}
 
 
-def _row_json(row: Comparison, threshold: float) -> dict[str, Any]:
+def row_json(row: Comparison, threshold: float) -> dict[str, Any]:
+    """A tensor of an op, with both sides' figures."""
     pair = row.pair
     return {
         "slot": pair.slot,

@@ -214,8 +214,8 @@ def _op_json(row: OpRow) -> dict[str, Any]:
     }
 
 
-def dumps_json(listings: Iterable[DumpListing], limit: int) -> str:
-    """The dump files as one JSON document."""
+def dumps_json(listings: Iterable[DumpListing], limit: int, h5_dumps: Sequence[dict[str, Any]] = ()) -> str:
+    """The dump files as one JSON document; `h5_dumps` are what there is of PyTorch's."""
     return json_text(
         {
             "dumps": [
@@ -231,7 +231,8 @@ def dumps_json(listings: Iterable[DumpListing], limit: int) -> str:
                     "files": [_dump_json(row) for row in listing.rows[: limit or None]],
                 }
                 for listing in listings
-            ]
+            ],
+            **({"pytorch": h5_dumps} if h5_dumps else {}),
         }
     )
 

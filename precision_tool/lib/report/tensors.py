@@ -132,7 +132,9 @@ def _facts(view: View) -> Iterator[tuple[str, Text]]:
     tensor, reading = named.tensor, named.reading
     if named.path:
         yield named.side or "file", whole_path(named.path)
-    if named.side == BENCHMARK and named.slot:
+    if isinstance(tensor, Tensor) and tensor.dataset:
+        yield "tensor", plain(tensor.dataset)
+    elif named.side == BENCHMARK and named.slot:
         yield "tensor", plain(named.slot)
     if tensor is not None:
         stored = f"{tensor.dtype} {tensor.layout} {shape_text(tensor.shape)}"
@@ -320,6 +322,8 @@ def _sides(npu: NamedTensor, golden: NamedTensor, one: Summary | None, two: Summ
 
 
 def _where(named: NamedTensor) -> str:
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        return f"{shown_path(named.path)}:{named.tensor.dataset}"
     return f"{shown_path(named.path)}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path
 
 
@@ -427,6 +431,8 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         if not row.layout:  # no tensor
             stored, result = row.stored_dtype, row.dtype
         parts.append(plain(f"  {stored}" + (f" -> {result}" if stored != result else ""), "dim"))
+        if row.text_path:
+            parts.append(whole_path(row.text_path))
         if row.note:
             parts.append(plain(f"  {row.note}", "yellow"))
     if len(done) > _SHOWN_ROWS:

@@ -45,7 +45,7 @@ def mixed_precision_list(
         raise ScriptError("mixed_precision_list: no op type given", "mixed_precision_list(black=['Softmax'])")
     target = _default_file() if path is None else Path(os.path.abspath(os.path.expanduser(str(path))))
     content = {name: {"to-add": types, "to-remove": []} for name, types in lists.items()}
-    _write_whole(target, json.dumps(content, indent=2) + "\n")
+    write_whole(target, json.dumps(content, indent=2) + "\n")
     return str(target)
 
 
@@ -100,7 +100,7 @@ def _default_file() -> Path:
     return Path(os.path.abspath(str(Workspace(settings.data, settings.work).output_dir() / MIXLIST_NAME)))
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write to a temporary name beside it, then rename: nobody reads half a file."""
     temporary = ""
     try:
@@ -113,4 +113,4 @@ def _write_whole(path: Path, text: str) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise OutputError(f"{path} cannot be written ({error.strerror})", "name another file with path=") from None
+        raise OutputError(f"{path} cannot be written ({error.strerror})", "name another file") from None

@@ -461,7 +461,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
-    """The checks of the NPU runs of the data folder, or of the run that was named with -lt."""
+    """The checks of the NPU runs of the data folder, or of the run that was named with -lt; none of PyTorch dumps."""
+    if any(analysis.is_pytorch for analysis in analyses):
+        return []
     if args.left is None:
         try:
             missing = session.missing_graphs(args.graph)

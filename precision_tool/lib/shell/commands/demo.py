@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.network import FAULTS
+from precision_tool.lib.demo.pytorch import generate_pytorch
+from precision_tool.lib.errors import UsageError
 from precision_tool.lib.report.text import byte_size, plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Output, Parser, count
@@ -21,6 +24,10 @@ _MORE = {
     "stomp": ["ac -c", "random"],
     "fusion": ["fusion blame"],
 }
+
+_COMPARE = ("ac -c",)
+#: What is computed wrong where nothing else is asked for.
+_FAULT = "fused"
 
 
 def _parser(session: Session) -> Parser:
@@ -38,18 +45,23 @@ def _parser(session: Session) -> Parser:
         "--seed", type=count(0), default=1, metavar="N", help="another seed, other numbers (default %(default)s)"
     )
     parser.add_argument(
-        "--fault", choices=sorted(FAULTS), default="fused", help="what is computed wrong (default %(default)s)"
+        "--fault", choices=sorted(FAULTS), default=_FAULT, help="what is computed wrong (default %(default)s)"
     )
     parser.add_argument("--ops", type=count(1), metavar="N", help="about this many ops more, for benchmarks")
     parser.add_argument("--size", type=count(1), metavar="N", help="elements of a hidden activation of those ops")
     parser.add_argument("--bytes", type=count(1), metavar="N", help="about this many bytes in all")
     parser.add_argument("--giant", type=count(1), metavar="N", help="one tensor of this many bytes as well")
+    parser.add_argument(
+        "--pytorch", action="store_true", help="instead, .h5 dumps of a PyTorch training step (needs h5py)"
+    )
     parser.add_argument("--generate-only", action="store_true", help="do not run `ac -c`")
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     root = Path(args.folder) / "precision_data"
+    if args.pytorch:
+        return _run_pytorch(session, args, root, output)
     truth: DemoTruth = generate_demo(
         root,
         seed=args.seed,
@@ -67,14 +79,32 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     )
     if args.generate_only:
         return DONE
+    return _find(session, root, truth.culprit, FAULTS[args.fault].did, _MORE.get(args.fault, _COMPARE), output)
+
+
+def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Sequence[str], output: Output) -> int:
+    """Runs the command lines that find what is wrong in what was generated, and tells it."""
     code = DONE
-    for line in _MORE.get(args.fault, ["ac -c"]):
+    for line in lines:
         output.out.print(plain(f"$ precision-tool --data {root} {line}"), soft_wrap=True)
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
-    wrong = f"{truth.culprit} {FAULTS[args.fault].did}" if truth.culprit else "nothing was computed wrong"
+    wrong = f"{culprit} {did}" if culprit else "nothing was computed wrong"
     output.out.print(plain(f"truth of this demo: {wrong}"), soft_wrap=True)
     return code
+
+
+def _run_pytorch(session: Session, args: argparse.Namespace, root: Path, output: Output) -> int:
+    of_the_other = {"--ops": args.ops, "--size": args.size, "--bytes": args.bytes, "--giant": args.giant}
+    given = [option for option, value in of_the_other.items() if value is not None]
+    if args.fault != _FAULT:
+        given.append("--fault")
+    if given:
+        raise UsageError(f"demo: {given[0]} does not go with --pytorch", "leave it out")
+    truth = generate_pytorch(root, seed=args.seed)
+    made = f"{truth.npu}: {truth.tensors} tensors of {truth.ops} ops, and {truth.golden}"
+    output.out.print(plain(made), soft_wrap=True)
+    return DONE if args.generate_only else _find(session, root, truth.culprit, "was computed wrong", _COMPARE, output)
 
 
 DEMO = Command(_parser, _run)

@@ -14,6 +14,7 @@ from precision_tool.lib.report import op as report
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import plain, shown_reason
 from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands import pytorch
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Command,
@@ -75,6 +76,8 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
     if args.folder is not None:
         session.workspace.check_outside_dumps(args.folder)
+    if args.graph is None and pytorch.is_asked(session, names[0]):
+        return pytorch.show_op(session, args, names[0], output)
     hits = session.find_ops(names[0], args.graph)
     wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
     threshold = session.settings.threshold

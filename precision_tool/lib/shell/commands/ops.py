@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from precision_tool.lib.compare.listing import OpFilter, list_dumps, list_ops
+from precision_tool.lib.compare.listing import DumpListing, OpFilter, list_dumps, list_ops
 from precision_tool.lib.discover.catalog import where_of
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.report import ops as report
@@ -23,6 +24,10 @@ from precision_tool.lib.shell.commands.base import (
     spaced,
     tell_notes,
 )
+
+# What shows PyTorch dumps takes long to load, and most data has none.
+if TYPE_CHECKING:
+    from precision_tool.lib.compare.pytorch_ops import H5Listing
 
 #: Rows that are shown where nothing else is asked for.
 _LIMIT = 50
@@ -78,6 +83,10 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
+    if session.has_pytorch_only() and args.graph is None:
+        from precision_tool.lib.shell.commands import pytorch
+
+        return pytorch.list_ops(session, args, name, _limit(args, output), output)
     if args.below is not None and not session.cosines():
         raise DataNotFoundError(
             f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
@@ -103,14 +112,18 @@ def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, ou
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"ls dump: {option} is for ops", "dump files are listed by -n NAME and -t TYPE")
-    session.check_data()
-    listings = list_dumps(session.run_folders(), name, args.type, root=shown_path(str(session.workspace.root)))
+    listings, h5_listings = _dumps(session, name, args.type)
     tell_notes(session, output)
+    if h5_listings:
+        from precision_tool.lib.report.pytorch import listings_json, value_listing
     if args.json:
-        output.out.file.write(report.dumps_json(listings, args.limit or 0) + "\n")
+        h5_dumps = listings_json(h5_listings, args.limit or 0, {}) if h5_listings else ()
+        output.out.file.write(report.dumps_json(listings, args.limit or 0, h5_dumps) + "\n")
         return DONE
     limit = _limit(args, output)
-    output.show(*spaced([[*report.dump_listing(listing, limit)] for listing in listings]))
+    parts = [[*report.dump_listing(listing, limit)] for listing in listings]
+    parts += [[*value_listing(listing, limit)] for listing in h5_listings]
+    output.show(*spaced(parts))
     return DONE
 
 
@@ -119,6 +132,33 @@ def _limit(args: argparse.Namespace, output: Output) -> int:
     if args.limit is not None:
         return int(args.limit)
     return _LIMIT if output.out.is_terminal else 0
+
+
+def _dumps(
+    session: Session, name: str | None, op_type: str | None
+) -> tuple[tuple[DumpListing, ...], tuple[H5Listing, ...]]:
+    """The dump files, and the data sets of PyTorch dumps, that fit. DataNotFoundError if neither."""
+    session.check_data()
+    found: tuple[DumpListing, ...] = ()
+    reason: DataNotFoundError | None = None
+    try:
+        found = list_dumps(session.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)))
+    except DataNotFoundError as error:
+        reason = error
+    if not any(session.pytorch_files()):
+        if reason is not None:
+            raise reason
+        return found, ()
+    from precision_tool.lib.shell.commands import pytorch
+
+    try:
+        return found, pytorch.listings(session, name, op_type)
+    except DataNotFoundError:
+        if reason is None:
+            return found, ()
+        if session.run_folders():
+            raise reason from None
+        raise
 
 
 LS = Command(_parser, _run)

@@ -26,6 +26,7 @@ _COMMANDS = {
     "toolkit": ("toolkit", "TOOLKIT"),
     "graph2json": ("toolkit", "GRAPH2JSON"),
     "infer": ("infer", "INFER"),
+    "h5copy": ("pytorch", "H5COPY"),
     "demo": ("demo", "DEMO"),
     "run": ("run", "RUN"),
 }

@@ -47,6 +47,7 @@ from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import plain, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import MOST_PRINTED
+from precision_tool.lib.shell.commands import pytorch
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Command,
@@ -150,6 +151,8 @@ def _origins(found: FoundOp) -> Origins:
 def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTensor]]:
     """What a name stands for: each tensor alone, or with its benchmark."""
     name, slot = split_slot(text)
+    if graph is None and pytorch.is_asked(session, name):
+        return pytorch.tensor_groups(session, name, slot)
     if os.path.isdir(name):
         raise UsageError(f"{name}: a folder", "name a file in it; `dc` decodes whole folders")
     paths = _files(session, name)
@@ -262,7 +265,9 @@ def _owner(group: Sequence[View]) -> tuple[str, str]:
 def _saved_stem(session: Session, named: NamedTensor) -> str:
     """The name of what is saved of a tensor, without ending. Those of different files, and slots, are different."""
     stem = os.path.basename(named.path)
-    if named.slot and not stem.endswith(".npy"):
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        stem += file_part(named.tensor.dataset.replace("/", "."))
+    elif named.slot and not stem.endswith(".npy"):
         stem += f".{file_part(named.slot.replace(':', '.'))}"
     folder = os.path.realpath(os.path.dirname(named.path))
     if folder in _usual_folders(session):
@@ -387,6 +392,8 @@ def _progress(output: Output, what: str, *tensors: AnyTensor | None) -> Progress
 def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple[Pair, NamedTensor, NamedTensor]:
     """An op's tensor and its benchmark, as `vc` pairs them. A dump file stands for its op."""
     name, own_slot = split_slot(text)
+    if graph is None and pytorch.is_asked(session, name):
+        return pytorch.op_pair(session, name, own_slot or slot)
     slot = own_slot or slot or "output:0"
     parsed = parse_dump_name(os.path.basename(name))
     if parsed is not None:
@@ -411,7 +418,9 @@ def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple
 
 def _single(session: Session, text: str, slot: str, graph: str | None, output: Output) -> NamedTensor:
     """The one tensor a name stands for: of several slots that of `slot`, or output 0; of an op the NPU's tensor."""
-    _, own_slot = split_slot(text)
+    name, own_slot = split_slot(text)
+    if graph is None and pytorch.is_asked(session, name):
+        return pytorch.single_tensor(session, name, own_slot or slot)
     groups = _groups(session, text, graph)
     wanted = own_slot or slot or "output:0"
     fitting = [group[0] for group in groups if group[0].slot in ("", wanted)]
@@ -433,8 +442,8 @@ def _single(session: Session, text: str, slot: str, graph: str | None, output: O
 def _dc_parser(session: Session) -> Parser:
     parser = Parser(
         prog="dc",
-        description="Decode NPU dumps to .npy: a file, a folder of any level, or an op's dump. Types that numpy lacks "
-        "become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
+        description="Decode NPU dumps, and .h5 dumps of PyTorch, to .npy: a file, a folder of any level, or an op's "
+        "dump. Types that numpy lacks become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
         "writes it. With -f a tensor that has no such layout is kept as stored, and counted. "
         "Ends with 0 if anything was decoded; what was not is listed and counted.",
         epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
@@ -447,6 +456,10 @@ def _dc_parser(session: Session) -> Parser:
         parser.add_argument("-n", dest="option_name", metavar="FILE|DIR|OP", help="the same, as an option"),
         Completion.TENSOR,
     )
+    parser.add_argument(
+        "--txt", dest="text", action="store_true",
+        help="beside each .npy its values as text, one a line as numpy.savetxt writes them",
+    )  # fmt: skip
     layout = parser.add_argument(
         "-f", dest="layout", metavar="FORMAT", type=_layout,
         help="convert to this layout: ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, ... (default: as stored)",
@@ -485,6 +498,7 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
         tell_notes(session, output)
         show_decoded(decoded, output, args.json)
         return DONE
+    sources = [replace(source, text=args.text) for source in sources]
     folder = os.path.commonpath([source.folder for source in sources])
     stopped: ConvertStoppedError | None = None
     try:
@@ -536,6 +550,11 @@ def _sources(
     if os.path.isdir(text):
         return find_sources(text, _output_folder(session, text, folder))
     name, slot = split_slot(text)
+    if graph is None and pytorch.is_asked(session, name):
+        return [
+            replace(source, folder=_output_folder(session, source.path, folder))
+            for source in pytorch.sources(session, name, slot)
+        ], ()
     paths = _files(session, name)
     if paths:
         found = [find_sources(path, _output_folder(session, path, folder))[0] for path in paths]

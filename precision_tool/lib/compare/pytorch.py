@@ -1,0 +1,104 @@
+"""PyTorch `.h5` dumps: two of them compared. Prints nothing."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from precision_tool.lib.compare.engine import Progress
+from precision_tool.lib.compare.folders import (
+    DEFAULT_OPTIONS,
+    CompareOptions,
+    ComparisonStoppedError,
+    LeafResult,
+    chosen_pairs,
+    compare_matched,
+)
+from precision_tool.lib.compare.pytorch_match import match_dumps
+from precision_tool.lib.discover.h5_files import is_h5_side, pair_h5_files
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.formats.h5 import read_h5
+from precision_tool.lib.model.pytorch import H5Dump
+from precision_tool.lib.model.run import DumpLeaf
+
+
+def are_h5(npu: str, golden: str, graph: str | None) -> bool:
+    """Whether two sides are PyTorch dumps. UsageError if only one is, and for a graph, which these have not."""
+    sides = [is_h5_side(path) for path in (npu, golden)]
+    if not any(sides):
+        return False
+    if not all(sides):
+        other = golden if sides[0] else npu
+        raise UsageError(f"{other}: no .h5 dump, and the other side is one", "name two .h5 files with -lt and -rt")
+    if graph is not None:
+        raise UsageError("-g: .h5 dumps are compared by op and order, without a graph", "leave -g out")
+    return True
+
+
+def compare_h5(
+    npu: str,
+    golden: str,
+    *,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
+) -> list[LeafResult]:
+    """Compares two `.h5` dumps, or those below two folders that belong together; a result each.
+
+    A file that cannot be read is a result without rows, unless it is the only one: then its error is raised.
+    ComparisonStoppedError has what was done when the work ended early.
+    """
+    files, file_notes = pair_h5_files(npu, golden)
+    results: list[LeafResult] = []
+    for file in files:
+        result = LeafResult(
+            leaf=DumpLeaf(path=file.npu, files=(), model_name=_stem(file.npu) if len(files) > 1 else ""),
+            golden_root=file.golden,
+            golden_is_dump=False,
+            rows=(),
+        )
+        try:
+            left, right = read_h5(file.npu), read_h5(file.golden)
+            pairs, notes = match_dumps(left, right)
+            _check_any(left)
+            result = replace(result, notes=(*_file_notes(left, right), *notes))
+            pairs, result = chosen_pairs(pairs, result, options)
+            result = replace(result, choice=replace(result.choice, h5=True))
+        except PrecisionToolError as error:
+            if len(files) == 1:
+                raise
+            results.append(replace(result, notes=(f"not compared: {error.message}",)))
+            continue
+        try:
+            results.append(
+                compare_matched(pairs, result, options, workers=workers, executor=executor, progress=progress)
+            )
+        except ComparisonStoppedError as stop:
+            raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+    results[0] = replace(results[0], notes=(*file_notes, *results[0].notes))
+    return results
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def _check_any(dump: H5Dump) -> None:
+    if not any(op.tensors for op in dump.ops):
+        raise DataNotFoundError(
+            f"{dump.path}: no tensor /op/seq/input/… or /op/seq/output/… in it", "is it a dump of the PyTorch dumper?"
+        )
+
+
+def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:
+    """What is odd about two files."""
+    notes = []
+    if (npu.device, golden.device) in (("GPU", "NPU"), ("CPU", "NPU")):
+        notes.append("-lt is a dump of a GPU or CPU and -rt one of an NPU: are they swapped?")
+    for dump in (npu, golden):
+        if dump.ignored:
+            name, why = dump.ignored[0]
+            notes.append(f"{os.path.basename(dump.path)}: {len(dump.ignored)} left out, the first {name}: {why}")
+    return notes

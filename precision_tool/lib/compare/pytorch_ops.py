@@ -1,0 +1,210 @@
+"""The ops and tensors of PyTorch `.h5` dumps, found by name and listed. Prints nothing."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from precision_tool.lib.compare.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
+from precision_tool.lib.discover.h5_files import is_h5_name
+from precision_tool.lib.discover.names import pattern
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.formats.h5 import read_h5
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.pytorch import H5Dump, H5Op, H5Value
+from precision_tool.lib.model.wording import counted
+
+NPU, BENCHMARK = "NPU", "benchmark"
+#: Of many names as many are listed.
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Side:
+    """A dump of the data folder, and what stands for it on the other side where there is something."""
+
+    dump: H5Dump
+    side: str
+    other: H5Dump | None = None
+    matched: Matched | None = None
+
+    def pairs_of(self, op: H5Op) -> tuple[Pair, ...]:
+        """A row for each tensor of an op, as `vc` has them."""
+        golden = self.counterpart(op)
+        if golden is None:
+            why = "there is nothing to compare it with" if self.other is None else f"no op there belongs to {op.name}"
+            is_golden = self.side == BENCHMARK or (not self.side and self.dump.device in ("GPU", "CPU"))
+            return tuple(unpaired(op, why, is_golden=is_golden))
+        return tuple(pairs_of(OpMatch(op, golden), op.seq, compare_inputs=self.dump.has_inputs))
+
+    def counterpart(self, op: H5Op) -> H5Op | None:
+        """The benchmark's op that stands for this one."""
+        return None if self.matched is None else self.matched.counterpart(op)
+
+
+def side_of(path: str) -> H5Side:
+    """A dump of no data folder, by itself."""
+    return H5Side(dump=read_h5(path), side="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Data:
+    """All dumps of a data folder, the NPU's first, and the files that could not be read."""
+
+    sides: tuple[H5Side, ...]
+    problems: tuple[str, ...] = ()
+
+
+def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tuple[str, str]]) -> H5Data:
+    """Reads the dumps of both sides; `pairs` are the files that are compared with each other.
+
+    A file that cannot be read is one of `problems`, unless nothing can be: then its error is raised.
+    """
+    read: dict[str, H5Dump] = {}
+    errors: list[PrecisionToolError] = []
+    for path in dict.fromkeys((*npu, *golden)):
+        try:
+            read[path] = read_h5(path)
+        except PrecisionToolError as error:
+            errors.append(error)
+    if errors and not read:
+        raise errors[0]
+    partner = dict(pairs)
+    sides = []
+    for path in npu:
+        if path in read:
+            other = read.get(partner.get(path, ""))
+            matched = None if other is None else match_ops(read[path], other)
+            sides.append(H5Side(dump=read[path], side=NPU, other=other, matched=matched))
+    sides += [H5Side(dump=read[path], side=BENCHMARK) for path in golden if path in read]
+    return H5Data(sides=tuple(sides), problems=tuple(error.advice for error in errors))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Name:
+    """What a name asks for: a file, if it names one, and what of it, as `/Addmm/4/output`."""
+
+    text: str
+    file: str = ""
+    inside: str = ""
+
+
+def parse_h5_name(text: str) -> H5Name | None:
+    """`FILE.h5`, `FILE.h5:/Addmm/4/output/result` or `/Addmm/4`; None for what can be no name in a `.h5` file."""
+    if is_h5_name(text):
+        return H5Name(text=text, file=text)
+    for position, char in enumerate(text):
+        if char == ":" and is_h5_name(text[:position]):
+            return H5Name(text=text, file=text[:position], inside=text[position + 1 :])
+    return H5Name(text=text, inside=text) if "\0" not in text else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Hit:
+    """An op that was found; `values` are those of it that were asked for, all where none was named."""
+
+    side: H5Side
+    op: H5Op
+    values: tuple[H5Value, ...]
+    #: Whether less than the whole op was asked for.
+    is_part: bool
+
+
+def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
+    """The ops, or data sets, of this name in each dump: `/Addmm/4/output/result`, `Addmm/4`, or a part of one.
+
+    UsageError if a part fits several ops of one dump, unless `many` may be; DataNotFoundError if nothing fits, with
+    the closest names.
+    """
+    sides = tuple(sides)
+    hits = [hit for side in sides for hit in _find_in(side, name)]
+    if not hits:
+        known = [op.name for side in sides for op in side.dump.ops]
+        close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
+        where = ", ".join(dict.fromkeys(os.path.basename(side.dump.path) for side in sides)) or "no .h5 dump"
+        raise DataNotFoundError(
+            f"{name}: no such op or data set among {counted(len(known), 'op')} of {where}",
+            f"closest are {', '.join(close)}" if close else "`ls dump` lists what there is",
+        )
+    for side in sides:
+        ops = [hit.op.name for hit in hits if hit.side is side]
+        if len(ops) > 1 and not many:
+            more = f" and {len(ops) - _LISTED} more" if len(ops) > _LISTED else ""
+            raise UsageError(
+                f"{name}: {len(ops)} ops fit: {', '.join(ops[:_LISTED])}{more}", "name one of them, as /Addmm/4"
+            )
+    return tuple(hits)
+
+
+def all_of(sides: Iterable[H5Side]) -> tuple[H5Hit, ...]:
+    """Every op of some dumps."""
+    return tuple(H5Hit(side=side, op=op, values=op.values, is_part=False) for side in sides for op in side.dump.ops)
+
+
+def _find_in(side: H5Side, name: str) -> list[H5Hit]:
+    """The exact op, or what is inside it; else every op that a part of a name fits."""
+    parts = [part for part in name.split("/") if part]
+    if len(parts) >= 2 and parts[1].isdigit():
+        exact = [op for op in side.dump.ops if op.seq == int(parts[1]) and op.type == parts[0]]
+        for op in exact:
+            inside = "/".join((op.name, *parts[2:]))
+            values = tuple(one for one in op.values if one.path == inside or one.path.startswith(f"{inside}/"))
+            if values:
+                return [H5Hit(side=side, op=op, values=values, is_part=len(parts) > 2)]
+        if exact:
+            return []
+    if not parts:
+        return []
+    fits = pattern(name)
+    by_type = [op for op in side.dump.ops if op.type == name.strip("/")]
+    found = by_type or [op for op in side.dump.ops if fits(op.name)]
+    return [H5Hit(side=side, op=op, values=op.values, is_part=False) for op in found]
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Row:
+    """An op that fits, and of its values those that do."""
+
+    op: H5Op
+    values: tuple[H5Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Listing:
+    """The ops of one dump that fit, in the order they ran."""
+
+    side: H5Side
+    rows: tuple[H5Row, ...]
+
+    @property
+    def values(self) -> int:
+        """How many data sets fit."""
+        return sum(len(row.values) for row in self.rows)
+
+
+def list_h5(sides: Sequence[H5Side], name: str | None, op_type: str | None) -> tuple[H5Listing, ...]:
+    """The ops and data sets of each dump that fit both patterns, which may be None. DataNotFoundError if none does."""
+    fits_name = pattern(name) if name is not None else lambda text: True
+    fits_type = pattern(op_type) if op_type is not None else lambda text: True
+    listings = []
+    for side in sides:
+        rows = []
+        for op in side.dump.ops:
+            values = op.values if fits_name(op.name) else tuple(one for one in op.values if fits_name(one.path))
+            if values and fits_type(op.type):
+                rows.append(H5Row(op=op, values=values))
+        listings.append(H5Listing(side=side, rows=tuple(rows)))
+    if not any(listing.rows for listing in listings):
+        asked = " ".join(f"{option} {text}" for option, text in (("-n", name), ("-t", op_type)) if text is not None)
+        known = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))
+        close = difflib.get_close_matches(op_type or name or "", known, n=5, cutoff=0.4)
+        raise DataNotFoundError(
+            f"no data set of {counted(len(sides), '.h5 dump')} fits {asked}".rstrip(),
+            f"closest are {', '.join(close)}" if close else "`ls dump` lists all",
+        )
+    return tuple(listings)
