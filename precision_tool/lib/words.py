@@ -36,7 +36,7 @@ WORDS = (
         "ops that compute differently in two runs of one script, and overwritten memory",
     ),
     Word(
-        "Compare",
+        "Find causes",
         "fusion",
         "[show|off|on|all-off|reset|blame|bisect] ...",
         "fusion passes: in effect, switched on and off, the one that computes wrong",

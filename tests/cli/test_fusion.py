@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import HANG, TOOL, Finished, environment, fingerprint, only_result, tool
+from command_line import HANG, TOOL, Finished, environment, fingerprint, hear_signals, only_result, tool
 from small_tree import Node, small_tree, values
 
 import precision_tool
@@ -418,7 +418,7 @@ def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, 
     arguments = ["fusion", "bisect", "--check", command, "--file", "my.cfg", "--passes", *NAMES]
     with subprocess.Popen(
         [*TOOL, *arguments], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        encoding="utf-8", start_new_session=True,
+        encoding="utf-8", start_new_session=True, preexec_fn=hear_signals,  # noqa: PLW1509  # no threads here
     ) as process:  # fmt: skip
         end = time.monotonic() + HANG
         while time.monotonic() < end and not (tmp_path / "precision_data/temp/fusion_bisect/try_004.log").exists():

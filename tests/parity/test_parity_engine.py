@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,11 @@ def installed(vendor: Vendor, root: Path) -> dict[str, str]:
     return {"PRECISION_TOOL_CMD_ROOT_PATH": str(root), "PRECISION_TOOL_PYTHON": vendor.python}
 
 
-def cann(vendor: Vendor, cwd: Path, *words: str | Path, code: int = 0) -> Finished:
+def cann(
+    vendor: Vendor, cwd: Path, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None
+) -> Finished:
     # PYTHONWARNINGS=error is ours, not the vendor's.
-    environment = installed(vendor, cwd / "cann") | {"PYTHONWARNINGS": "default"}
+    environment = installed(vendor, cwd / "cann") | {"PYTHONWARNINGS": "default"} | dict(env or {})
     return tool(*words, "--engine", "cann", cwd=cwd, env=environment, code=code)
 
 
@@ -83,11 +86,13 @@ def test_two_runs_by_their_graphs(vendor: Vendor, tmp_path: Path) -> None:
 
 
 def test_odd_places(vendor: Vendor, tmp_path: Path) -> None:
-    """msaccucmp refuses spaces and quotes in a path; ours hands it others."""
+    """msaccucmp refuses spaces and quotes in a path, and no socket has a long one; ours hands it others."""
     cwd = tmp_path / 'it\'s a "place"'
     cwd.mkdir()
     demo = generate_demo(cwd / "precision_data", seed=8)
-    cann(vendor, cwd, "vc")
+    long = cwd / ("long" * 20)
+    long.mkdir()
+    cann(vendor, cwd, "vc", env={"TMPDIR": str(long)})
     result = table(only_result(cwd / "precision_data" / "temp"))
     graph = tmp_path / "graph.json"
     precision_tool.run("graph2json", str(demo.graph_path), str(graph), work=tmp_path / "w", file=io.StringIO())

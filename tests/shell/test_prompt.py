@@ -341,7 +341,7 @@ def test_tab_completes_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "all-off" in offered(prompt, "fusion a")
     for line in ("fusion off MatMulB", "fusion bisect --passes Nope MatMulB", "ls -f MatMulB"):
         assert offered(prompt, line) == ("MatMulBiasAddFusionPass",)
-    assert set(offered(prompt, "gr")) == {"graph", "graphs"}
+    assert set(offered(prompt, "gr")) == {"graph", "graph2json", "graphs"}
 
 
 def test_tab_completes_files(open_prompt: Open, tree: SmallTree) -> None:

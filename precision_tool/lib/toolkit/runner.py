@@ -86,15 +86,18 @@ def run_tool(
     *,
     log: str,
     cwd: str,
+    variables: Mapping[str, str] | None = None,
     set_env: str | None = None,
     time_limit: float = 0.0,
 ) -> ToolRun:
     """Runs a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
 
+    Its environment is that after `set_env` (a path), else ours, with `variables` set.
+
     It runs in a process group of its own, which is ended as a whole when the time is up or the user stops us.
     Raises ToolkitError when it cannot be started or takes too long.
     """
-    environment = dict(sourced_environment(set_env) if set_env is not None else os.environ)
+    environment = {**(sourced_environment(set_env) if set_env is not None else os.environ), **(variables or {})}
     # Threads of BLAS in each of its workers only stand in each other's way.
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
     started = time.monotonic()

@@ -28,6 +28,8 @@ _BLOCK = 1 << 20
 _TEMPORARY = ".precision_tool-toolkit-"
 #: Where temporary files may go if the user's place for them will not do.
 _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp")
+#: Linux takes 107 bytes for a socket, of which Python's multiprocessing uses 32 for names of its own.
+_MAX_SOCKET_FOLDER = 75
 #: What msaccucmp's own paths may hold; others it refuses.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:()=\\-")
 
@@ -151,7 +153,15 @@ class Tools:
 
     def _run(self, name: str, arguments: Sequence[str], place: str) -> ToolRun:
         log = os.path.join(self.folder, f"{name}_{os.getpid()}_{len(self._runs)}.log")
-        run = run_tool(name, arguments, log=log, cwd=place, set_env=self.toolkit.set_env, time_limit=self.time_limit)
+        run = run_tool(
+            name,
+            arguments,
+            log=log,
+            cwd=place,
+            variables={"TMPDIR": _short_folder()},
+            set_env=self.toolkit.set_env,
+            time_limit=self.time_limit,
+        )
         self._runs.append(run)
         return run
 
@@ -201,6 +211,12 @@ def _plain_folder(*wanted: str) -> str:
         f"{tempfile.gettempdir()}: msaccucmp takes no path with spaces, quotes and the like",
         "set TMPDIR to a folder without them",
     )
+
+
+def _short_folder() -> str:
+    """A folder for msaccucmp's temporary files; its processes talk through sockets there, whose paths are short."""
+    folders = (tempfile.gettempdir(), *_TEMPORARY_FOLDERS)
+    return next((one for one in folders if len(os.fsencode(one)) <= _MAX_SOCKET_FOLDER), folders[0])
 
 
 def _is_plain(path: str) -> bool:
