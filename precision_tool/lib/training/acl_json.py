@@ -162,7 +162,7 @@ def _read(path: Path) -> Dict[str, Any]:
         if "','" in error.msg or "comma" in error.msg:
             hint = "put a comma behind the line before (the example in some documents lacks them)"
         elif re.search(r"[}\]\w\"]\s*(#|//)", text):
-            hint = "JSON has no comments: take them out"
+            hint = "take the comments out: JSON has none"
         raise FormatError(where, hint) from None
     except ValueError as error:
         raise FormatError(f"{path}: {error}", "keep one of them") from None
