@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
@@ -313,6 +314,26 @@ def test_words_for_a_loss_scale_that_is_not_known(exponent: int, is_bound: bool,
     assert words in scale_words(LossScale(reason="", exponent=exponent, is_bound=is_bound))
 
 
+def test_gradients_of_unknown_sizes(tmp_path: Path) -> None:
+    zeros = gradient_tree(tmp_path / "zeros", 0.0, 0.0).scan().scale
+    assert zeros is not None
+    assert (zeros.exponent, zeros.fitting) == (None, None)
+    assert "is 0" in zeros.reason
+    made = gradient_tree(tmp_path / "statistics", 4.0, 8.0)
+    for file in made.leaf.files:
+        if "gradients_op" in file.path:
+            number = Path(file.path).name.split(".")[2]
+            os.unlink(file.path)
+            values = "NA,NA,NA" if number == "2" else "8,-1,0"
+            header = "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count"
+            Path(f"{file.path}.csv").write_text(f"{header}\nOutput,0,2,DT_FLOAT16,ND,1,{values},1\n")
+    (leaf,) = find_run(str(made.root / "npu")).leaves
+    partly = scan_leaf(leaf, made.graph).scale
+    assert partly is not None
+    # log2(65504 / 8) is 12.9996, and one bit is kept free; of the other gradient nothing is known.
+    assert (partly.exponent, partly.is_bound) == (11, True)
+
+
 def test_a_loss_scale_does_not_help_the_forward_pass(tmp_path: Path) -> None:
     steps = [*chain(half(1), half(HALF)), Step(name="gradients/x", inputs=("b",), output=half(HALF))]
     found = tree(tmp_path, steps).scan()
@@ -470,6 +491,22 @@ def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     origins = {op.name: op.origin for op in scan_leaf(leaf, None).ops}
     assert origins == {"mine": Origin.OWN, "theirs": Origin.RECEIVED}
+
+
+@pytest.mark.parametrize(("before", "origin"), [(HALF, Origin.RECEIVED), (2, Origin.OWN)])
+def test_what_an_update_in_place_received_its_producer_tells(tmp_path: Path, before: float, origin: Origin) -> None:
+    folder = tmp_path / "dump" / STAMP / "0" / MODEL / "1" / "0"
+    made, after = OutTensor(data=half(1, before), address=0x1000), OutTensor(data=half(1, np.inf), address=0x1000)
+    write_dump(folder / dump_file_name("Mul", "make", 0, TIMESTAMP, stream_id=0), "make", [half(1, 1)], [made])
+    write_dump(folder / dump_file_name("Relu", "relu", 1, TIMESTAMP + 10, stream_id=0), "relu", [after], [after])
+    graph = tmp_path / "graph.txt"
+    graph.write_text(
+        text_graph([graph_op("x", "Data", []), graph_op("make", "Mul", ["x:0"]), graph_op("relu", "Relu", ["make:0"])])
+    )
+    (leaf,) = find_run(str(tmp_path / "dump")).leaves
+    file = load_graph_file(str(graph))
+    relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]
+    assert (relu.name, relu.origin) == ("relu", origin)
 
 
 def test_data_that_is_bad(tmp_path: Path) -> None:

@@ -200,6 +200,33 @@ def test_memory_of_an_input_that_the_op_writes_is_no_input(tmp_path: Path) -> No
     assert [one.in_place for one in found.ops[1].slots] == [True, False, False]
 
 
+@pytest.mark.parametrize(("before", "kind"), [(3, Kind.FOLLOWER), (2, Kind.RANDOM)])
+def test_what_an_update_in_place_was_fed_its_producer_tells(tmp_path: Path, before: float, kind: Kind) -> None:
+    def steps(made: float, after: float) -> list[Step]:
+        return [
+            Step(name="x", type="Data", output=numbers(0), dumped=False),
+            Step(name="make", inputs=("x",), output=numbers(made), address=0x1000),
+            Step(name="relu", type="Relu", inputs=("make",), output=numbers(after), address=0x1000,
+                 read={0: numbers(after)}),
+        ]  # fmt: skip
+
+    found = compare_runs(run(tmp_path / "l", steps(2, 4)), run(tmp_path / "r", steps(before, 5)))
+    assert kinds(found)["relu"] is kind
+
+
+def test_an_update_in_place_of_what_no_dump_has_is_unsure(tmp_path: Path) -> None:
+    def steps(after: float) -> list[Step]:
+        return [
+            Step(name="kernel", type="Variable", output=numbers(1), address=0x1000, dumped=False),
+            Step(name="relu", type="Relu", inputs=("kernel",), output=numbers(after), address=0x1000),
+        ]
+
+    found = compare_runs(run(tmp_path / "l", steps(2)), run(tmp_path / "r", steps(2.5)))
+    (op,) = found.ops
+    assert op.kind is Kind.UNSURE
+    assert "afterwards" in op.why
+
+
 @pytest.mark.parametrize(("error", "words"), [(2.0**-22, "roundings only"), (0.01, "more than roundings")])
 def test_what_the_size_of_the_difference_says(tmp_path: Path, error: float, words: str) -> None:
     left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), numbers(4 * (1 + error), 5))

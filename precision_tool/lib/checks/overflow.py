@@ -6,7 +6,7 @@ An op overflowed itself if it gives saturated, Inf or NaN values and is fed none
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -30,7 +30,7 @@ from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
-from precision_tool.lib.model.tensor import AnyTensor, Tensor
+from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted
 
 #: The graph of a leaf; None if there is none.
@@ -72,7 +72,7 @@ class SlotValues:
     producer: str = ""
     producer_type: str = ""
     reason: str = ""
-    #: The op writes its output into this input's memory, which was dumped afterwards.
+    #: These are the values after the op wrote its output there.
     in_place: bool = False
 
     @property
@@ -199,8 +199,7 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     bad = [one for one in outputs if one.is_bad]
     if not bad and not told:
         return None
-    written = {one.tensor.address for one in outputs if isinstance(one.tensor, Tensor) and one.tensor.address}
-    inputs = [_slot(values, op, fed, written) for fed in values.inputs(op)]
+    inputs = [_slot(values, op, fed) for fed in values.inputs(op)]
     dump = values.dump(op)
     outputs_seen = dump is not None and len(outputs) == len(dump.outputs) > 0 and all(one.is_seen for one in outputs)
     origin, why = _origin(op, inputs, bad, outputs_seen)
@@ -220,7 +219,7 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     )
 
 
-def _slot(values: RunValues, op: RunOp, fed: Fed, written: Collection[int]) -> SlotValues:
+def _slot(values: RunValues, op: RunOp, fed: Fed) -> SlotValues:
     name = f"input:{fed.slot}"
     return SlotValues(
         slot=name,
@@ -229,7 +228,7 @@ def _slot(values: RunValues, op: RunOp, fed: Fed, written: Collection[int]) -> S
         producer=fed.producer,
         producer_type=fed.producer_type,
         reason=fed.reason,
-        in_place=isinstance(fed.tensor, Tensor) and fed.tensor.address in written,
+        in_place=fed.in_place,
     )
 
 

@@ -58,7 +58,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPair:
-    """One tensor in both runs. `in_place` tells of an input whose memory the op's output takes over."""
+    """One tensor in both runs. `in_place` tells of an input that is only known after the op wrote over it."""
 
     slot: str
     state: State
@@ -199,12 +199,10 @@ def _slots(left: RunValues, op: RunOp, right: RunValues, other: RunOp) -> Iterat
     """The tensors of an op that the left run has, bit by bit."""
     outputs = dict(left.outputs(op))
     slices = (left.slices(op), right.slices(other))
-    own = {tensor.address for tensor in outputs.values() if isinstance(tensor, Tensor) and tensor.address}
     others = {fed.slot: fed for fed in right.inputs(other)}
     for fed in left.inputs(op):
         pair = _slot_pair(f"input:{fed.slot}", fed, others.get(fed.slot), slices)
-        in_place = isinstance(fed.tensor, Tensor) and fed.tensor.address in own
-        yield replace(pair, producer=fed.producer, in_place=in_place)
+        yield replace(pair, producer=fed.producer, in_place=fed.in_place)
     theirs = dict(right.outputs(other))
     for slot, tensor in outputs.items():
         one, two = Fed(slot=slot, tensor=tensor), Fed(slot=slot, tensor=theirs.get(slot))
@@ -326,7 +324,8 @@ def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
     outputs = [one for one in slots if one.slot.startswith("output") and one.state is State.DIFFERENT]
     if not outputs:
         return Kind.EQUAL, ""
-    inputs = [one for one in slots if one.slot.startswith("input") and not one.in_place]
+    fed = [one for one in slots if one.slot.startswith("input")]
+    inputs = [one for one in fed if not one.in_place]
     differing = [one for one in inputs if one.state is State.DIFFERENT]
     unknown = [one.slot for one in inputs if one.state is State.UNKNOWN]
     names = ", ".join(one.slot for one in outputs)
@@ -340,7 +339,8 @@ def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
     if not inputs:
         if op.op is not None and not any(edge is not None for edge in op.op.inputs):
             return Kind.DATA, f"{names} differs and nothing feeds it: the runs had different data"
-        return Kind.UNSURE, f"{names} differs, its inputs were not dumped"
+        why = "what it writes over is only known from afterwards" if fed else "its inputs were not dumped"
+        return Kind.UNSURE, f"{names} differs, {why}"
     if len(unknown) == len(inputs):
         return Kind.UNSURE, f"{names} differs, and none of its inputs can be compared"
     but = f"; {', '.join(unknown)} could not be compared" if unknown else ""

@@ -17,7 +17,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.model.tensor import AnyTensor, OpDump
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 
 #: Types of ops that give the very memory they are fed.
 _SAME_MEMORY = frozenset(
@@ -53,7 +53,8 @@ class RunOp:
 class Fed:
     """What an op is fed at a slot: the tensor, from its own dump or its maker's, or why it is unknown.
 
-    `producer` names the op which makes it, where the graph tells.
+    `producer` names the op which makes it, where the graph tells. `in_place`: the op wrote its output there before the
+    input was dumped, and no other dump has what was there.
     """
 
     slot: int
@@ -61,6 +62,7 @@ class Fed:
     reason: str = ""
     producer: str = ""
     producer_type: str = ""
+    in_place: bool = False
 
 
 def slot_of(dump: OpDump, slot: str) -> AnyTensor | None:
@@ -135,9 +137,10 @@ class RunValues:
                 yield slot, tensor
 
     def inputs(self, op: RunOp) -> list[Fed]:
-        """What an op is fed, slot by slot; of an op whose inputs were not dumped what the ops before it gave."""
+        """What an op is fed, slot by slot; what was not dumped, or only after it was written over, from its maker."""
         dump = self.dump(op)
         dumped = {} if dump is None else dump.inputs
+        written = {tensor.address for _, tensor in self.outputs(op) if isinstance(tensor, Tensor) and tensor.address}
         links = self._links(op)
         fed = []
         for slot in sorted({*dumped, *links}):
@@ -148,6 +151,8 @@ class RunValues:
             if isinstance(tensor, Missing):
                 self.unreadable.setdefault(tensor.reason.partition(":")[0], tensor.reason)
                 fed.append(replace(known, reason=tensor.reason))
+            elif isinstance(tensor, Tensor) and tensor.address in written:
+                fed.append(self._before(op, replace(known, tensor=tensor, in_place=True)))
             elif tensor is not None:
                 fed.append(replace(known, tensor=tensor))
             elif not dumped:
@@ -163,6 +168,18 @@ class RunValues:
         tensor = dict(self.outputs(maker)).get(index)
         reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
         return replace(known, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
+
+    def _before(self, op: RunOp, known: Fed) -> Fed:
+        """An input that the op wrote over as it was before, if an op that ran before it put it out."""
+        made = self.made_by(op, known.slot)
+        if made is None or made[0].timestamp > op.timestamp or max(self._threads(op), self._threads(made[0])) > 1:
+            return known
+        found = self._made(op, replace(known, tensor=None, in_place=False))
+        return known if found.tensor is None else found
+
+    def _threads(self, op: RunOp) -> int:
+        dump = self.dump(op)
+        return 1 if dump is None else dump.threads
 
     def _links(self, op: RunOp) -> dict[int, Link]:
         """The link that ends at each input, across borders of subgraphs; slots as the dump counts them."""
