@@ -402,6 +402,17 @@ def test_the_op_is_found_by_task_and_stream(tmp_path: Path) -> None:
     assert "task 1 on stream 5" in three.doubt
 
 
+def test_the_units_of_an_old_status_may_tell_of_two_ops(tmp_path: Path) -> None:
+    made = overflow_tree(tmp_path, half(1), half(HALF), half(HALF))
+    of_core, of_dha = old_payload(core=0x20, dha=0x9 << 8, task=1), old_payload(task=2)
+    write_status(Path(made.leaf.path), of_dha[:128] + of_core[128:])
+    told = [(one.units[0].unit, len(one.units), one.op.name if one.op else None) for one in read(made)]
+    assert told == [("DHA Atomic Add", 1, "c"), ("AI Core", 1, "b")]
+    write_status(Path(made.leaf.path), of_core)
+    (status,) = read(made)
+    assert [unit.unit for unit in status.units] == ["DHA Atomic Add", "AI Core"]
+
+
 def test_an_overflow_inside_an_op(tmp_path: Path) -> None:
     made = overflow_tree(tmp_path, half(1), half(2))
     write_status(Path(made.leaf.path), new_payload(AIC, core_fields([0x10], task=1)))
