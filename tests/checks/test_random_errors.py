@@ -147,6 +147,11 @@ def test_bits_that_mean_nothing_are_no_difference(tmp_path: Path) -> None:
     ("op_type", "is_one"),
     [("DropOutGenMask", True), ("DropOutGenMaskV3", True), ("StatelessDropOutGenMask", True), ("RandomUniform", True),
      ("StatelessRandomUniformV2", True), ("TruncatedNormal", True), ("Multinomial", True), ("DSAGenBitMask", True),
+     ("StatefulStandardNormalV2", True), ("StatefulUniformFullInt", True), ("NonDeterministicInts", True),
+     ("RngReadAndSkip", True), ("StatelessRandperm", True), ("SampleDistortedBoundingBoxExt2", True),
+     ("FractionalMaxPool", True), ("LogUniformCandidateSampler", True), ("SimThreadExponential", True),
+     ("DropoutV2", True), ("DropoutWithMulsAndSoftmaxGrad", False), ("FractionalMaxPoolGrad", False),
+     ("AxpyWithSoftmaxAndDropOutDoMask", False), ("ShuffleChannel", False), ("StatefulPartitionedCall", False),
      ("DropOutDoMask", False), ("Conv2D", False), ("BatchNorm", False), ("Add", False), ("Normalize", False)],
 )  # fmt: skip
 def test_types_that_are_random_by_design(op_type: str, is_one: bool) -> None:

@@ -21,11 +21,15 @@ from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 
-#: Types of ops that are random by design: TensorFlow's and GE's names.
+#: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(
-    r"Random|DropOutGenMask|^Dropout|TruncatedNormal|Multinomial|Bernoulli|CandidateSampler|DSAGenBitMask|^Shuffle"
-    r"|^Normal$|^Uniform$"
+    r"Random|Randperm|DropOutGenMask|Dropout|TruncatedNormal|Multinomial|Bernoulli|CandidateSampler|GenBitMask"
+    r"|^Stateful(?:StandardNormal|Uniform)|NonDeterministicInts|^Rng|SeedGenerator|SampleDistortedBoundingBox"
+    r"|^Fractional(?:Max|Avg)Pool|^ShuffleDataset|SimThreadExponential"
+    r"|^(?:Inplace)?(?:Normal|Uniform|Exponential|Geometric|Cauchy|LogNormal)$"
 )
+#: These use random numbers that they are fed, so that the same inputs give the same outputs.
+_FED = re.compile(r"Grad|Do(?:Byte)?Mask")
 #: How far two sums of the same numbers in another order may be apart, in roundings of their type.
 _ROUNDINGS = 16
 _EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -157,7 +161,7 @@ class RandomReport:
 
 def is_random_type(op_type: str) -> bool:
     """True for types of ops that are random by design."""
-    return _RANDOM.search(op_type) is not None
+    return _RANDOM.search(op_type) is not None and _FED.search(op_type) is None
 
 
 # --- two runs ---------------------------------------------------------------------------------------------------------

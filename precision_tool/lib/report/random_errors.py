@@ -192,9 +192,9 @@ def noise_line(path: str) -> Text:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def to_json(reports: Sequence[RandomReport], noise: Sequence[str]) -> str:
+def to_json(reports: Sequence[RandomReport], noise: str) -> str:
     """All pairs of leaves as one JSON document."""
-    return json_text({"pairs": [_report_json(one) for one in reports], "noise_floors": list(noise)})
+    return json_text({"pairs": [_report_json(one) for one in reports], "noise_floor": noise or None})
 
 
 def _report_json(report: RandomReport) -> dict[str, Any]:
