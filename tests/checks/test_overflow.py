@@ -29,6 +29,7 @@ from precision_tool.lib.checks.overflow import (
     share_text,
 )
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list, scale_words
+from precision_tool.lib.compare.dumps import DumpIndex
 from precision_tool.lib.compare.extremes import Extremes
 from precision_tool.lib.compare.run_values import RunOp, RunValues
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
@@ -38,6 +39,8 @@ from precision_tool.lib.discover.overflow_files import find_status_files, parse_
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import Settings
 
 HALF = 65504
 
@@ -190,6 +193,15 @@ def test_without_a_graph_the_order_is_that_of_the_files(tmp_path: Path) -> None:
     assert [(op.name, op.origin) for op in found.ops] == [("b", Origin.OWN), ("c", Origin.RECEIVED)]
     alone = tree(tmp_path / "x", [Step(name="a", output=half(HALF))]).scan(graph=None)
     assert alone.ops[0].origin is Origin.UNKNOWN
+
+
+def test_ops_that_the_graph_does_not_name_run_when_their_files_were_written(tmp_path: Path) -> None:
+    made = tree(tmp_path, chain(half(1), half(2), half(HALF), half(HALF), names=("a", "b", "c", "d")))
+    lines = made.graph.file.path
+    ops = [graph_op("a", "Add", []), graph_op("c", "Add", ["a:0"]), graph_op("d", "Add", ["c:0"])]
+    Path(lines).write_text(text_graph(ops))
+    file = load_graph_file(lines)
+    assert [op.name for op in RunValues(made.leaf, file).ops] == ["a", "b", "c", "d"]
 
 
 def test_damaged_files_are_told_and_the_others_scanned(tmp_path: Path) -> None:
@@ -353,8 +365,6 @@ def test_no_gradients_no_loss_scale(tmp_path: Path) -> None:
 def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo generated anew with the loss scale that its overflow asks for has none; with four times that it has."""
     from precision_tool.lib.demo import network
-    from precision_tool.lib.session import Session
-    from precision_tool.lib.settings import Settings
 
     truth = generate_demo(tmp_path / "a", fault="scale")
     report, _ = Session(Settings(data=tmp_path / "a")).overflow()
@@ -371,6 +381,24 @@ def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 # --- status files -----------------------------------------------------------------------------------------------------
+
+
+def test_each_scan_looks_once_whether_files_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at all files for each of the gradients would take quadratic time."""
+    generate_demo(tmp_path / "precision_data", fault="scale")
+    looks: list[str] = []
+    forget = DumpIndex.forget_changed
+
+    def counting(index: DumpIndex) -> None:
+        looks.append(index.leaf.path)
+        forget(index)
+
+    monkeypatch.setattr(DumpIndex, "forget_changed", counting)
+    session = Session(Settings(data=tmp_path / "precision_data"))
+    for scans in (1, 2):
+        report, _ = session.overflow(None, None, 1)
+        assert report.leaves[0].scale is not None
+        assert len(looks) == scans
 
 
 def read(made: Tree, folder: str = "overflow/dump") -> tuple[StatusReport, ...]:

@@ -91,6 +91,8 @@ def test_the_panel_of_ac(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert ("status", "AIC 0x20: floating-point overflow") in facts
     assert any(name == "output:0" and "values of ±65504" in value for name, value in facts)
     assert any(name == "input:1" and "max" in value for name, value in facts)
+    assert [name for name, _ in facts].count("output:0") == 1  # only the first op's: the panel stays short
+    assert any(name == "then" and value.endswith(": received it") for name, value in facts)
     shown = tool("--work", tmp_path, "ac", cwd=cwd, columns=80)
     assert "─ Overflow ─" in shown.out
     assert "overflows first" in shown.text

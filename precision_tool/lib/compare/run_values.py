@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import count
+from math import inf
 
 from precision_tool.lib.compare.dumps import DumpedOp, DumpIndex, Missing
 from precision_tool.lib.compare.extremes import Extremes, extremes_of, merged
@@ -89,28 +91,32 @@ class RunValues:
             self._by_flat.setdefault(op.flat, op)
 
     def _in_order(self, file: GraphFile | None) -> Iterator[RunOp]:
-        """With a graph in its order, what it does not name at the end; else in the order of the files' times."""
-        number = 0
-        named: set[str] = set()
+        """In the order of the graph; what no graph names by the time of its files."""
+        named = set() if file is None else {flatten(op.name) for op in file.ops}
+        types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
+        others = deque(flat for flat in self.index.names_by_time() if flat not in named)
+        number = count()
+
+        def others_before(time: float) -> Iterator[RunOp]:
+            while others and self.index.timestamp(others[0]) < time:
+                flat = others.popleft()
+                known = self.index.timestamp(flat)
+                yield RunOp(number=next(number), name=flat, op_type=types[flat], timestamp=known, flat=flat)
+
         self._spelled: Counter[str] = Counter()
         if file is not None:
             graph_of = {id(op): graph.name for graph in file.graphs for op in graph.ops}
             self._spelled = Counter(flatten(op.name) for op in file.ops)
             for op in in_order(file):
                 flat = flatten(op.name)
-                named.add(flat)
-                if flat not in self.index:
-                    continue
-                node = Node(graph=graph_of[id(op)], name=op.name, op=op)
-                time = self.index.timestamp(flat)
-                yield RunOp(number=number, name=op.name, op_type=op.type, timestamp=time, flat=flat, node=node)
-                number += 1
-        types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
-        for flat in self.index.names_by_time():
-            if flat not in named:
-                time = self.index.timestamp(flat)
-                yield RunOp(number=number, name=flat, op_type=types[flat], timestamp=time, flat=flat)
-                number += 1
+                if flat in self.index:
+                    time = self.index.timestamp(flat)
+                    yield from others_before(time)
+                    node = Node(graph=graph_of[id(op)], name=op.name, op=op)
+                    yield RunOp(
+                        number=next(number), name=op.name, op_type=op.type, timestamp=time, flat=flat, node=node
+                    )
+        yield from others_before(inf)
 
     def find(self, name: str) -> RunOp | None:
         """The op of this name, flattened or not."""
