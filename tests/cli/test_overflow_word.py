@@ -62,6 +62,14 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert "\x1b" not in run.out
 
 
+def test_narrow_terminals(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    lines = tool("--work", tmp_path, "overflow", "-l", "1", cwd=cwd, columns=60).out.splitlines()
+    tables = [line for line in lines if not line.startswith(("file ", "dump ", " "))]  # paths are kept whole
+    assert [line for line in tables if len(line) > 60] == []
+    assert any(line.startswith("output:0 float16") and "4.2 %" in line for line in tables)
+
+
 @pytest.mark.parametrize("fault", ["overflow", "scale"])
 def test_without_status_files(tmp_path: Path, fault: str) -> None:
     truth = generate_demo(tmp_path / "precision_data", fault=fault)

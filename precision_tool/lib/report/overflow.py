@@ -93,14 +93,12 @@ def op_title(number: int, op: OverflowOp | None, name: str = "") -> Text:
 def slot_table(slots: Sequence[SlotValues]) -> Table:
     """The tensors of an op: figures, and the shares of saturated, Inf and NaN values."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("slot", "dtype"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("shape", overflow="fold", min_width=6)
+    table.add_column("tensor", overflow="fold", min_width=10)  # one column, which wraps well where there is no room
     for name in ("max", "min", "mean", "satur.", "Inf", "NaN"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in slots:
         if one.tensor is None:
-            table.add_row(plain(one.slot, "bold"), Text("-", style="dim"), plain("not dumped", "dim"))
+            table.add_row(Text.assemble((safe(one.slot), "bold"), (" not dumped", "dim")))
             continue
         figures = ["-"] * 3
         if one.summary is not None:
@@ -111,9 +109,7 @@ def slot_table(slots: Sequence[SlotValues]) -> Table:
             counts = (found.saturated, found.inf_count, found.nan_count)
             shares = [_share(part, found.count, found.statistics_only and not at) for at, part in enumerate(counts)]
         table.add_row(
-            plain(one.slot, "bold"),
-            plain(one.tensor.dtype),
-            plain(shape_text(one.tensor.shape)),
+            Text.assemble((safe(one.slot), "bold"), plain(f" {one.tensor.dtype} {shape_text(one.tensor.shape)}")),
             *map(Text, figures),
             *shares,
         )
@@ -247,7 +243,6 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     """The way to the first op: what was left of the range at each op, and what it took."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("range on the way there", overflow="fold", ratio=1)
-    table.add_column("type", overflow="fold", max_width=14)
     table.add_column("dtype", no_wrap=True)
     for name in ("max |x|", "bits left", "bits used"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -258,13 +253,12 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     for step in trail[max(hidden, 0) :]:
         growth = "-" if step.growth is None else f"{step.growth:+.1f}"
         style = "bold red" if step.growth is not None and step.growth == largest and largest > 0 else ""
-        label = plain(step.op_name, "bold" if step.dumped else "dim")
+        label = Text.assemble((safe(step.op_name), "bold" if step.dumped else "dim"), f" ({safe(step.op_type)})")
         largest_size = f"{step.extremes.largest:.5g}"
         if step.true_largest is not None:
             largest_size += f" ({step.true_largest:.5g})"
         table.add_row(
             label,
-            plain(step.op_type),
             plain(step.extremes.dtype),
             Text(largest_size),
             Text(_bits(step.extremes.headroom)),

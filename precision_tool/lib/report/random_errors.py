@@ -186,7 +186,7 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
 
 def noise_line(path: str) -> Text:
     """Where the noise floor is."""
-    return plain(f"noise floor: {shown_path(path)} (vc --noise-floor judges errors against it)")
+    return plain(f"noise floor: {shown_path(path)} (`vc --noise-floor` judges errors against it)")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
