@@ -661,5 +661,5 @@ def test_shares(part: int, whole: int, text: str) -> None:
 def test_words_for_what_is_bad() -> None:
     found = Extremes(dtype="float16", count=8, limit=65504.0, largest=65504.0, saturated=1, nan_count=2,
                      positive_inf_count=1)  # fmt: skip
-    assert bad_words(found) == "1 values of ±65504, 1 Inf, 2 NaN (50.0 %)"
+    assert bad_words(found) == "1 value of ±65504, 1 Inf, 2 NaN (50.0 %)"
     assert bad_words(replace(found, statistics_only=True)).startswith("one or more values of ±65504")

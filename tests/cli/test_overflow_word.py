@@ -173,6 +173,9 @@ def test_damaged_status_files_are_told(tmp_path: Path) -> None:
     name = "Opdebug.Node_\x1b[31m.1.2.1772443800000000"
     (tmp_path / "d" / name).write_bytes(b"x")
     assert "\x1b" not in tool("overflow", "d", cwd=tmp_path).out
+    for number in range(4):
+        write_status(tmp_path / "d", b"\0" * 9, task=number)
+    assert "unreadable: 3 more; --json names all" in tool("overflow", "d", cwd=tmp_path).out
 
 
 # --- dc ---------------------------------------------------------------------------------------------------------------

@@ -267,10 +267,9 @@ def bad_words(extremes: Extremes | None) -> str:
     """`2,624 values of ±65504 (21.4 %), 3 NaN`."""
     if extremes is None:
         return "nothing"
-    limit = f"{extremes.limit:g}"
-    some = "one or more" if extremes.statistics_only else f"{extremes.saturated:,}"
+    some = "one or more values" if extremes.statistics_only else counted(extremes.saturated, "value")
     parts = [
-        f"{some} values of ±{limit}" * bool(extremes.saturated),
+        f"{some} of ±{extremes.limit:g}" * bool(extremes.saturated),
         f"{extremes.inf_count:,} Inf" * bool(extremes.inf_count),
         f"{extremes.nan_count:,} NaN" * bool(extremes.nan_count),
     ]

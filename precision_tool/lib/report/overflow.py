@@ -39,6 +39,7 @@ from precision_tool.lib.report.text import (
     shape_text,
     shown_path,
     shown_reason,
+    unreadable_lines,
     whole_path,
 )
 
@@ -75,7 +76,6 @@ _COUNT_WORDS = {
 }
 #: Steps of a way that are shown; JSON has all.
 _SHOWN_STEPS = 12
-_SHOWN_UNREAD = 3
 #: Of more devices and steps than these, those without overflow have one line each.
 _SHOWN_LEAVES = 2
 
@@ -193,11 +193,8 @@ def leaf_block(one: LeafOverflow, limit: int, shown: Collection[str] = ()) -> Re
     if one.left_out:
         lines.append(("not read", plain(f"the {counted(one.left_out, 'op')} behind them; `overflow` reads all")))
     unread = list(one.unreadable.values())
-    lines += [("unreadable" if not at else "", plain(shown_reason(why), "yellow"))
-              for at, why in enumerate(unread[:_SHOWN_UNREAD])]  # fmt: skip
-    if len(unread) > _SHOWN_UNREAD:
-        lines.append(("", plain(f"and {counted(len(unread) - _SHOWN_UNREAD, 'more')}", "yellow")))
     parts: list[RenderableType] = [Rule(plain(title), align="left", style="dim"), LabelledLines(lines)]
+    parts += unreadable_lines(unread)
     first = one.first
     if first is None:
         words = "no value is saturated, Inf or NaN" + (" but those the benchmark has too" if one.ops else "")
@@ -253,7 +250,9 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     for step in trail[max(hidden, 0) :]:
         growth = "-" if step.growth is None else f"{step.growth:+.1f}"
         style = "bold red" if step.growth is not None and step.growth == largest and largest > 0 else ""
-        label = Text.assemble((safe(step.op_name), "bold" if step.dumped else "dim"), f" ({safe(step.op_type)})")
+        label = Text.assemble(
+            (safe(step.op_name), "bold" if step.dumped else "dim"), f" ({safe(step.op_type)})" * bool(step.op_type)
+        )
         largest_size = f"{step.extremes.largest:.5g}"
         if step.true_largest is not None:
             largest_size += f" ({step.true_largest:.5g})"
@@ -292,7 +291,7 @@ def overflow_lines(
     number = len(report.statuses)
     told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
     parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
-    parts += [plain(f"unreadable: {shown_reason(why)}", "yellow") for _, why in report.unreadable]
+    parts += unreadable_lines([why for _, why in report.unreadable])
     parts += [status_block(at + 1, one) for at, one in enumerate(report.statuses[:limit])]
     if number > limit:
         parts.append(Text(f"{limit} of {number} statuses shown, earliest first; -l N shows more", style="dim"))

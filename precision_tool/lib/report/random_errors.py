@@ -23,7 +23,7 @@ from precision_tool.lib.report.text import (
     safe,
     shape_text,
     shown_path,
-    shown_reason,
+    unreadable_lines,
     whole_path,
 )
 
@@ -51,7 +51,7 @@ def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
     if report.right:
         parts += list(_run_parts(report, limit))
     parts += list(_memory_parts(report, limit))
-    parts += [plain(f"unreadable: {shown_reason(why)}", "yellow") for why in report.unreadable[:limit]]
+    parts += unreadable_lines(report.unreadable)
     return parts
 
 
