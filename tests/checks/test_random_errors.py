@@ -321,6 +321,19 @@ def test_writing_in_place_is_no_fault(tmp_path: Path) -> None:
     assert check_memory(run(tmp_path / "b", update), "")[0] == ()
 
 
+@pytest.mark.parametrize(("kind", "is_fault"), [("Variable", False), ("Add", True)])
+def test_a_variable_that_is_updated_is_no_fault(tmp_path: Path, kind: str, is_fault: bool) -> None:
+    steps = [
+        Step(name="kernel", type=kind, output=numbers(1, 2), address=0x1000, dumped=False),
+        Step(name="new", output=numbers(3, 4), address=0x2000),
+        Step(name="assign", type="Assign", inputs=("kernel", "new"), output=numbers(3, 4), address=0x1000),
+        Step(name="apply", type="Apply", inputs=("kernel", "new"), output=numbers(5, 6), address=0x1000),
+        Step(name="use", inputs=("assign",), output=numbers(0, 0), address=0x3000, read={0: numbers(5, 6)}),
+    ]
+    stomps, _ = check_memory(run(tmp_path, steps), "")
+    assert [stomp.consumer for stomp in stomps] == ["use"] * is_fault
+
+
 def test_memory_behind_a_reshape(tmp_path: Path) -> None:
     steps = overwritten()
     steps.insert(3, Step(name="shape", type="Reshape", inputs=("make",), output=numbers(1, 2, 3, 4), address=0x1000,

@@ -126,6 +126,15 @@ def test_no_list_without_a_reason(tmp_path: Path) -> None:
     assert "no op type" in tool("overflow", "--mixlist", cwd=tmp_path, code=2).err
 
 
+def test_a_dump_without_a_graph(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    (folder,) = (cwd / "precision_data" / "npu" / "debug_0" / "dump").glob("*/0/*/1/0")
+    shutil.copytree(folder, tmp_path / "files")
+    shown = tool("overflow", "files", cwd=tmp_path, columns=100).out
+    assert "range on the way there" in shown
+    assert " ()" not in shown  # what feeds an op has no type then
+
+
 def test_another_folder(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     """A dump anywhere, without graph and benchmark: found by the values, in the order of the files."""
     cwd, truth = demo

@@ -14,7 +14,7 @@ from enum import StrEnum
 from precision_tool.lib.compare.align import align
 from precision_tool.lib.compare.bits import Difference, difference, is_alike, same_range
 from precision_tool.lib.compare.engine import Progress, compare_pairs, same_bytes
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.compare.run_values import KEPT_TYPES, SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.layouts import LayoutError
@@ -420,7 +420,7 @@ def _stomp(
     ran = [one for one in values.ops if maker.timestamp < one.timestamp < op.timestamp]
     for other in sorted(ran, key=lambda one: one.timestamp):
         writers = [one for _, one in values.outputs(other) if base and _covers(one, start, stop)]
-        if writers and _reads(values, other, maker, index):
+        if writers and (_reads(values, other, maker, index) or _updates_kept(values, other, start, stop)):
             return None  # an update in place, which those that read it later are meant to see
         holds = any(_holds(one, tensor, base, start, stop) for one in writers)
         between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
@@ -452,6 +452,14 @@ def _reads(values: RunValues, op: RunOp, maker: RunOp, index: int) -> bool:
     """Whether an op is fed this output."""
     fed = values.inputs(op)
     return any(values.made_by(op, one.slot, same_memory=True) == (maker, index) for one in fed)
+
+
+def _updates_kept(values: RunValues, op: RunOp, start: int, stop: int) -> bool:
+    """Whether an op updates a variable that lies there: what an Assign gave before is that variable too."""
+    return any(
+        one.in_place and one.producer_type in KEPT_TYPES and one.tensor is not None and _covers(one.tensor, start, stop)
+        for one in values.inputs(op)
+    )
 
 
 def _holds(writer: AnyTensor, read: Tensor, base: int, start: int, stop: int) -> bool:
