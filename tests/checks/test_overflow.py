@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 from opdebug_payloads import AIC, core_fields, new_payload, old_payload, write_status
+from rich.console import Console
 
 from precision_tool.lib.checks.headroom import LossScale, fitting_scale, is_gradient, trail_to
 from precision_tool.lib.checks.overflow import (
@@ -39,6 +41,7 @@ from precision_tool.lib.discover.overflow_files import find_status_files, parse_
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.report.overflow import trail_table
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 
@@ -261,6 +264,19 @@ def test_the_trail_follows_the_largest_input(tmp_path: Path) -> None:
     assert [step.growth for step in trail] == [10, 0, 2, 6]
     assert trail[2].extremes.headroom == pytest.approx(log2(65504 / 4096))
     assert (trail[3].extremes.headroom, trail[3].true_largest) == (0, 2.0**18)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_of_inf_and_nan_a_trail_does_not_say_what_they_took(tmp_path: Path, bad: float) -> None:
+    made = tree(tmp_path, chain(half(4), half(16, bad)))
+    found = made.scan()
+    assert [step.growth for step in found.trail][-1] is None
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(trail_table(found.trail))
+    row = next(line.split() for line in console.export_text().splitlines() if line.startswith("b (Add)"))
+    assert row[3:] == (["Inf", "0.0", "-"] if bad == np.inf else ["NaN", "-", "-"])
+    kinds = [one.kind for one in advise(OverflowReport(statuses=(), leaves=(found,)))]
+    assert (AdviceKind.VALUES in kinds) is (bad != np.inf)  # 0 / 0 gives NaN at once
 
 
 def test_a_trail_in_a_damaged_graph_with_a_loop_ends(tmp_path: Path) -> None:

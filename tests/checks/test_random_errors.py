@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
+from rich.console import Console, Group, RenderableType
 
 from precision_tool.lib.checks.random_errors import (
     Kind,
@@ -28,6 +30,7 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.report.random_errors import random_lines
 
 Array = Any
 
@@ -83,6 +86,12 @@ def chain(*outputs: Array) -> list[Step]:
     return [
         Step(name=names[at], inputs=(names[at - 1],) if at else (), output=output) for at, output in enumerate(outputs)
     ]
+
+
+def console_text(parts: Sequence[RenderableType]) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(Group(*parts))
+    return console.export_text()
 
 
 def kinds(report: RandomReport) -> dict[str, Kind]:
@@ -240,6 +249,28 @@ def test_what_the_size_of_the_difference_says(tmp_path: Path, error: float, word
     assert words in found.first.why
 
 
+def test_other_types_are_no_roundings(tmp_path: Path) -> None:
+    left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), np.array([4, 5], np.float16))
+    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    assert "output:0 is float32 [2] and float16 [2]" in found.ops[1].why
+
+
+def test_statistics_do_not_tell_how_far_off(tmp_path: Path) -> None:
+    left, right = chain(numbers(1), numbers(4)), chain(numbers(1), numbers(5))
+    found = compare_runs(run(tmp_path / "l", left, statistics=True), run(tmp_path / "r", right, statistics=True))
+    assert found.ops[1].why.endswith("output:0 is not: by how much cannot be measured")
+
+
+def test_an_op_whose_outputs_were_not_dumped_is_not_called_the_same(tmp_path: Path) -> None:
+    runs = []
+    for name in "lr":
+        folder = tmp_path / name / STAMP / "0" / MODEL / "1" / "0"
+        path = folder / dump_file_name("Add", "a", 0, TIMESTAMP, stream_id=0)
+        write_dump(path, "a", [numbers(1)], [])
+        runs.append(RunValues(find_run(str(tmp_path / name)).leaves[0]))
+    assert kinds(compare_runs(*runs)) == {"a": Kind.NOT_COMPARED}
+
+
 def test_other_shapes_and_ops_of_one_run(tmp_path: Path) -> None:
     left = [*chain(numbers(1), numbers(2, 3)), Step(name="mine", output=numbers(1))]
     right = [*chain(numbers(1), numbers(2, 3, 4)), Step(name="theirs", output=numbers(1))]
@@ -274,7 +305,10 @@ def test_damaged_files(tmp_path: Path) -> None:
     path = Path(right.leaf.files[1].path)
     path.write_bytes(path.read_bytes()[:-1])
     found = compare_runs(left, right)
-    assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.EQUAL, "c": Kind.EQUAL}
+    assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.NOT_COMPARED, "c": Kind.EQUAL}
+    text = console_text(random_lines(found, 3))
+    assert "2 the same, 1 not compared" in text
+    assert "of those that could be compared: not b: output:0" in text
     assert found.ops[1].outputs[0].state is State.UNKNOWN
     assert any(str(path) in why for why in found.unreadable)
 

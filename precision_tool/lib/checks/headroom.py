@@ -111,6 +111,8 @@ def _size(golden: Golden | None, op: RunOp, slot: int) -> float | None:
 
 
 def _growth(before: float, after: Extremes, true: float | None) -> float | None:
+    if true is None and (after.inf_count or after.nan_count):
+        return None  # the largest finite value is not what it came to
     size = true if true is not None and after.bad else after.largest
     return log2(size) - log2(before) if size > 0 and isfinite(size) else None
 

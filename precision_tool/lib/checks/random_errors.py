@@ -7,7 +7,7 @@ that are made to be random (dropout masks, random numbers) are told from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -58,6 +58,8 @@ class Kind(StrEnum):
     DATA = "data"
     #: Its outputs differ, and what it was fed is not known.
     UNSURE = "unsure"
+    #: No output differs, but not every one could be compared.
+    NOT_COMPARED = "not_compared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,11 +241,15 @@ def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
         same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
         return replace(known, state=State.EQUAL if same else State.DIFFERENT, reason="by its statistics")
     if not is_alike(left, right):
-        return replace(known, reason=f"{left.dtype} {list(left.shape)} and {right.dtype} {list(right.shape)}")
+        return replace(known, reason=_two_types(left, right))
     try:
         return replace(known, state=State.EQUAL if same_bytes(left, right) else State.DIFFERENT)
     except PrecisionToolError as error:
         return replace(known, state=State.UNKNOWN, reason=error.advice)
+
+
+def _two_types(left: AnyTensor, right: AnyTensor) -> str:
+    return f"{left.dtype} {list(left.shape)} and {right.dtype} {list(right.shape)}"
 
 
 def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
@@ -325,9 +331,13 @@ def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
 
 
 def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
-    outputs = [one for one in slots if one.slot.startswith("output") and one.state is State.DIFFERENT]
+    put_out = [one for one in slots if one.slot.startswith("output")]
+    outputs = [one for one in put_out if one.state is State.DIFFERENT]
     if not outputs:
-        return Kind.EQUAL, ""
+        unread = next((one for one in put_out if one.state is State.UNKNOWN), None)
+        if unread is not None:
+            return Kind.NOT_COMPARED, f"{unread.slot}: {unread.reason}"
+        return (Kind.EQUAL, "") if put_out else (Kind.NOT_COMPARED, "no output of it was dumped")
     fed = [one for one in slots if one.slot.startswith("input")]
     inputs = [one for one in fed if not one.in_place]
     differing = [one for one in inputs if one.state is State.DIFFERENT]
@@ -351,8 +361,14 @@ def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
     return Kind.RANDOM, f"its inputs are the same bit by bit, {names} is not: {_cause(outputs)}{but}"
 
 
-def _cause(outputs: Iterable[SlotPair]) -> str:
+def _cause(outputs: Sequence[SlotPair]) -> str:
     """What the size of the difference says."""
+    for one in outputs:
+        left, right = one.left, one.right
+        if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
+            return f"{one.slot} is {_two_types(left, right)}"
+    if all(one.metrics is None for one in outputs):
+        return "by how much cannot be measured"
     small = []
     for one in outputs:
         epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")

@@ -253,14 +253,15 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
         label = Text.assemble(
             (safe(step.op_name), "bold" if step.dumped else "dim"), f" ({safe(step.op_type)})" * bool(step.op_type)
         )
-        largest_size = f"{step.extremes.largest:.5g}"
+        found = step.extremes
+        largest_size = "Inf" if found.inf_count else "NaN" if found.nan_count else f"{found.largest:.5g}"
         if step.true_largest is not None:
             largest_size += f" ({step.true_largest:.5g})"
         table.add_row(
             label,
-            plain(step.extremes.dtype),
+            plain(found.dtype),
             Text(largest_size),
-            Text(_bits(step.extremes.headroom)),
+            Text("-" if largest_size.startswith("NaN") else _bits(found.headroom)),
             Text(growth, style=style),
         )
     note = "bits used: how much larger than the largest input; of the first op, than 1"

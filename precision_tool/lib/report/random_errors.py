@@ -23,6 +23,7 @@ from precision_tool.lib.report.text import (
     safe,
     shape_text,
     shown_path,
+    shown_reason,
     unreadable_lines,
     whole_path,
 )
@@ -35,6 +36,7 @@ KIND_WORDS = {
     Kind.FOLLOWER: ("follows", "yellow"),
     Kind.DATA: ("was fed other data", "bold red"),
     Kind.UNSURE: ("unsure", "yellow"),
+    Kind.NOT_COMPARED: ("not compared", "dim"),
 }
 _STATE_STYLE = {State.EQUAL: "green", State.SAME_VALUES: "green", State.DIFFERENT: "bold red", State.UNKNOWN: "dim"}
 _SHOWN_BETWEEN = 5
@@ -78,7 +80,10 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     if len(shown) > limit:
         yield Text(f"{limit} of {len(shown)} ops shown, in execution order; -l N shows more", style="dim")
     if not shown:
-        yield Text("No op computes differently in the two runs.", style="green")
+        unread = report.of(Kind.NOT_COMPARED)
+        words = "No op computes differently in the two runs"
+        words += f", of those that could be compared: not {unread[0].name}: {unread[0].why}" if unread else "."
+        yield plain(shown_reason(words), "yellow" if unread else "green")
     expected = report.of(Kind.EXPECTED)
     if expected:
         names = ", ".join(f"{op.name} ({op.op_type})" for op in expected[:limit])
