@@ -548,16 +548,21 @@ def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
     assert origins == {"mine": Origin.OWN, "theirs": Origin.RECEIVED}
 
 
-@pytest.mark.parametrize(("before", "origin"), [(HALF, Origin.RECEIVED), (2, Origin.OWN)])
-def test_what_an_update_in_place_received_its_producer_tells(tmp_path: Path, before: float, origin: Origin) -> None:
+@pytest.mark.parametrize(
+    ("between", "before", "origin"),
+    [("Reshape", HALF, Origin.RECEIVED), ("Reshape", 2, Origin.OWN), ("Exp", HALF, Origin.OWN)],
+)
+def test_what_an_update_in_place_received_its_producer_tells(
+    tmp_path: Path, between: str, before: float, origin: Origin
+) -> None:
+    """Also behind an op without a dump, if that leaves values as they are."""
     folder = tmp_path / "dump" / STAMP / "0" / MODEL / "1" / "0"
     made, after = OutTensor(data=half(1, before), address=0x1000), OutTensor(data=half(1, np.inf), address=0x1000)
     write_dump(folder / dump_file_name("Mul", "make", 0, TIMESTAMP, stream_id=0), "make", [half(1, 1)], [made])
     write_dump(folder / dump_file_name("Relu", "relu", 1, TIMESTAMP + 10, stream_id=0), "relu", [after], [after])
+    ops = [("x", "Data", []), ("make", "Mul", ["x:0"]), ("mid", between, ["make:0"]), ("relu", "Relu", ["mid:0"])]
     graph = tmp_path / "graph.txt"
-    graph.write_text(
-        text_graph([graph_op("x", "Data", []), graph_op("make", "Mul", ["x:0"]), graph_op("relu", "Relu", ["make:0"])])
-    )
+    graph.write_text(text_graph([graph_op(*op) for op in ops]))
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     file = load_graph_file(str(graph))
     relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]

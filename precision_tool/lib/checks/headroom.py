@@ -160,8 +160,8 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         known = [one for one in gradients if not isnan(one[2].headroom)]
         op, _, extremes = min(known or gradients, key=lambda one: one[2].headroom)
         if not isfinite(extremes.headroom):
-            is_zero = len(known) == len(gradients)
-            reason = "every float16 gradient is 0: a larger one may help" if is_zero else "the dump tells no sizes"
+            are_zero = len(known) == len(gradients)
+            reason = f"every float16 gradient is {'0: a larger loss scale may help' if are_zero else 'of unknown size'}"
             return LossScale(reason=reason, current=current, source=source)
         return LossScale(
             reason=f"the gradients have {extremes.headroom:.1f} bits left",

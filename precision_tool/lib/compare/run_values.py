@@ -177,11 +177,11 @@ class RunValues:
 
     def _before(self, op: RunOp, known: Fed) -> Fed:
         """An input that the op wrote over as it was before, if an op that ran before it put it out."""
-        made = self.made_by(op, known.slot)
+        made = self.made_by(op, known.slot, same_memory=True)
         if made is None or made[0].timestamp > op.timestamp or max(self._threads(op), self._threads(made[0])) > 1:
             return known
-        found = self._made(op, replace(known, tensor=None, in_place=False))
-        return known if found.tensor is None else found
+        tensor = dict(self.outputs(made[0])).get(made[1])
+        return known if tensor is None else replace(known, tensor=tensor, in_place=False)
 
     def _threads(self, op: RunOp) -> int:
         dump = self.dump(op)
