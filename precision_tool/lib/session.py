@@ -291,10 +291,11 @@ class Session:
         return catalog.find_ops(self.run_graphs(graph), name)
 
     @_alone
-    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
+    def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
         """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
 
-        Only the files of the op, and of its benchmark tensors, are opened.
+        Only the files of the op, and of its benchmark tensors, are opened. Each call looks at all that were opened
+        before whether they changed: for many ops in a row do so (`looks_again`) with the first only.
         """
         run = found.run
         if run.leaf is None:
@@ -307,7 +308,7 @@ class Session:
                 del self._matchers[next(iter(self._matchers))]
             all_of_run = self._run(run.number) if run.number is not None else None
             matcher = self._matchers[key] = _Matcher(run, golden, all_of_run.leaves if all_of_run else run.leaves)
-        return matcher.pairs_of(found)
+        return matcher.pairs_of(found, looks_again)
 
     def _golden_of(self, number: int | None) -> GoldenFiles | Run | None:
         """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
@@ -884,10 +885,11 @@ class _Matcher:
         leaf, file, is_named, side = self._of
         return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
 
-    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
+    def pairs_of(self, found: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
         """The pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
-        self._dumps.forget_changed()
-        self._side.forget_changed()
+        if looks_again:
+            self._dumps.forget_changed()
+            self._side.forget_changed()
         if self._by_graph is not None:
             return self._by_graph.pairs_of(found.op)
         other = None if self._other is None else self._other.index

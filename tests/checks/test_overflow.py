@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 from opdebug_payloads import AIC, core_fields, new_payload, old_payload, write_status
+from rich.console import Console
 
 from precision_tool.lib.checks.headroom import LossScale, fitting_scale, is_gradient, trail_to
 from precision_tool.lib.checks.overflow import (
@@ -28,6 +31,7 @@ from precision_tool.lib.checks.overflow import (
     share_text,
 )
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list, scale_words
+from precision_tool.lib.compare.dumps import DumpIndex
 from precision_tool.lib.compare.extremes import Extremes
 from precision_tool.lib.compare.run_values import RunOp, RunValues
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
@@ -37,6 +41,9 @@ from precision_tool.lib.discover.overflow_files import find_status_files, parse_
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.report.overflow import trail_table
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import Settings
 
 HALF = 65504
 
@@ -191,6 +198,15 @@ def test_without_a_graph_the_order_is_that_of_the_files(tmp_path: Path) -> None:
     assert alone.ops[0].origin is Origin.UNKNOWN
 
 
+def test_ops_that_the_graph_does_not_name_run_when_their_files_were_written(tmp_path: Path) -> None:
+    made = tree(tmp_path, chain(half(1), half(2), half(HALF), half(HALF), names=("a", "b", "c", "d")))
+    lines = made.graph.file.path
+    ops = [graph_op("a", "Add", []), graph_op("c", "Add", ["a:0"]), graph_op("d", "Add", ["c:0"])]
+    Path(lines).write_text(text_graph(ops))
+    file = load_graph_file(lines)
+    assert [op.name for op in RunValues(made.leaf, file).ops] == ["a", "b", "c", "d"]
+
+
 def test_damaged_files_are_told_and_the_others_scanned(tmp_path: Path) -> None:
     made = tree(tmp_path, chain(half(1), half(2), half(HALF)))
     path = Path(made.leaf.files[1].path)
@@ -248,6 +264,19 @@ def test_the_trail_follows_the_largest_input(tmp_path: Path) -> None:
     assert [step.growth for step in trail] == [10, 0, 2, 6]
     assert trail[2].extremes.headroom == pytest.approx(log2(65504 / 4096))
     assert (trail[3].extremes.headroom, trail[3].true_largest) == (0, 2.0**18)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_of_inf_and_nan_a_trail_does_not_say_what_they_took(tmp_path: Path, bad: float) -> None:
+    made = tree(tmp_path, chain(half(4), half(16, bad)))
+    found = made.scan()
+    assert [step.growth for step in found.trail][-1] is None
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(trail_table(found.trail))
+    row = next(line.split() for line in console.export_text().splitlines() if line.startswith("b (Add)"))
+    assert row[3:] == (["Inf", "0.0", "-"] if bad == np.inf else ["NaN", "-", "-"])
+    kinds = [one.kind for one in advise(OverflowReport(statuses=(), leaves=(found,)))]
+    assert (AdviceKind.VALUES in kinds) is (bad != np.inf)  # 0 / 0 gives NaN at once
 
 
 def test_a_trail_in_a_damaged_graph_with_a_loop_ends(tmp_path: Path) -> None:
@@ -313,6 +342,26 @@ def test_words_for_a_loss_scale_that_is_not_known(exponent: int, is_bound: bool,
     assert words in scale_words(LossScale(reason="", exponent=exponent, is_bound=is_bound))
 
 
+def test_gradients_of_unknown_sizes(tmp_path: Path) -> None:
+    zeros = gradient_tree(tmp_path / "zeros", 0.0, 0.0).scan().scale
+    assert zeros is not None
+    assert (zeros.exponent, zeros.fitting) == (None, None)
+    assert "is 0" in zeros.reason
+    made = gradient_tree(tmp_path / "statistics", 4.0, 8.0)
+    for file in made.leaf.files:
+        if "gradients_op" in file.path:
+            number = Path(file.path).name.split(".")[2]
+            os.unlink(file.path)
+            values = "NA,NA,NA" if number == "2" else "8,-1,0"
+            header = "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count"
+            Path(f"{file.path}.csv").write_text(f"{header}\nOutput,0,2,DT_FLOAT16,ND,1,{values},1\n")
+    (leaf,) = find_run(str(made.root / "npu")).leaves
+    partly = scan_leaf(leaf, made.graph).scale
+    assert partly is not None
+    # log2(65504 / 8) is 12.9996, and one bit is kept free; of the other gradient nothing is known.
+    assert (partly.exponent, partly.is_bound) == (11, True)
+
+
 def test_a_loss_scale_does_not_help_the_forward_pass(tmp_path: Path) -> None:
     steps = [*chain(half(1), half(HALF)), Step(name="gradients/x", inputs=("b",), output=half(HALF))]
     found = tree(tmp_path, steps).scan()
@@ -332,8 +381,6 @@ def test_no_gradients_no_loss_scale(tmp_path: Path) -> None:
 def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo generated anew with the loss scale that its overflow asks for has none; with four times that it has."""
     from precision_tool.lib.demo import network
-    from precision_tool.lib.session import Session
-    from precision_tool.lib.settings import Settings
 
     truth = generate_demo(tmp_path / "a", fault="scale")
     report, _ = Session(Settings(data=tmp_path / "a")).overflow()
@@ -350,6 +397,24 @@ def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 # --- status files -----------------------------------------------------------------------------------------------------
+
+
+def test_each_scan_looks_once_whether_files_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at all files for each of the gradients would take quadratic time."""
+    generate_demo(tmp_path / "precision_data", fault="scale")
+    looks: list[str] = []
+    forget = DumpIndex.forget_changed
+
+    def counting(index: DumpIndex) -> None:
+        looks.append(index.leaf.path)
+        forget(index)
+
+    monkeypatch.setattr(DumpIndex, "forget_changed", counting)
+    session = Session(Settings(data=tmp_path / "precision_data"))
+    for scans in (1, 2):
+        report, _ = session.overflow(None, None, 1)
+        assert report.leaves[0].scale is not None
+        assert len(looks) == scans
 
 
 def read(made: Tree, folder: str = "overflow/dump") -> tuple[StatusReport, ...]:
@@ -379,6 +444,17 @@ def test_the_op_is_found_by_task_and_stream(tmp_path: Path) -> None:
     assert one.units[0].words == ("Cube accumulation overflow",)
     assert (one.device, one.step) == ("0", "0")
     assert "task 1 on stream 5" in three.doubt
+
+
+def test_the_units_of_an_old_status_may_tell_of_two_ops(tmp_path: Path) -> None:
+    made = overflow_tree(tmp_path, half(1), half(HALF), half(HALF))
+    of_core, of_dha = old_payload(core=0x20, dha=0x9 << 8, task=1), old_payload(task=2)
+    write_status(Path(made.leaf.path), of_dha[:128] + of_core[128:])
+    told = [(one.units[0].unit, len(one.units), one.op.name if one.op else None) for one in read(made)]
+    assert told == [("DHA Atomic Add", 1, "c"), ("AI Core", 1, "b")]
+    write_status(Path(made.leaf.path), of_core)
+    (status,) = read(made)
+    assert [unit.unit for unit in status.units] == ["DHA Atomic Add", "AI Core"]
 
 
 def test_an_overflow_inside_an_op(tmp_path: Path) -> None:
@@ -470,6 +546,27 @@ def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     origins = {op.name: op.origin for op in scan_leaf(leaf, None).ops}
     assert origins == {"mine": Origin.OWN, "theirs": Origin.RECEIVED}
+
+
+@pytest.mark.parametrize(
+    ("between", "before", "origin"),
+    [("Reshape", HALF, Origin.RECEIVED), ("Reshape", 2, Origin.OWN), ("Exp", HALF, Origin.OWN)],
+)
+def test_what_an_update_in_place_received_its_producer_tells(
+    tmp_path: Path, between: str, before: float, origin: Origin
+) -> None:
+    """Also behind an op without a dump, if that leaves values as they are."""
+    folder = tmp_path / "dump" / STAMP / "0" / MODEL / "1" / "0"
+    made, after = OutTensor(data=half(1, before), address=0x1000), OutTensor(data=half(1, np.inf), address=0x1000)
+    write_dump(folder / dump_file_name("Mul", "make", 0, TIMESTAMP, stream_id=0), "make", [half(1, 1)], [made])
+    write_dump(folder / dump_file_name("Relu", "relu", 1, TIMESTAMP + 10, stream_id=0), "relu", [after], [after])
+    ops = [("x", "Data", []), ("make", "Mul", ["x:0"]), ("mid", between, ["make:0"]), ("relu", "Relu", ["mid:0"])]
+    graph = tmp_path / "graph.txt"
+    graph.write_text(text_graph([graph_op(*op) for op in ops]))
+    (leaf,) = find_run(str(tmp_path / "dump")).leaves
+    file = load_graph_file(str(graph))
+    relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]
+    assert (relu.name, relu.origin) == ("relu", origin)
 
 
 def test_data_that_is_bad(tmp_path: Path) -> None:
@@ -585,5 +682,5 @@ def test_shares(part: int, whole: int, text: str) -> None:
 def test_words_for_what_is_bad() -> None:
     found = Extremes(dtype="float16", count=8, limit=65504.0, largest=65504.0, saturated=1, nan_count=2,
                      positive_inf_count=1)  # fmt: skip
-    assert bad_words(found) == "1 values of ±65504, 1 Inf, 2 NaN (50.0 %)"
+    assert bad_words(found) == "1 value of ±65504, 1 Inf, 2 NaN (50.0 %)"
     assert bad_words(replace(found, statistics_only=True)).startswith("one or more values of ±65504")

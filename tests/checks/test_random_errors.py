@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
+from rich.console import Console, Group, RenderableType
 
 from precision_tool.lib.checks.random_errors import (
     Kind,
@@ -28,6 +30,7 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.report.random_errors import random_lines
 
 Array = Any
 
@@ -83,6 +86,12 @@ def chain(*outputs: Array) -> list[Step]:
     return [
         Step(name=names[at], inputs=(names[at - 1],) if at else (), output=output) for at, output in enumerate(outputs)
     ]
+
+
+def console_text(parts: Sequence[RenderableType]) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(Group(*parts))
+    return console.export_text()
 
 
 def kinds(report: RandomReport) -> dict[str, Kind]:
@@ -147,6 +156,11 @@ def test_bits_that_mean_nothing_are_no_difference(tmp_path: Path) -> None:
     ("op_type", "is_one"),
     [("DropOutGenMask", True), ("DropOutGenMaskV3", True), ("StatelessDropOutGenMask", True), ("RandomUniform", True),
      ("StatelessRandomUniformV2", True), ("TruncatedNormal", True), ("Multinomial", True), ("DSAGenBitMask", True),
+     ("StatefulStandardNormalV2", True), ("StatefulUniformFullInt", True), ("NonDeterministicInts", True),
+     ("RngReadAndSkip", True), ("StatelessRandperm", True), ("SampleDistortedBoundingBoxExt2", True),
+     ("FractionalMaxPool", True), ("LogUniformCandidateSampler", True), ("SimThreadExponential", True),
+     ("DropoutV2", True), ("DropoutWithMulsAndSoftmaxGrad", False), ("FractionalMaxPoolGrad", False),
+     ("AxpyWithSoftmaxAndDropOutDoMask", False), ("ShuffleChannel", False), ("StatefulPartitionedCall", False),
      ("DropOutDoMask", False), ("Conv2D", False), ("BatchNorm", False), ("Add", False), ("Normalize", False)],
 )  # fmt: skip
 def test_types_that_are_random_by_design(op_type: str, is_one: bool) -> None:
@@ -200,12 +214,61 @@ def test_memory_of_an_input_that_the_op_writes_is_no_input(tmp_path: Path) -> No
     assert [one.in_place for one in found.ops[1].slots] == [True, False, False]
 
 
+@pytest.mark.parametrize(("before", "kind"), [(3, Kind.FOLLOWER), (2, Kind.RANDOM)])
+def test_what_an_update_in_place_was_fed_its_producer_tells(tmp_path: Path, before: float, kind: Kind) -> None:
+    def steps(made: float, after: float) -> list[Step]:
+        return [
+            Step(name="x", type="Data", output=numbers(0), dumped=False),
+            Step(name="make", inputs=("x",), output=numbers(made), address=0x1000),
+            Step(name="relu", type="Relu", inputs=("make",), output=numbers(after), address=0x1000,
+                 read={0: numbers(after)}),
+        ]  # fmt: skip
+
+    found = compare_runs(run(tmp_path / "l", steps(2, 4)), run(tmp_path / "r", steps(before, 5)))
+    assert kinds(found)["relu"] is kind
+
+
+def test_an_update_in_place_of_what_no_dump_has_is_unsure(tmp_path: Path) -> None:
+    def steps(after: float) -> list[Step]:
+        return [
+            Step(name="kernel", type="Variable", output=numbers(1), address=0x1000, dumped=False),
+            Step(name="relu", type="Relu", inputs=("kernel",), output=numbers(after), address=0x1000),
+        ]
+
+    found = compare_runs(run(tmp_path / "l", steps(2)), run(tmp_path / "r", steps(2.5)))
+    (op,) = found.ops
+    assert op.kind is Kind.UNSURE
+    assert "afterwards" in op.why
+
+
 @pytest.mark.parametrize(("error", "words"), [(2.0**-22, "roundings only"), (0.01, "more than roundings")])
 def test_what_the_size_of_the_difference_says(tmp_path: Path, error: float, words: str) -> None:
     left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), numbers(4 * (1 + error), 5))
     found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
     assert found.first is not None
     assert words in found.first.why
+
+
+def test_other_types_are_no_roundings(tmp_path: Path) -> None:
+    left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), np.array([4, 5], np.float16))
+    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    assert "output:0 is float32 [2] and float16 [2]" in found.ops[1].why
+
+
+def test_statistics_do_not_tell_how_far_off(tmp_path: Path) -> None:
+    left, right = chain(numbers(1), numbers(4)), chain(numbers(1), numbers(5))
+    found = compare_runs(run(tmp_path / "l", left, statistics=True), run(tmp_path / "r", right, statistics=True))
+    assert found.ops[1].why.endswith("output:0 is not: by how much cannot be measured")
+
+
+def test_an_op_whose_outputs_were_not_dumped_is_not_called_the_same(tmp_path: Path) -> None:
+    runs = []
+    for name in "lr":
+        folder = tmp_path / name / STAMP / "0" / MODEL / "1" / "0"
+        path = folder / dump_file_name("Add", "a", 0, TIMESTAMP, stream_id=0)
+        write_dump(path, "a", [numbers(1)], [])
+        runs.append(RunValues(find_run(str(tmp_path / name)).leaves[0]))
+    assert kinds(compare_runs(*runs)) == {"a": Kind.NOT_COMPARED}
 
 
 def test_other_shapes_and_ops_of_one_run(tmp_path: Path) -> None:
@@ -242,7 +305,10 @@ def test_damaged_files(tmp_path: Path) -> None:
     path = Path(right.leaf.files[1].path)
     path.write_bytes(path.read_bytes()[:-1])
     found = compare_runs(left, right)
-    assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.EQUAL, "c": Kind.EQUAL}
+    assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.NOT_COMPARED, "c": Kind.EQUAL}
+    text = console_text(random_lines(found, 3))
+    assert "2 the same, 1 not compared" in text
+    assert "of those that could be compared: not b: output:0" in text
     assert found.ops[1].outputs[0].state is State.UNKNOWN
     assert any(str(path) in why for why in found.unreadable)
 
@@ -287,6 +353,19 @@ def test_writing_in_place_is_no_fault(tmp_path: Path) -> None:
     assert check_memory(run(tmp_path / "a", itself), "")[0] == ()
     update = overwritten(inputs=("make",))
     assert check_memory(run(tmp_path / "b", update), "")[0] == ()
+
+
+@pytest.mark.parametrize(("kind", "is_fault"), [("Variable", False), ("Add", True)])
+def test_a_variable_that_is_updated_is_no_fault(tmp_path: Path, kind: str, is_fault: bool) -> None:
+    steps = [
+        Step(name="kernel", type=kind, output=numbers(1, 2), address=0x1000, dumped=False),
+        Step(name="new", output=numbers(3, 4), address=0x2000),
+        Step(name="assign", type="Assign", inputs=("kernel", "new"), output=numbers(3, 4), address=0x1000),
+        Step(name="apply", type="Apply", inputs=("kernel", "new"), output=numbers(5, 6), address=0x1000),
+        Step(name="use", inputs=("assign",), output=numbers(0, 0), address=0x3000, read={0: numbers(5, 6)}),
+    ]
+    stomps, _ = check_memory(run(tmp_path, steps), "")
+    assert [stomp.consumer for stomp in stomps] == ["use"] * is_fault
 
 
 def test_memory_behind_a_reshape(tmp_path: Path) -> None:

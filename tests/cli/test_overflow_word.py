@@ -62,6 +62,14 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert "\x1b" not in run.out
 
 
+def test_narrow_terminals(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    lines = tool("--work", tmp_path, "overflow", "-l", "1", cwd=cwd, columns=60).out.splitlines()
+    tables = [line for line in lines if not line.startswith(("file ", "dump ", " "))]  # paths are kept whole
+    assert [line for line in tables if len(line) > 60] == []
+    assert any(line.startswith("output:0 float16") and "4.2 %" in line for line in tables)
+
+
 @pytest.mark.parametrize("fault", ["overflow", "scale"])
 def test_without_status_files(tmp_path: Path, fault: str) -> None:
     truth = generate_demo(tmp_path / "precision_data", fault=fault)
@@ -91,6 +99,8 @@ def test_the_panel_of_ac(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert ("status", "AIC 0x20: floating-point overflow") in facts
     assert any(name == "output:0" and "values of ±65504" in value for name, value in facts)
     assert any(name == "input:1" and "max" in value for name, value in facts)
+    assert [name for name, _ in facts].count("output:0") == 1  # only the first op's: the panel stays short
+    assert any(name == "then" and value.endswith(": received it") for name, value in facts)
     shown = tool("--work", tmp_path, "ac", cwd=cwd, columns=80)
     assert "─ Overflow ─" in shown.out
     assert "overflows first" in shown.text
@@ -114,6 +124,15 @@ def test_the_list_for_mixed_precision(demo: tuple[Path, DemoTruth], tmp_path: Pa
 def test_no_list_without_a_reason(tmp_path: Path) -> None:
     generate_demo(tmp_path / "precision_data", fault="none")
     assert "no op type" in tool("overflow", "--mixlist", cwd=tmp_path, code=2).err
+
+
+def test_a_dump_without_a_graph(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    (folder,) = (cwd / "precision_data" / "npu" / "debug_0" / "dump").glob("*/0/*/1/0")
+    shutil.copytree(folder, tmp_path / "files")
+    shown = tool("overflow", "files", cwd=tmp_path, columns=100).out
+    assert "range on the way there" in shown
+    assert " ()" not in shown  # what feeds an op has no type then
 
 
 def test_another_folder(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
@@ -163,6 +182,9 @@ def test_damaged_status_files_are_told(tmp_path: Path) -> None:
     name = "Opdebug.Node_\x1b[31m.1.2.1772443800000000"
     (tmp_path / "d" / name).write_bytes(b"x")
     assert "\x1b" not in tool("overflow", "d", cwd=tmp_path).out
+    for number in range(4):
+        write_status(tmp_path / "d", b"\0" * 9, task=number)
+    assert "unreadable: 3 more; --json names all" in tool("overflow", "d", cwd=tmp_path).out
 
 
 # --- dc ---------------------------------------------------------------------------------------------------------------

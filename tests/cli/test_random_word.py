@@ -62,7 +62,7 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
 def test_a_noise_floor_explains_errors(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, truth = demo
     found = random(cwd, work=tmp_path / "w")
-    (path,) = found["noise_floors"]
+    path = found["noise_floor"]
     with open(path, newline="") as file:
         rows = {(row["Op"], row["Slot"]): float(row["RelativeEuclideanDistance"]) for row in csv.DictReader(file)}
     noise = rows[str(truth.culprit), "output:0"]

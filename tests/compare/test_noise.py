@@ -9,7 +9,7 @@ import pytest
 from precision_tool.lib.compare.noise import (
     FOLDER,
     Noise,
-    newest_noise,
+    find_noise,
     noise_path,
     read_noise,
     with_noise,
@@ -44,11 +44,26 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_the_newest(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError, match="no noise floor yet"):
-        newest_noise([tmp_path])
-    for folder, time in (("a", "20260302093000"), ("b", "20260302093001")):
-        write_noise(noise_path(tmp_path / folder / FOLDER, time), [])
+        find_noise("", [tmp_path])
+    data = tmp_path / "precision_data"
+    data.mkdir()
+    with pytest.raises(DataNotFoundError, match=r"precision_data: no noise floor .* in this folder") as caught:
+        find_noise(str(data), [])
+    assert "random -lt" in caught.value.hint
+    for folder, time in ((tmp_path / "a", "20260302093000"), (data / "temp", "20260302093001")):
+        write_noise(noise_path(folder / FOLDER, time), [])
     (tmp_path / "a" / FOLDER / "other.csv").write_text("x")
-    assert newest_noise([tmp_path / "a", tmp_path / "b"]).endswith("20260302093001.csv")
+    newest = str(data / "temp" / FOLDER / "noise_floor_20260302093001.csv")
+    assert find_noise("", [tmp_path / "a", data / "temp"]) == newest
+    for folder in (data, data / "temp", data / "temp" / FOLDER):
+        assert find_noise(str(folder), [tmp_path / "a"]) == newest
+    assert find_noise(str(tmp_path / "x.csv"), []) == str(tmp_path / "x.csv")
+
+
+def test_a_tensor_of_several_steps_has_its_largest_noise(tmp_path: Path) -> None:
+    path = noise_path(tmp_path, "20260302093000")
+    write_noise(path, [Noise(op_name="a", slot="output:0", distance=distance) for distance in (0.1, 0.5, 0.0)])
+    assert read_noise(path).distances == {("a", "output:0"): 0.5}
 
 
 @pytest.mark.parametrize(

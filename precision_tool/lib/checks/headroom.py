@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, log2
+from math import ceil, floor, isfinite, isnan, log2
 from statistics import median
 
 from precision_tool.lib.compare.extremes import Extremes
@@ -16,6 +16,7 @@ from precision_tool.lib.compare.run_values import Fed, RunOp, RunValues
 from precision_tool.lib.compare.statistics import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import counted
 
 #: The extremes of the benchmark's tensor for an op's output slot; None without one.
 Golden = Callable[[RunOp, int], Extremes | None]
@@ -110,6 +111,8 @@ def _size(golden: Golden | None, op: RunOp, slot: int) -> float | None:
 
 
 def _growth(before: float, after: Extremes, true: float | None) -> float | None:
+    if true is None and (after.inf_count or after.nan_count):
+        return None  # the largest finite value is not what it came to
     size = true if true is not None and after.bad else after.largest
     return log2(size) - log2(before) if size > 0 and isfinite(size) else None
 
@@ -152,21 +155,33 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         return LossScale(
             reason=f"{first.name} is in the forward pass, which no loss scale changes", current=current, source=source
         )
-    op, _, extremes = min(gradients, key=lambda one: one[2].headroom)
     bad = [one for one in gradients if not one[2].is_clean]
     if not bad:
+        known = [one for one in gradients if not isnan(one[2].headroom)]
+        op, _, extremes = min(known or gradients, key=lambda one: one[2].headroom)
+        if not isfinite(extremes.headroom):
+            are_zero = len(known) == len(gradients)
+            reason = f"every float16 gradient is {'0: a larger loss scale may help' if are_zero else 'of unknown size'}"
+            return LossScale(reason=reason, current=current, source=source)
         return LossScale(
             reason=f"the gradients have {extremes.headroom:.1f} bits left",
             exponent=floor(extremes.headroom) - _MARGIN,
+            is_bound=len(known) < len(gradients),
             current=current,
             source=source,
             tightest=op.name,
             headroom=extremes.headroom,
         )
     sizes = _true_sizes(gradients, bad, golden)
-    known = LossScale(reason="", current=current, source=source, tightest=bad[0][0].name)
     if sizes is None:
-        return _bound(known, len(bad))
+        return LossScale(
+            reason=f"{counted(len(bad), 'gradient is', 'gradients are')} cut off, by how much their values do not tell",
+            exponent=-_MARGIN,
+            is_bound=True,
+            current=current,
+            source=source,
+            tightest=bad[0][0].name,
+        )
     need, worst = max((log2(size / one[2].limit), one[0].name) for one, size in zip(bad, sizes, strict=True))
     return LossScale(
         reason=f"the benchmark's {worst} needs {need:.1f} bits more than float16 has" if need > 0 else
@@ -177,17 +192,6 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         tightest=worst,
         headroom=-need,
     )  # fmt: skip
-
-
-def _bound(known: LossScale, count: int) -> LossScale:
-    return LossScale(
-        reason=f"{count} gradients are cut off, by how much their values do not tell",
-        exponent=-_MARGIN,
-        is_bound=True,
-        current=known.current,
-        source=known.source,
-        tightest=known.tightest,
-    )
 
 
 def _gradients(values: RunValues) -> Iterator[tuple[RunOp, int, Extremes]]:

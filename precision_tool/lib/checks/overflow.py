@@ -6,7 +6,7 @@ An op overflowed itself if it gives saturated, Inf or NaN values and is fed none
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -30,7 +30,7 @@ from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
-from precision_tool.lib.model.tensor import AnyTensor, Tensor
+from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted
 
 #: The graph of a leaf; None if there is none.
@@ -72,7 +72,7 @@ class SlotValues:
     producer: str = ""
     producer_type: str = ""
     reason: str = ""
-    #: The op writes its output into this input's memory, which was dumped afterwards.
+    #: These are the values after the op wrote its output there.
     in_place: bool = False
 
     @property
@@ -199,8 +199,7 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     bad = [one for one in outputs if one.is_bad]
     if not bad and not told:
         return None
-    written = {one.tensor.address for one in outputs if isinstance(one.tensor, Tensor) and one.tensor.address}
-    inputs = [_slot(values, op, fed, written) for fed in values.inputs(op)]
+    inputs = [_slot(values, op, fed) for fed in values.inputs(op)]
     dump = values.dump(op)
     outputs_seen = dump is not None and len(outputs) == len(dump.outputs) > 0 and all(one.is_seen for one in outputs)
     origin, why = _origin(op, inputs, bad, outputs_seen)
@@ -220,7 +219,7 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     )
 
 
-def _slot(values: RunValues, op: RunOp, fed: Fed, written: Collection[int]) -> SlotValues:
+def _slot(values: RunValues, op: RunOp, fed: Fed) -> SlotValues:
     name = f"input:{fed.slot}"
     return SlotValues(
         slot=name,
@@ -229,7 +228,7 @@ def _slot(values: RunValues, op: RunOp, fed: Fed, written: Collection[int]) -> S
         producer=fed.producer,
         producer_type=fed.producer_type,
         reason=fed.reason,
-        in_place=isinstance(fed.tensor, Tensor) and fed.tensor.address in written,
+        in_place=fed.in_place,
     )
 
 
@@ -268,10 +267,9 @@ def bad_words(extremes: Extremes | None) -> str:
     """`2,624 values of ±65504 (21.4 %), 3 NaN`."""
     if extremes is None:
         return "nothing"
-    limit = f"{extremes.limit:g}"
-    some = "one or more" if extremes.statistics_only else f"{extremes.saturated:,}"
+    some = "one or more values" if extremes.statistics_only else counted(extremes.saturated, "value")
     parts = [
-        f"{some} values of ±{limit}" * bool(extremes.saturated),
+        f"{some} of ±{extremes.limit:g}" * bool(extremes.saturated),
         f"{extremes.inf_count:,} Inf" * bool(extremes.inf_count),
         f"{extremes.nan_count:,} NaN" * bool(extremes.nan_count),
     ]
@@ -401,31 +399,37 @@ class StatusReader:
         self._others = other_leaves
         self._graph_of = graph_of
         self._values: dict[str, RunValues] = {}
+        self._leaf_by_folder: dict[str, DumpLeaf | None] = {}
+        self._by_task: dict[str, dict[int, list[DumpFile]]] = {}
 
     def read(self, file: StatusFile, *, detailed: bool = True) -> list[StatusReport]:
-        """The statuses in a file; PrecisionToolError if it cannot be read."""
+        """The statuses in a file, one for each task in it; PrecisionToolError if it cannot be read."""
         reports = []
-        leaf = self._leaf_of(file)
+        leaf = self._leaf_of(file.folder)
         for status in read_opdebug(file.path):
-            units = tuple(unit for unit in status.units if unit.is_set) or status.units
             known = StatusReport(
                 file=file,
                 output=status.output,
-                units=units,
+                units=status.units,
                 device=leaf.device if leaf is not None else "",
                 step=leaf.step if leaf is not None else "",
                 notes=status.notes,
             )
-            told = [unit for unit in units if unit.is_set]
-            reports.append(self._with_op(known, leaf, told[0], detailed) if told else known)
+            tasks: dict[Hashable, list[UnitStatus]] = {}
+            for unit in status.units:
+                if unit.is_set:
+                    task = (unit.model_id, unit.stream_id, unit.task_id, unit.context_id, unit.thread_id)
+                    tasks.setdefault(task, []).append(unit)
+            reports += [
+                self._with_op(replace(known, units=tuple(units)), leaf, units[0], detailed) for units in tasks.values()
+            ] or [known]
         return reports
 
-    def _leaf_of(self, file: StatusFile) -> DumpLeaf | None:
-        for leaf in self._leaves:
-            if os.path.realpath(leaf.path) == os.path.realpath(file.folder):
-                return leaf
-        beside = [leaf for leaf in leaves_below(file.folder) if os.path.samefile(leaf.path, file.folder)]
-        return beside[0] if beside else None
+    def _leaf_of(self, folder: str) -> DumpLeaf | None:
+        if folder not in self._leaf_by_folder:
+            known = {os.path.realpath(leaf.path): leaf for leaf in (*leaves_below(folder), *self._leaves)}
+            self._leaf_by_folder[folder] = known.get(os.path.realpath(folder))
+        return self._leaf_by_folder[folder]
 
     def _with_op(self, known: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:
         of_model = [one for one in self._leaves if one is not leaf and one.model_id == str(unit.model_id)]
@@ -434,9 +438,7 @@ class StatusReader:
             (f"found in the data dump {one.path}, where tasks may have other numbers", one) for one in self._others
         ]
         for place_doubt, place in places:
-            files = files_of_task(
-                place, task=unit.task_id, stream=unit.stream_id, context=unit.context_id, thread=unit.thread_id
-            )
+            files = files_of_task(self._of_task(place, unit.task_id), unit.stream_id, unit.context_id, unit.thread_id)
             if not files:
                 continue
             # Of several runs of the op the one just before its status was written.
@@ -451,6 +453,14 @@ class StatusReader:
         if unit.thread_id is not None:
             wanted += f", thread {unit.thread_id}"
         return replace(known, doubt=f"no dump file is of {wanted}: which op it was cannot be told")
+
+    def _of_task(self, leaf: DumpLeaf, task: int) -> Sequence[DumpFile]:
+        """The files of a task number, found once for all statuses: either may be thousands."""
+        if leaf.path not in self._by_task:
+            by_task = self._by_task[leaf.path] = {}
+            for file in leaf.files:
+                by_task.setdefault(file.name.task_id, []).append(file)
+        return self._by_task[leaf.path].get(task, ())
 
     def _op(self, leaf: DumpLeaf, file: DumpFile, detailed: bool) -> OverflowOp | None:
         values = self._values.get(leaf.path)

@@ -84,7 +84,12 @@ def _about_range(report: OverflowReport, op: OverflowOp, leaf: LeafOverflow | No
     scale = leaf.scale if leaf is not None else None
     if op.is_gradient and scale is not None and scale.exponent is not None:
         advice.append(Advice(kind=AdviceKind.LOSS_SCALE, text=f"{scale_words(scale)}: {scale.reason}"))
-    return advice + _wider(op, leaf)
+    advice += _wider(op, leaf)
+    bad = [one.extremes for one in op.bad_outputs if one.extremes is not None]
+    if bad and not any(one.saturated or one.inf_count for one in bad):
+        text = f"or look for 0 / 0, or a log or root of what is not positive, in {op.name}: it has NaN, and no Inf"
+        advice.append(Advice(kind=AdviceKind.VALUES, text=text))
+    return advice
 
 
 def _is_small(op: OverflowOp) -> bool:

@@ -41,8 +41,8 @@ class Data(Protocol):
     def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
         """The graph of every dumped model."""
 
-    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
-        """The tensors of an op with their benchmark."""
+    def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
+        """The tensors of an op with their benchmark; `looks_again` whether files changed since they were opened."""
 
 
 class Graphs:
@@ -149,12 +149,16 @@ def _golden(data: Data, run: RunGraph, leaf: DumpLeaf) -> Golden:
     """The extremes of the benchmark's tensors, which have no limit at 65504."""
     mine = replace(run, leaf=leaf, leaves=(leaf,))
     graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops}
+    is_first = True
 
     def extremes(op: RunOp, slot: int) -> Extremes | None:
+        nonlocal is_first
         if op.op is None or id(op.op) not in graph_of:
             return None
         try:
-            pairs = data.pairs_of(FoundOp(run=mine, op=op.op, graph=graph_of[id(op.op)]))
+            found = FoundOp(run=mine, op=op.op, graph=graph_of[id(op.op)])
+            pairs = data.pairs_of(found, looks_again=is_first)
+            is_first = False
             golden = next((pair.golden for pair in pairs if pair.slot == f"output:{slot}"), None)
             if golden is None or not golden.path.endswith(".npy"):
                 return None

@@ -7,25 +7,29 @@ that are made to be random (dropout masks, random numbers) are told from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from precision_tool.lib.compare.align import align
 from precision_tool.lib.compare.bits import Difference, difference, is_alike, same_range
 from precision_tool.lib.compare.engine import Progress, compare_pairs, same_bytes
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.compare.run_values import KEPT_TYPES, SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 
-#: Types of ops that are random by design: TensorFlow's and GE's names.
+#: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(
-    r"Random|DropOutGenMask|^Dropout|TruncatedNormal|Multinomial|Bernoulli|CandidateSampler|DSAGenBitMask|^Shuffle"
-    r"|^Normal$|^Uniform$"
+    r"Random|Randperm|DropOutGenMask|Dropout|TruncatedNormal|Multinomial|Bernoulli|CandidateSampler|GenBitMask"
+    r"|^Stateful(?:StandardNormal|Uniform)|NonDeterministicInts|^Rng|SeedGenerator|SampleDistortedBoundingBox"
+    r"|^Fractional(?:Max|Avg)Pool|^ShuffleDataset|SimThreadExponential"
+    r"|^(?:Inplace)?(?:Normal|Uniform|Exponential|Geometric|Cauchy|LogNormal)$"
 )
+#: These use random numbers that they are fed, so that the same inputs give the same outputs.
+_FED = re.compile(r"Grad|Do(?:Byte)?Mask")
 #: How far two sums of the same numbers in another order may be apart, in roundings of their type.
 _ROUNDINGS = 16
 _EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -54,11 +58,13 @@ class Kind(StrEnum):
     DATA = "data"
     #: Its outputs differ, and what it was fed is not known.
     UNSURE = "unsure"
+    #: No output differs, but not every one could be compared.
+    NOT_COMPARED = "not_compared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPair:
-    """One tensor in both runs. `in_place` tells of an input whose memory the op's output takes over."""
+    """One tensor in both runs. `in_place` tells of an input that is only known after the op wrote over it."""
 
     slot: str
     state: State
@@ -157,7 +163,7 @@ class RandomReport:
 
 def is_random_type(op_type: str) -> bool:
     """True for types of ops that are random by design."""
-    return _RANDOM.search(op_type) is not None
+    return _RANDOM.search(op_type) is not None and _FED.search(op_type) is None
 
 
 # --- two runs ---------------------------------------------------------------------------------------------------------
@@ -199,12 +205,10 @@ def _slots(left: RunValues, op: RunOp, right: RunValues, other: RunOp) -> Iterat
     """The tensors of an op that the left run has, bit by bit."""
     outputs = dict(left.outputs(op))
     slices = (left.slices(op), right.slices(other))
-    own = {tensor.address for tensor in outputs.values() if isinstance(tensor, Tensor) and tensor.address}
     others = {fed.slot: fed for fed in right.inputs(other)}
     for fed in left.inputs(op):
         pair = _slot_pair(f"input:{fed.slot}", fed, others.get(fed.slot), slices)
-        in_place = isinstance(fed.tensor, Tensor) and fed.tensor.address in own
-        yield replace(pair, producer=fed.producer, in_place=in_place)
+        yield replace(pair, producer=fed.producer, in_place=fed.in_place)
     theirs = dict(right.outputs(other))
     for slot, tensor in outputs.items():
         one, two = Fed(slot=slot, tensor=tensor), Fed(slot=slot, tensor=theirs.get(slot))
@@ -237,11 +241,15 @@ def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
         same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
         return replace(known, state=State.EQUAL if same else State.DIFFERENT, reason="by its statistics")
     if not is_alike(left, right):
-        return replace(known, reason=f"{left.dtype} {list(left.shape)} and {right.dtype} {list(right.shape)}")
+        return replace(known, reason=_two_types(left, right))
     try:
         return replace(known, state=State.EQUAL if same_bytes(left, right) else State.DIFFERENT)
     except PrecisionToolError as error:
         return replace(known, state=State.UNKNOWN, reason=error.advice)
+
+
+def _two_types(left: AnyTensor, right: AnyTensor) -> str:
+    return f"{left.dtype} {list(left.shape)} and {right.dtype} {list(right.shape)}"
 
 
 def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
@@ -323,10 +331,15 @@ def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
 
 
 def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
-    outputs = [one for one in slots if one.slot.startswith("output") and one.state is State.DIFFERENT]
+    put_out = [one for one in slots if one.slot.startswith("output")]
+    outputs = [one for one in put_out if one.state is State.DIFFERENT]
     if not outputs:
-        return Kind.EQUAL, ""
-    inputs = [one for one in slots if one.slot.startswith("input") and not one.in_place]
+        unread = next((one for one in put_out if one.state is State.UNKNOWN), None)
+        if unread is not None:
+            return Kind.NOT_COMPARED, f"{unread.slot}: {unread.reason}"
+        return (Kind.EQUAL, "") if put_out else (Kind.NOT_COMPARED, "no output of it was dumped")
+    fed = [one for one in slots if one.slot.startswith("input")]
+    inputs = [one for one in fed if not one.in_place]
     differing = [one for one in inputs if one.state is State.DIFFERENT]
     unknown = [one.slot for one in inputs if one.state is State.UNKNOWN]
     names = ", ".join(one.slot for one in outputs)
@@ -340,15 +353,22 @@ def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
     if not inputs:
         if op.op is not None and not any(edge is not None for edge in op.op.inputs):
             return Kind.DATA, f"{names} differs and nothing feeds it: the runs had different data"
-        return Kind.UNSURE, f"{names} differs, its inputs were not dumped"
+        why = "what it writes over is only known from afterwards" if fed else "its inputs were not dumped"
+        return Kind.UNSURE, f"{names} differs, {why}"
     if len(unknown) == len(inputs):
         return Kind.UNSURE, f"{names} differs, and none of its inputs can be compared"
     but = f"; {', '.join(unknown)} could not be compared" if unknown else ""
     return Kind.RANDOM, f"its inputs are the same bit by bit, {names} is not: {_cause(outputs)}{but}"
 
 
-def _cause(outputs: Iterable[SlotPair]) -> str:
+def _cause(outputs: Sequence[SlotPair]) -> str:
     """What the size of the difference says."""
+    for one in outputs:
+        left, right = one.left, one.right
+        if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
+            return f"{one.slot} is {_two_types(left, right)}"
+    if all(one.metrics is None for one in outputs):
+        return "by how much cannot be measured"
     small = []
     for one in outputs:
         epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")
@@ -416,7 +436,7 @@ def _stomp(
     ran = [one for one in values.ops if maker.timestamp < one.timestamp < op.timestamp]
     for other in sorted(ran, key=lambda one: one.timestamp):
         writers = [one for _, one in values.outputs(other) if base and _covers(one, start, stop)]
-        if writers and _reads(values, other, maker, index):
+        if writers and (_reads(values, other, maker, index) or _updates_kept(values, other, start, stop)):
             return None  # an update in place, which those that read it later are meant to see
         holds = any(_holds(one, tensor, base, start, stop) for one in writers)
         between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
@@ -448,6 +468,14 @@ def _reads(values: RunValues, op: RunOp, maker: RunOp, index: int) -> bool:
     """Whether an op is fed this output."""
     fed = values.inputs(op)
     return any(values.made_by(op, one.slot, same_memory=True) == (maker, index) for one in fed)
+
+
+def _updates_kept(values: RunValues, op: RunOp, start: int, stop: int) -> bool:
+    """Whether an op updates a variable that lies there: what an Assign gave before is that variable too."""
+    return any(
+        one.in_place and one.producer_type in KEPT_TYPES and one.tensor is not None and _covers(one.tensor, start, stop)
+        for one in values.inputs(op)
+    )
 
 
 def _holds(writer: AnyTensor, read: Tensor, base: int, start: int, stop: int) -> bool:

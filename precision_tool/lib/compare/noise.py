@@ -58,25 +58,35 @@ def noise_path(folder: Path, time: str) -> str:
 
 
 def write_noise(path: str, rows: Iterable[Noise]) -> None:
-    """Writes a noise floor. OutputError when it cannot be written."""
+    """Writes a noise floor; of a tensor that is there several times the largest. OutputError when it cannot."""
+    largest: dict[tuple[str, str], Noise] = {}
+    for row in rows:
+        known = largest.setdefault((row.op_name, row.slot), row)
+        if row.distance > known.distance:
+            largest[row.op_name, row.slot] = row
     with atomic_text(path) as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
-        for row in rows:
+        for row in largest.values():
             numbers = (row.distance, row.max_absolute_error, row.cosine)
             writer.writerow([row.op_name, row.slot, *(f"{number:.9g}" for number in numbers)])
 
 
-def newest_noise(folders: Iterable[Path]) -> str:
-    """The newest noise floor in the folders for results; DataNotFoundError if there is none."""
-    found: list[str] = []
-    for folder in folders:
-        place = folder / FOLDER
-        if place.is_dir():
-            found += [str(path) for path in place.iterdir() if path.name.startswith(_PREFIX) and path.suffix == ".csv"]
+def find_noise(named: str, result_folders: Iterable[Path]) -> str:
+    """The noise floor that was named; of a folder, or of those for results where nothing was, the newest.
+
+    DataNotFoundError if there is none.
+    """
+    if named and not os.path.isdir(named):
+        return named
+    folders = [folder / FOLDER for folder in result_folders]
+    if named:  # may also be a data folder, or one for results
+        folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
+    found = [str(path) for folder in folders if folder.is_dir() for path in folder.glob(f"{_PREFIX}*.csv")]
     if not found:
         raise DataNotFoundError(
-            "no noise floor yet", "run `random` on two runs of the same script first, or name its file"
+            f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
+            "`random -lt RUN -rt OTHER` writes that of two runs of the same script; name its file, or no file at all",
         )
     return max(found, key=os.path.basename)
 

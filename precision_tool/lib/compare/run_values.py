@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import count
+from math import inf
 
 from precision_tool.lib.compare.dumps import DumpedOp, DumpIndex, Missing
 from precision_tool.lib.compare.extremes import Extremes, extremes_of, merged
@@ -17,7 +19,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.model.tensor import AnyTensor, OpDump
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 
 #: Types of ops that give the very memory they are fed.
 _SAME_MEMORY = frozenset(
@@ -53,7 +55,8 @@ class RunOp:
 class Fed:
     """What an op is fed at a slot: the tensor, from its own dump or its maker's, or why it is unknown.
 
-    `producer` names the op which makes it, where the graph tells.
+    `producer` names the op which makes it, where the graph tells. `in_place`: the op wrote its output there before the
+    input was dumped, and no other dump has what was there.
     """
 
     slot: int
@@ -61,6 +64,7 @@ class Fed:
     reason: str = ""
     producer: str = ""
     producer_type: str = ""
+    in_place: bool = False
 
 
 def slot_of(dump: OpDump, slot: str) -> AnyTensor | None:
@@ -87,28 +91,32 @@ class RunValues:
             self._by_flat.setdefault(op.flat, op)
 
     def _in_order(self, file: GraphFile | None) -> Iterator[RunOp]:
-        """With a graph in its order, what it does not name at the end; else in the order of the files' times."""
-        number = 0
-        named: set[str] = set()
+        """In the order of the graph; what no graph names by the time of its files."""
+        named = set() if file is None else {flatten(op.name) for op in file.ops}
+        types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
+        others = deque(flat for flat in self.index.names_by_time() if flat not in named)
+        number = count()
+
+        def others_before(time: float) -> Iterator[RunOp]:
+            while others and self.index.timestamp(others[0]) < time:
+                flat = others.popleft()
+                known = self.index.timestamp(flat)
+                yield RunOp(number=next(number), name=flat, op_type=types[flat], timestamp=known, flat=flat)
+
         self._spelled: Counter[str] = Counter()
         if file is not None:
             graph_of = {id(op): graph.name for graph in file.graphs for op in graph.ops}
             self._spelled = Counter(flatten(op.name) for op in file.ops)
             for op in in_order(file):
                 flat = flatten(op.name)
-                named.add(flat)
-                if flat not in self.index:
-                    continue
-                node = Node(graph=graph_of[id(op)], name=op.name, op=op)
-                time = self.index.timestamp(flat)
-                yield RunOp(number=number, name=op.name, op_type=op.type, timestamp=time, flat=flat, node=node)
-                number += 1
-        types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
-        for flat in self.index.names_by_time():
-            if flat not in named:
-                time = self.index.timestamp(flat)
-                yield RunOp(number=number, name=flat, op_type=types[flat], timestamp=time, flat=flat)
-                number += 1
+                if flat in self.index:
+                    time = self.index.timestamp(flat)
+                    yield from others_before(time)
+                    node = Node(graph=graph_of[id(op)], name=op.name, op=op)
+                    yield RunOp(
+                        number=next(number), name=op.name, op_type=op.type, timestamp=time, flat=flat, node=node
+                    )
+        yield from others_before(inf)
 
     def find(self, name: str) -> RunOp | None:
         """The op of this name, flattened or not."""
@@ -135,9 +143,10 @@ class RunValues:
                 yield slot, tensor
 
     def inputs(self, op: RunOp) -> list[Fed]:
-        """What an op is fed, slot by slot; of an op whose inputs were not dumped what the ops before it gave."""
+        """What an op is fed, slot by slot; what was not dumped, or only after it was written over, from its maker."""
         dump = self.dump(op)
         dumped = {} if dump is None else dump.inputs
+        written = {tensor.address for _, tensor in self.outputs(op) if isinstance(tensor, Tensor) and tensor.address}
         links = self._links(op)
         fed = []
         for slot in sorted({*dumped, *links}):
@@ -148,6 +157,8 @@ class RunValues:
             if isinstance(tensor, Missing):
                 self.unreadable.setdefault(tensor.reason.partition(":")[0], tensor.reason)
                 fed.append(replace(known, reason=tensor.reason))
+            elif isinstance(tensor, Tensor) and tensor.address in written:
+                fed.append(self._before(op, replace(known, tensor=tensor, in_place=True)))
             elif tensor is not None:
                 fed.append(replace(known, tensor=tensor))
             elif not dumped:
@@ -163,6 +174,18 @@ class RunValues:
         tensor = dict(self.outputs(maker)).get(index)
         reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
         return replace(known, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
+
+    def _before(self, op: RunOp, known: Fed) -> Fed:
+        """An input that the op wrote over as it was before, if an op that ran before it put it out."""
+        made = self.made_by(op, known.slot, same_memory=True)
+        if made is None or made[0].timestamp > op.timestamp or max(self._threads(op), self._threads(made[0])) > 1:
+            return known
+        tensor = dict(self.outputs(made[0])).get(made[1])
+        return known if tensor is None else replace(known, tensor=tensor, in_place=False)
+
+    def _threads(self, op: RunOp) -> int:
+        dump = self.dump(op)
+        return 1 if dump is None else dump.threads
 
     def _links(self, op: RunOp) -> dict[int, Link]:
         """The link that ends at each input, across borders of subgraphs; slots as the dump counts them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from precision_tool.lib.discover import names
@@ -68,17 +69,15 @@ def leaves_below(folder: str) -> tuple[DumpLeaf, ...]:
 
 
 def files_of_task(
-    leaf: DumpLeaf, *, task: int, stream: int, context: int | None = None, thread: int | None = None
+    files: Iterable[DumpFile], stream: int, context: int | None = None, thread: int | None = None
 ) -> tuple[DumpFile, ...]:
-    """The dump files of the op that ran as this task, earliest first.
+    """Of the dump files with a task's number those of the op that ran as it, earliest first.
 
     Names without a stream (old releases), context or thread fit any.
     """
 
     def fits(name: DumpName) -> bool:
         wanted = ((name.stream_id, stream), (name.context_id, context), (name.thread_id, thread))
-        return name.task_id == task and all(value is None or asked in (None, value) for value, asked in wanted)
+        return all(value is None or asked in (None, value) for value, asked in wanted)
 
-    return tuple(
-        sorted((file for file in leaf.files if fits(file.name)), key=lambda file: (file.name.timestamp, file.path))
-    )
+    return tuple(sorted((file for file in files if fits(file.name)), key=lambda file: (file.name.timestamp, file.path)))

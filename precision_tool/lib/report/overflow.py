@@ -39,6 +39,7 @@ from precision_tool.lib.report.text import (
     shape_text,
     shown_path,
     shown_reason,
+    unreadable_lines,
     whole_path,
 )
 
@@ -75,7 +76,6 @@ _COUNT_WORDS = {
 }
 #: Steps of a way that are shown; JSON has all.
 _SHOWN_STEPS = 12
-_SHOWN_UNREAD = 3
 #: Of more devices and steps than these, those without overflow have one line each.
 _SHOWN_LEAVES = 2
 
@@ -93,14 +93,12 @@ def op_title(number: int, op: OverflowOp | None, name: str = "") -> Text:
 def slot_table(slots: Sequence[SlotValues]) -> Table:
     """The tensors of an op: figures, and the shares of saturated, Inf and NaN values."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("slot", "dtype"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("shape", overflow="fold", min_width=6)
+    table.add_column("tensor", overflow="fold", min_width=10)  # one column, which wraps well where there is no room
     for name in ("max", "min", "mean", "satur.", "Inf", "NaN"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in slots:
         if one.tensor is None:
-            table.add_row(plain(one.slot, "bold"), Text("-", style="dim"), plain("not dumped", "dim"))
+            table.add_row(Text.assemble((safe(one.slot), "bold"), (" not dumped", "dim")))
             continue
         figures = ["-"] * 3
         if one.summary is not None:
@@ -111,9 +109,7 @@ def slot_table(slots: Sequence[SlotValues]) -> Table:
             counts = (found.saturated, found.inf_count, found.nan_count)
             shares = [_share(part, found.count, found.statistics_only and not at) for at, part in enumerate(counts)]
         table.add_row(
-            plain(one.slot, "bold"),
-            plain(one.tensor.dtype),
-            plain(shape_text(one.tensor.shape)),
+            Text.assemble((safe(one.slot), "bold"), plain(f" {one.tensor.dtype} {shape_text(one.tensor.shape)}")),
             *map(Text, figures),
             *shares,
         )
@@ -197,11 +193,8 @@ def leaf_block(one: LeafOverflow, limit: int, shown: Collection[str] = ()) -> Re
     if one.left_out:
         lines.append(("not read", plain(f"the {counted(one.left_out, 'op')} behind them; `overflow` reads all")))
     unread = list(one.unreadable.values())
-    lines += [("unreadable" if not at else "", plain(shown_reason(why), "yellow"))
-              for at, why in enumerate(unread[:_SHOWN_UNREAD])]  # fmt: skip
-    if len(unread) > _SHOWN_UNREAD:
-        lines.append(("", plain(f"and {counted(len(unread) - _SHOWN_UNREAD, 'more')}", "yellow")))
     parts: list[RenderableType] = [Rule(plain(title), align="left", style="dim"), LabelledLines(lines)]
+    parts += unreadable_lines(unread)
     first = one.first
     if first is None:
         words = "no value is saturated, Inf or NaN" + (" but those the benchmark has too" if one.ops else "")
@@ -247,7 +240,6 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     """The way to the first op: what was left of the range at each op, and what it took."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("range on the way there", overflow="fold", ratio=1)
-    table.add_column("type", overflow="fold", max_width=14)
     table.add_column("dtype", no_wrap=True)
     for name in ("max |x|", "bits left", "bits used"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -258,16 +250,18 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     for step in trail[max(hidden, 0) :]:
         growth = "-" if step.growth is None else f"{step.growth:+.1f}"
         style = "bold red" if step.growth is not None and step.growth == largest and largest > 0 else ""
-        label = plain(step.op_name, "bold" if step.dumped else "dim")
-        largest_size = f"{step.extremes.largest:.5g}"
+        label = Text.assemble(
+            (safe(step.op_name), "bold" if step.dumped else "dim"), f" ({safe(step.op_type)})" * bool(step.op_type)
+        )
+        found = step.extremes
+        largest_size = "Inf" if found.inf_count else "NaN" if found.nan_count else f"{found.largest:.5g}"
         if step.true_largest is not None:
             largest_size += f" ({step.true_largest:.5g})"
         table.add_row(
             label,
-            plain(step.op_type),
-            plain(step.extremes.dtype),
+            plain(found.dtype),
             Text(largest_size),
-            Text(_bits(step.extremes.headroom)),
+            Text("-" if largest_size.startswith("NaN") else _bits(found.headroom)),
             Text(growth, style=style),
         )
     note = "bits used: how much larger than the largest input; of the first op, than 1"
@@ -298,7 +292,7 @@ def overflow_lines(
     number = len(report.statuses)
     told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
     parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
-    parts += [plain(f"unreadable: {shown_reason(why)}", "yellow") for _, why in report.unreadable]
+    parts += unreadable_lines([why for _, why in report.unreadable])
     parts += [status_block(at + 1, one) for at, one in enumerate(report.statuses[:limit])]
     if number > limit:
         parts.append(Text(f"{limit} of {number} statuses shown, earliest first; -l N shows more", style="dim"))

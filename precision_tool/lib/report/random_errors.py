@@ -24,6 +24,7 @@ from precision_tool.lib.report.text import (
     shape_text,
     shown_path,
     shown_reason,
+    unreadable_lines,
     whole_path,
 )
 
@@ -35,6 +36,7 @@ KIND_WORDS = {
     Kind.FOLLOWER: ("follows", "yellow"),
     Kind.DATA: ("was fed other data", "bold red"),
     Kind.UNSURE: ("unsure", "yellow"),
+    Kind.NOT_COMPARED: ("not compared", "dim"),
 }
 _STATE_STYLE = {State.EQUAL: "green", State.SAME_VALUES: "green", State.DIFFERENT: "bold red", State.UNKNOWN: "dim"}
 _SHOWN_BETWEEN = 5
@@ -51,7 +53,7 @@ def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
     if report.right:
         parts += list(_run_parts(report, limit))
     parts += list(_memory_parts(report, limit))
-    parts += [plain(f"unreadable: {shown_reason(why)}", "yellow") for why in report.unreadable[:limit]]
+    parts += unreadable_lines(report.unreadable)
     return parts
 
 
@@ -78,7 +80,10 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     if len(shown) > limit:
         yield Text(f"{limit} of {len(shown)} ops shown, in execution order; -l N shows more", style="dim")
     if not shown:
-        yield Text("No op computes differently in the two runs.", style="green")
+        unread = report.of(Kind.NOT_COMPARED)
+        words = "No op computes differently in the two runs"
+        words += f", of those that could be compared: not {unread[0].name}: {unread[0].why}" if unread else "."
+        yield plain(shown_reason(words), "yellow" if unread else "green")
     expected = report.of(Kind.EXPECTED)
     if expected:
         names = ", ".join(f"{op.name} ({op.op_type})" for op in expected[:limit])
@@ -186,15 +191,15 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
 
 def noise_line(path: str) -> Text:
     """Where the noise floor is."""
-    return plain(f"noise floor: {shown_path(path)} (vc --noise-floor judges errors against it)")
+    return plain(f"noise floor: {shown_path(path)} (`vc --noise-floor` judges errors against it)")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def to_json(reports: Sequence[RandomReport], noise: Sequence[str]) -> str:
+def to_json(reports: Sequence[RandomReport], noise: str) -> str:
     """All pairs of leaves as one JSON document."""
-    return json_text({"pairs": [_report_json(one) for one in reports], "noise_floors": list(noise)})
+    return json_text({"pairs": [_report_json(one) for one in reports], "noise_floor": noise or None})
 
 
 def _report_json(report: RandomReport) -> dict[str, Any]:

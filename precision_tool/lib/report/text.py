@@ -17,6 +17,8 @@ from precision_tool.lib.workspace import lies_in
 
 #: What a fusion pass that GE never switches off is marked with.
 ALWAYS_MARK = "always on"
+#: So many reasons why something cannot be read are shown.
+_SHOWN_UNREAD = 3
 #: Names and reasons come from other machines: control characters are shown as \\xNN.
 safe = escaped
 
@@ -63,6 +65,13 @@ def shown_reason(text: str) -> str:
     """A sentence with paths in it, which lose the working folder."""
     folder = os.path.join(os.getcwd(), "")
     return text if folder == os.sep else text.replace(folder, "")
+
+
+def unreadable_lines(reasons: Sequence[str]) -> list[Text]:
+    """What cannot be read, the first few; JSON has all."""
+    lines = [plain(f"unreadable: {shown_reason(why)}", "yellow") for why in reasons[:_SHOWN_UNREAD]]
+    more = len(reasons) - _SHOWN_UNREAD
+    return lines + ([plain(f"unreadable: {more:,} more; --json names all", "yellow")] if more > 0 else [])
 
 
 def cosine_style(cosine: float | None, agrees: bool | None) -> str:

@@ -15,7 +15,7 @@ from precision_tool.lib.checks.fusion import TITLE as FUSION_TITLE
 from precision_tool.lib.checks.fusion import check_fusion, passes_in_effect
 from precision_tool.lib.compare.custom import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
-from precision_tool.lib.compare.noise import NoiseFloor, newest_noise, read_noise
+from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
@@ -69,8 +69,8 @@ def _add_common(parser: Parser, session: Session) -> None:
         metavar="FILE",
         nargs="?",
         const="",
-        help="judge each tensor also against its own noise in two runs of the same script: a file that `random` wrote "
-        "(default: the newest)",
+        help="judge each tensor also against its own noise in two runs of the same script: a file that `random` wrote, "
+        "or a folder of them (default: the newest)",
     )
     completes(noise, Completion.FILE)
 
@@ -265,10 +265,10 @@ def _compare(
 
 
 def _noise_floor(session: Session, args: argparse.Namespace) -> NoiseFloor | None:
-    """The noise floor that was asked for; without a name the newest."""
+    """The noise floor that was asked for."""
     if args.noise is None:
         return None
-    return read_noise(args.noise or newest_noise(session.workspace.result_dirs()))
+    return read_noise(find_noise(args.noise, session.workspace.result_dirs()))
 
 
 def _measure_options(args: argparse.Namespace) -> CompareOptions:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.network import FAULTS
@@ -86,7 +87,7 @@ def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Se
     """Runs the command lines that find what is wrong in what was generated, and tells it."""
     code = DONE
     for line in lines:
-        output.out.print(plain(f"$ precision-tool --data {root} {line}"), soft_wrap=True)
+        output.out.print(plain(f"$ precision-tool --data {quote(str(root))} {line}"), soft_wrap=True)
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
     wrong = f"{culprit} {did}" if culprit else "nothing was computed wrong"

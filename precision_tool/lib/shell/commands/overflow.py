@@ -151,24 +151,30 @@ def _facts(found: OverflowReport, advice: Sequence[Advice], limit: int) -> tuple
     facts: list[tuple[str, str]] = [("unreadable", why) for _, why in found.unreadable[:limit]]
     for one in found.statuses[:limit]:
         name = one.file.path if one.op is None else f"{one.op.name} ({one.op.op_type})"
-        facts.append(("op", name))
-        facts += [("status", report.unit_words(unit)) for unit in one.units]
-        facts += [] if one.op is None else _op_facts(one.op)
-        facts += [("note", one.doubt)] if one.doubt else []
+        if one is found.statuses[0] or one.op is None:
+            facts.append(("op", name))
+            facts += [("status", report.unit_words(unit)) for unit in one.units]
+            facts += [] if one.op is None else _op_facts(one.op)
+            facts += [("note", one.doubt)] if one.doubt else []
+        else:  # the panel stays short: `overflow` shows their tensors
+            facts.append(("then", f"{name}: {report.ORIGIN_WORDS[one.op.origin][0]}"))
     if len(found.statuses) > limit:
         facts.append(("more", f"{len(found.statuses) - limit} statuses; `overflow -l N` shows them"))
     leaf = found.first_leaf
     if leaf is not None and leaf.first is not None:
         facts.append(("by values", f"{counted(len(leaf.ops), 'op')}, the first {leaf.first.name}"))
         if not found.statuses:
-            facts += _op_facts(leaf.first)[1:]
+            facts += _tensor_facts(leaf.first)
     facts += [("advice", one.text) for one in advice[:1]]
     return tuple(facts)
 
 
 def _op_facts(op: OverflowOp) -> list[tuple[str, str]]:
-    words, _ = report.ORIGIN_WORDS[op.origin]
-    facts = [("origin", f"{words}: {op.why}")]
+    return [("origin", report.ORIGIN_WORDS[op.origin][0]), *_tensor_facts(op)]
+
+
+def _tensor_facts(op: OverflowOp) -> list[tuple[str, str]]:
+    facts = []
     for one in op.slots:
         if one.tensor is None:
             facts.append((one.slot, one.reason or "not dumped"))

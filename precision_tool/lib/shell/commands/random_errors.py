@@ -71,24 +71,18 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         for one in reports:
             title = [Rule(plain(shown_path(one.left)), align="left", style="dim")] if len(reports) > 1 else []
             output.show(*title, *report.random_lines(one, args.limit))
-        for path in noise:
-            output.out.print(report.noise_line(path), soft_wrap=True)
+        if noise:
+            output.out.print(report.noise_line(noise), soft_wrap=True)
     return FOUND if args.fail and not all(one.is_clean and not one.unreadable for one in reports) else DONE
 
 
-def _write_noise(session: Session, reports: Sequence[RandomReport]) -> list[str]:
-    """The paths of the noise floors of pairs of runs. Several leaves have one file each."""
-    paths: list[str] = []
-    pairs = [one for one in reports if one.right]
-    if not pairs:
-        return paths
-    folder = session.workspace.output_dir(FOLDER)
-    time = f"{datetime.now():%Y%m%d%H%M%S}"
-    for number, one in enumerate(pairs):
-        path = noise_path(folder, f"{time}_{number}" if len(pairs) > 1 else time)
-        write_noise(path, _noise(one))
-        paths.append(path)
-    return paths
+def _write_noise(session: Session, reports: Sequence[RandomReport]) -> str:
+    """The path of the noise floor of two runs, with all their devices and steps; "" of one run alone."""
+    if not any(one.right for one in reports):
+        return ""
+    path = noise_path(session.workspace.output_dir(FOLDER), f"{datetime.now():%Y%m%d%H%M%S}")
+    write_noise(path, (row for one in reports for row in _noise(one)))
+    return path
 
 
 def _noise(one: RandomReport) -> Iterator[Noise]:
