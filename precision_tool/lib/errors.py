@@ -36,6 +36,10 @@ class DataNotFoundError(PrecisionToolError, FileNotFoundError):
         return self.message
 
 
+class NoBenchmarkError(DataNotFoundError):
+    """There is an NPU dump, but nothing to compare it with."""
+
+
 class FormatError(PrecisionToolError, ValueError):
     """A file that is damaged, cut off or of a kind that cannot be read; names the file and the offset."""
 

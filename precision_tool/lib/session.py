@@ -40,7 +40,14 @@ from precision_tool.lib.discover.graphs import find_graph_files
 from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_side, pair_h5_files
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.walk import Stamps
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import (
+    DataNotFoundError,
+    FormatError,
+    NoBenchmarkError,
+    OutputError,
+    PrecisionToolError,
+    UsageError,
+)
 from precision_tool.lib.formats.cache_files import CacheFiles
 from precision_tool.lib.formats.files import signature_of
 from precision_tool.lib.formats.graph_cache import GraphStore
@@ -603,7 +610,7 @@ class Session:
         if is_h5_side(npu):
             if find_h5_files(str(self.workspace.pt_gpu_dir)):
                 return str(self.workspace.pt_gpu_dir)
-            raise DataNotFoundError(
+            raise NoBenchmarkError(
                 f"nothing to compare {npu} with: no .h5 file in {self.workspace.pt_gpu_dir}",
                 "put the GPU's or CPU's dump there, or name it with -rt",
             )
@@ -611,7 +618,7 @@ class Session:
         if benchmark is None and not _has_entries(other):
             if _has_entries(self.workspace.tf_dump_dir):
                 return str(self.workspace.tf_dump_dir)  # what is wrong with it is told when it is read
-            raise DataNotFoundError(
+            raise NoBenchmarkError(
                 f"nothing to compare {npu} with: neither {self.workspace.tf_dump_dir} nor {other} holds data",
                 "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into "
                 "the second, or name a folder with -rt",

@@ -667,6 +667,18 @@ def test_when_no_folder_can_be_compared_that_is_an_error(unmatched: SmallTree, t
     assert "no comparison result yet" in tool("ac", cwd=tmp_path, code=2).err
 
 
+def test_without_a_benchmark_ac_says_what_the_npu_alone_tells(tmp_path: Path) -> None:
+    """The checks of one run need no other; what is missing for the comparison is the error."""
+    shutil.rmtree(small_tree(tmp_path / "precision_data", faulty_chain()).root / "tf")
+    run = tool("ac", "-c", cwd=tmp_path, code=2)
+    assert "─ Overflow ─" in run.out
+    assert "nothing overflowed" in run.text
+    assert run.err.startswith("error: nothing to compare precision_data/npu/debug_0/dump with")
+    document = json.loads(tool("ac", "-c", "--json", cwd=tmp_path, code=2).out)
+    assert document["results"] == []
+    assert [check["name"] for check in document["checks"]].count("overflow") == 1
+
+
 def test_a_folder_without_rows_gets_a_note_and_no_file(unmatched: SmallTree, tmp_path: Path) -> None:
     other = unmatched.root / "npu" / "debug_1" / "dump" / STAMP / "0" / MODEL / "1"
     (other / "70").rename(other / "3")

@@ -48,6 +48,13 @@ def test_the_random_op_is_named(demo: tuple[Path, DemoTruth], tmp_path: Path) ->
     assert pair["overwritten"] == []
 
 
+def test_the_second_run_may_be_the_one_that_is_named(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    (pair,) = random(cwd, "-lt", "precision_data/npu/debug_1", work=tmp_path)["pairs"]
+    assert pair["first"] == truth.culprit
+    assert ["/debug_1/" in pair["run"], "/debug_0/" in pair["other_run"]] == [True, True]
+
+
 def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, truth = demo
     run = tool("--work", tmp_path, "random", cwd=cwd, columns=80)

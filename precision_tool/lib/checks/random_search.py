@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from precision_tool.lib.checks.overflow_search import Data, Graphs, Progress
@@ -12,6 +13,7 @@ from precision_tool.lib.discover import walk
 from precision_tool.lib.discover.catalog import RunGraph
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.workspace import lies_in
 
 
 def find_random(
@@ -30,8 +32,10 @@ def find_random(
         left = data.default_npu()
     one = walk.find_run(left)
     if right is None:
-        folder = data.workspace.dump_dir(1)
-        right = str(folder) if folder.is_dir() else None
+        # The other of the two runs, whichever was named.
+        space, place = data.workspace, os.path.abspath(left)
+        others = [number for number in (1, 0) if not lies_in(place, os.path.abspath(space.debug_dir(number)))]
+        right = next((str(space.dump_dir(number)) for number in others if space.dump_dir(number).is_dir()), None)
     other = None if right is None else walk.find_run(right)
     graphs = Graphs(data, graph)
     if other is None:

@@ -20,7 +20,7 @@ from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, 
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.discover.catalog import RunGraph
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Grade
 from precision_tool.lib.report import compare as report
 from precision_tool.lib.report.checks import check_panel
@@ -452,11 +452,22 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
+    analyses: list[Analysis] = []
+    lack: NoBenchmarkError | None = None
     if compares:
-        analyses = _compare(session, args, output, _measure_options(args))
+        try:
+            analyses = _compare(session, args, output, _measure_options(args))
+        except NoBenchmarkError as error:
+            lack = error  # the NPU's dump alone tells something too
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
     checks = [*_checks(session, args, analyses), check_overflow(session, args.left, args.graph, args.limit)]
+    if lack is not None:
+        tell_notes(session, output)
+        if args.json:
+            output.out.file.write(report.to_json([], checks) + "\n")
+        _show_checks(() if args.json else checks, output)
+        raise lack
     return _finish(session, args, output, analyses, checks=checks, is_whole=compares)
 
 
