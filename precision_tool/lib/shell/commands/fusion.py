@@ -446,19 +446,20 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         repeat=args.repeat,
         tell=tell,
     )
-    session.workspace.notes += [*run.open(args.fresh), *([file.note] if file.note else [])]
-    if left_out:
-        session.workspace.notes.append(f"not searched, as GE never switches them off: {', '.join(left_out)}")
-    tell_notes(session, output)
-    interrupted = True
-    try:
-        result = bisect_passes(passes, run.ask, known=run.known)
-        interrupted = False
-    finally:
-        run.close()
-        if interrupted:
-            told = f"{counted(len(run.tries), 'try', 'tries')} kept: the same command takes it up again"
-            output.err.print(plain(told, "yellow"), soft_wrap=True)
+    with run.alone():
+        session.workspace.notes += [*run.open(args.fresh), *([file.note] if file.note else [])]
+        if left_out:
+            session.workspace.notes.append(f"not searched, as GE never switches them off: {', '.join(left_out)}")
+        tell_notes(session, output)
+        interrupted = True
+        try:
+            result = bisect_passes(passes, run.ask, known=run.known)
+            interrupted = False
+        finally:
+            run.close()
+            if interrupted:
+                told = f"{counted(len(run.tries), 'try', 'tries')} kept: the same command takes it up again"
+                output.err.print(plain(told, "yellow"), soft_wrap=True)
     _show_bisection(output, args, result, run)
     if result.outcome is Outcome.FLAKY:
         raise UsageError(
