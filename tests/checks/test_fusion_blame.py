@@ -85,6 +85,8 @@ def verdict_of(result: object) -> Blame:
         (values(-9, 9, -9, 9), FED[::-1].copy(), Verdict.SUSPICIOUS, "much more than its inputs (33.90%)"),
         (values(1, 2, 3, np.nan), FED, Verdict.GUILTY, "its output is infinitely off"),
         (None, FED, Verdict.NOT_JUDGED, "it was not dumped"),
+        # Cosines of 0.986 and 0.974: what accumulates looks like this.
+        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), Verdict.SUSPICIOUS, "are nearly as far off"),
     ],
 )
 def test_a_verdict_by_comparison(
@@ -120,6 +122,12 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     (op,) = judged(tmp_path, doubtful, unfused()).ops
     assert op.verdict is Verdict.SUSPICIOUS
     assert "the inputs that could be compared agree, and input:1 could not be" in op.reason
+
+
+def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:
+    (op,) = judged(tmp_path, [replace(fused(SLIGHTLY)[1], inputs=())], unfused()).ops
+    assert op.verdict is Verdict.NOT_JUDGED
+    assert "which may have come in: no input could be compared" in op.reason
 
 
 def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Path) -> None:

@@ -277,6 +277,8 @@ class _Judge:
             return verdict(Verdict.NOT_JUDGED, why)
         out, into = f"its output is {_percent(op.output_error)} off", _percent(op.input_error)
         if found.outputs_agree:
+            if op.output_error > _NOTABLE and op.input_error is None:
+                return verdict(Verdict.NOT_JUDGED, f"{out}, which may have come in: no input could be compared")
             if op.output_error > _NOTABLE and op.output_error > _OWN * (op.input_error or 0.0):
                 return verdict(Verdict.SUSPICIOUS, f"{out}, though not below the threshold")
             return verdict(Verdict.CLEAN, "its output agrees")
@@ -285,6 +287,8 @@ class _Judge:
         if found.inputs_agree is None:
             return verdict(Verdict.SUSPICIOUS, f"{out}, and no input could be compared")
         if found.inputs_agree:
+            if op.output_error <= _OWN * (op.input_error or 0.0):
+                return verdict(Verdict.SUSPICIOUS, f"{out}, and its inputs ({into}) are nearly as far off")
             unknown = found.unknown_inputs
             if unknown:
                 why = f"{out}, the inputs that could be compared agree, and {unknown[0].slot} could not be"
