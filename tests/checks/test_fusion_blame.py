@@ -27,6 +27,7 @@ from precision_tool.lib.checks.fusion_blame import (
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders, find_golden
 from precision_tool.lib.compare.result_csv import row_of
 from precision_tool.lib.compare.unfused import GraphDumps
+from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
@@ -245,6 +246,45 @@ def test_the_pair_of_the_demo(tmp_path: Path, seed: int) -> None:
     assert all(op.recomputed is not None for op in found.ops if is_switchable(op.passes[0]))
     (benchmark,) = compare_folders(str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "tf/dump"), workers=1)
     assert verdict_of(benchmark).switch_off == truth.culprit_passes
+
+
+def test_runs_whose_inputs_were_not_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dump_mode="output"`: what an op was fed is what the one before it put out, in the same run. The ops behind the
+    faulty one differ from the other run and are right all the same.
+    """
+
+    def outputs_only(path: Path, name: str, _: object, outputs: list[OutTensor], **more: int) -> int:
+        return write_dump(path, name, [], outputs, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("precision_tool.lib.demo.generate.write_dump", outputs_only)
+        truth = generate_demo(tmp_path, fault="fusion")
+    sides: tuple[tuple[str, CompareOptions], ...] = (
+        ("npu/debug_0/dump", CompareOptions(other_graph="")),
+        ("tf/dump", CompareOptions()),
+    )
+    for other, options in sides:
+        (result,) = compare_folders(
+            str(tmp_path / "npu/debug_1/dump"), str(tmp_path / other), workers=1, options=options
+        )
+        found = verdict_of(result)
+        assert found.switch_off == truth.culprit_passes
+        verdicts = {op.op_name: op.verdict for op in found.ops if is_switchable(op.passes[0])}
+        assert truth.culprit is not None
+        assert verdicts.pop(truth.culprit) is Verdict.GUILTY
+        assert set(verdicts.values()) == {Verdict.CLEAN}
+        assert all(op.recomputed is not None and not op.recomputed.borrowed for op in found.ops
+                   if op.op_name in verdicts)  # fmt: skip
+
+
+def test_an_op_after_a_wrong_one_whose_inputs_nobody_knows(tmp_path: Path) -> None:
+    source, op = fused(WRONG)
+    after = Node(name="c+d", type="Thing", output=WRONG, originals=("c", "d"), passes=("LaterPass",))
+    other = [*unfused(), *(Node(name=name, type="Thing", output=RIGHT, originals=(name,)) for name in "cd")]
+    verdicts = {one.name: one.verdict for one in judged(tmp_path, [source, op, after], other).passes}
+    assert verdicts == {"ThingPass": Verdict.GUILTY, "LaterPass": Verdict.NOT_JUDGED}
+    (alone,) = judged(tmp_path / "alone", [after], other[2:]).passes
+    assert alone.verdict is Verdict.SUSPICIOUS
 
 
 # --- the smallest set -------------------------------------------------------------------------------------------------

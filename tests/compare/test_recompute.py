@@ -99,7 +99,8 @@ def recompute(
     if fused.unfused:
         names = dict.fromkeys(source for _, _, fed, _ in fused.unfused for source, _ in fed)
         made = {name for name, *_ in fused.unfused}
-        ops = [graph_op(name, "Data", original_names=[name]) for name in names if name not in made]
+        kind_of = {f"in{number}": kind for number, kind in enumerate(kinds)}
+        ops = [graph_op(name, kind_of.get(name, "Const"), original_names=[name]) for name in names if name not in made]
         ops += [
             graph_op(name, kind, [f"{source}:{index}" for source, index in fed], original_names=[name], attrs=attrs)
             for name, kind, fed, attrs in fused.unfused
@@ -305,6 +306,15 @@ def test_a_normalisation_that_was_folded_into_the_filters(tmp_path: Path) -> Non
     assert found.borrowed == ("in1:0", "scale:0", "offset:0", "mean:0", "variance:0")
     with pytest.raises(NotRecomputedError, match="no graph tells what BatchNorm is fed"):
         recompute(tmp_path, fused)  # nobody has them
+    # What is no parameter is not taken from the other side, where an earlier fault would have left it right.
+    with_skip = [
+        *fused.unfused,
+        ("c/Add", "Add", [("c/BatchNorm", 0), ("skip", 0)], {}),
+        ("skip", "Relu", [("in0", 0)], {}),
+    ]
+    skipping = replace(fused, originals=(*fused.originals, "c/Add"), unfused=with_skip)
+    with pytest.raises(NotRecomputedError, match="no graph tells"):
+        recompute(tmp_path, skipping, Files(tmp_path, {**arrays, ("skip", 0): true}))
 
 
 def test_normalisation_in_training(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from itertools import combinations
 from math import inf, isfinite, prod
 from statistics import median
 
-from precision_tool.lib.checks.agreement import OpAgreement, distance
+from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex
 from precision_tool.lib.compare.engine import Progress
-from precision_tool.lib.compare.recompute import NotRecomputedError, Recomputed, Recomputer
+from precision_tool.lib.compare.match import Origins, groups_of
+from precision_tool.lib.compare.recompute import NotRecomputedError, Recomputed, Recomputer, is_parameter
 from precision_tool.lib.compare.result_csv import ResultRow
+from precision_tool.lib.compare.unfused import GraphDumps
 from precision_tool.lib.discover.fusion_pair import COLLECT_PASSES, Fusion, is_fused
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.errors import UsageError
@@ -135,12 +137,17 @@ def blame(
         what = f"{counted(len(fused), 'fused op')}, but none names its pass" if fused else "no op that a pass made"
         raise UsageError(f"{file.path}: has {what}", COLLECT_PASSES)
     agreements = {op.op_name: op for op in analysis.ops}
+    own, origins = GraphDumps(leaf.leaf, file), Origins(file, groups_of(file))
+    agreements |= {
+        op.name: _with_inputs(op, agreements, origins, analysis.threshold) for op in fused if op.name in agreements
+    }
     rows = {row.pair.tensor_index: row for row in leaf.rows}
     judge = _Judge(
-        dumps=DumpIndex(leaf.leaf),
-        recomputer=Recomputer(file, unfused, benchmark),
+        dumps=own.index,
+        recomputer=Recomputer(file, unfused, benchmark, own),
         also_other=_passes_by_original(unfused),
         rows=rows,
+        first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
     costs = [_bytes(agreements.get(op.name)) for op in fused]
     judged: list[OpBlame] = []
@@ -155,6 +162,26 @@ def blame(
     passes = _by_pass(judged)
     off, unavoidable = smallest_switches(passes)
     return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, notes=_notes(judged, Fusion(file)))
+
+
+def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], origins: Origins, threshold: float) -> OpAgreement:
+    """The op with the outputs that feed it in place of its inputs, where these were not dumped.
+
+    Parameters need not be there; another one that is missing leaves its inputs unknown.
+    """
+    found = agreements[op.name]
+    if found.inputs:
+        return found
+    rows: list[ResultRow] = []
+    for edge in filter(None, op.inputs):
+        producer = origins.producer(op, edge)
+        made = agreements.get(producer.name) if producer is not None else None
+        row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
+        if row is not None:
+            rows.append(row)
+        elif not is_parameter(origins, producer):
+            return found
+    return replace(found, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
 
 
 def _bytes(found: OpAgreement | None) -> int:
@@ -188,6 +215,8 @@ class _Judge:
     recomputer: Recomputer
     also_other: Mapping[str, set[str]]
     rows: Mapping[str, Comparison]
+    #: Number of the first op whose output does not agree.
+    first_off: int
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
     distrusted: set[str] = field(default_factory=set)
 
@@ -284,6 +313,8 @@ class _Judge:
             return verdict(Verdict.CLEAN, "its output agrees")
         if found.is_cancelled:
             return verdict(Verdict.NOT_JUDGED, "its true output is zero beside its inputs: only rounding is compared")
+        if found.inputs_agree is None and self.first_off < found.index:
+            return verdict(Verdict.NOT_JUDGED, f"{out}, which may have come in: ops before it are off already")
         if found.inputs_agree is None:
             return verdict(Verdict.SUSPICIOUS, f"{out}, and no input could be compared")
         if found.inputs_agree:

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.dumps import BenchmarkSide, DumpedOp, Missing, NoBenchmark
+from precision_tool.lib.compare.dumps import BenchmarkSide, DumpedOp, Found, Missing, NoBenchmark
 from precision_tool.lib.compare.match import NoOrigin, Origins, groups_of, input_places, originals
 from precision_tool.lib.compare.reading import reading_of
 from precision_tool.lib.compare.statistics import open_reader
+from precision_tool.lib.compare.unfused import GraphDumps
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats import data_types
-from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
+from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.model.wording import counted
 
@@ -238,6 +239,9 @@ def _norm(array: npt.NDArray[Any]) -> float:
 
 def _compute(op_type: str, attrs: Mapping[str, Any], values: Sequence[_Value]) -> _Value:
     """One op. `values` are its inputs in its order."""
+    unknown = NotRecomputedError(f"there is no formula for {op_type} with {counted(len(values), 'input')}")
+    if not values:
+        raise unknown
     if op_type in _CONV or op_type in _MATMUL:
         if not 2 <= len(values) <= 3:  # a fourth is an offset of quantised numbers
             raise NotRecomputedError(f"a {op_type} of {counted(len(values), 'input')}")
@@ -263,7 +267,7 @@ def _compute(op_type: str, attrs: Mapping[str, Any], values: Sequence[_Value]) -
         array = _BINARY[op_type](first.array, second.array)
         magnitude = first.magnitude + second.magnitude
         return _Value(array, first.is_image or second.is_image, magnitude, max(first.length, second.length))
-    raise NotRecomputedError(f"there is no formula for {op_type} with {counted(len(values), 'input')}")
+    raise unknown
 
 
 _Formulas = Callable[[str, Mapping[str, Any], Sequence[_Value]], _Value]
@@ -290,8 +294,9 @@ _NEEDS_GRAPH = frozenset({"Sub", "RealDiv", "Div", "TanhGrad", "SigmoidGrad", "L
 #: The names that TensorFlow gives to Python's operators.
 _OPERATORS = {"add": "Add", "mul": "Mul", "sub": "Sub", "truediv": "RealDiv"}
 #: Where what a network has learned comes from.
-_PARAMETERS = ("Const", "Constant", "Variable", "VariableV2", "VarHandleOp", "ReadVariableOp")
-#: Compiler-made ops in a row that a walk back passes through at most.
+_PARAMETERS = ("Const", "Constant", "Variable", "VariableV2", "VarHandleOp")
+_PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
+#: Such ops in a row that a walk back passes through at most.
 _MAX_STEPS = 64
 
 
@@ -321,9 +326,15 @@ class _Chain:
 
 
 class Recomputer:
-    """Recomputes fused ops of one run. `unfused` is a graph that has their original ops, if there is one."""
+    """Recomputes fused ops of one run. `unfused` is a graph that has their original ops, if there is one.
 
-    def __init__(self, file: GraphFile, unfused: GraphFile | None, benchmark: BenchmarkSide) -> None:
+    `own` are the tensors of this very run: what an op was fed where its inputs were not dumped (`dump_mode="output"`).
+    """
+
+    def __init__(
+        self, file: GraphFile, unfused: GraphFile | None, benchmark: BenchmarkSide, own: GraphDumps | None = None
+    ) -> None:
+        self._own = own
         groups = groups_of(file)
         self._origins = Origins(file, groups)
         #: Ops (by id) that share the work of one original op, none of which puts out what that did.
@@ -373,23 +384,31 @@ class Recomputer:
 
     def _inputs(self, op: Op, dump: DumpedOp) -> list[_Input]:
         """The dumped inputs, each with its description and the tensor of the script that it is."""
-        places = input_places(op, max(dump.inputs, default=-1) + 1)
+        slots = sorted(dump.inputs) or range(sum(edge is not None for edge in op.inputs))
+        places = input_places(op, max(slots, default=-1) + 1)
         found = []
-        for slot, tensor in sorted(dump.inputs.items()):
+        for slot in slots:
             edge, desc = places[slot] if slot < len(places) else (None, None)
             producer = self._origins.producer(op, edge) if edge is not None else None
-            key, source = None, producer
+            key = None
             if edge is not None and producer is not None:
                 origin = self._origins.of(producer, edge.index, self._benchmark)
                 if not isinstance(origin, NoOrigin):
                     key = (flatten(origin.op_name), origin.index)
-            for _ in range(_MAX_STEPS):
-                if source is None or source.type not in TRANSPARENT_TYPES or not source.inputs or not source.inputs[0]:
-                    break
-                source = self._origins.producer(source, source.inputs[0])
-            is_parameter = source is not None and source.type in _PARAMETERS
-            found.append(_Input(tensor, desc, key, is_parameter))
+            tensor = dump.inputs.get(slot) or self._made(producer, edge, key)
+            found.append(_Input(tensor, desc, key, is_parameter(self._origins, producer)))
         return found
+
+    def _made(self, producer: Op | None, edge: Edge | None, key: tuple[str, int] | None) -> Found:
+        """The input of an op from the dump of the op that made it, or from wherever this run has it."""
+        if self._own is not None and producer is not None and edge is not None:
+            name = flatten(producer.name)
+            tensor = self._own.index.op(name).outputs.get(edge.index) if name in self._own.index else None
+            if tensor is not None:
+                return tensor
+            if key is not None:
+                return self._own.output(*key)
+        return Missing("neither it nor the output that it is was dumped")
 
     def _by_graph(
         self,
@@ -403,10 +422,11 @@ class Recomputer:
         """Each original op, fed with what the graph without fusion feeds it.
 
         A fused op that is not fed a parameter of one of its ops has it folded into another (a normalisation into the
-        filters before it): then all parameters are the benchmark's.
+        filters before it): then all parameters are the benchmark's. Other inputs never are: the two sides differ there
+        as soon as an op before this one is wrong.
         """
         inputs = [one for one in self._inputs(op, dump) if with_parameters or not one.is_parameter]
-        fed = {one.key: one for one in inputs if one.key is not None}
+        fed = {one.key: one for one in inputs if one.key is not None and isinstance(one.tensor, Tensor)}
         done: dict[tuple[str, int], _Value] = {}
         results, types, borrowed = [], [], []
         done_names = sorted(names, key=lambda name: unfused.order[flatten(name)])
@@ -420,7 +440,8 @@ class Recomputer:
                 elif key in fed:
                     values.append(_load(fed[key].tensor, fed[key].desc, is_filter))
                 else:
-                    tensor = self._benchmark.output(*key) if key is not None else Missing("unknown")
+                    lent = key is not None and unfused.is_parameter(original, slot)
+                    tensor = self._benchmark.output(*key) if key is not None and lent else Missing("unknown")
                     if key is None or isinstance(tensor, Missing):
                         raise NotRecomputedError(f"input {slot} of {name} was not dumped with it")
                     borrowed.append(f"{key[0]}:{key[1]}")
@@ -478,15 +499,17 @@ class _Originals:
 
     def inputs(self, op: Op) -> list[tuple[str, int] | None]:
         keys: list[tuple[str, int] | None] = []
-        for edge in op.inputs:
-            if edge is None:
-                continue
+        for edge in filter(None, op.inputs):
             producer = self._origins.producer(op, edge)
             origin = None if producer is None else self._origins.of(producer, edge.index, NoBenchmark())
             keys.append(
                 None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
             )
         return keys
+
+    def is_parameter(self, op: Op, slot: int) -> bool:
+        edge = [*filter(None, op.inputs)][slot]
+        return is_parameter(self._origins, self._origins.producer(op, edge))
 
     def outcome(self, op: Op) -> tuple[str, int] | None:
         origin = self._origins.of(op, 0, NoBenchmark())
@@ -495,6 +518,15 @@ class _Originals:
     @staticmethod
     def desc(op: Op, slot: int) -> TensorDesc | None:
         return op.input_descs[slot] if slot < len(op.input_descs) else None
+
+
+def is_parameter(origins: Origins, producer: Op | None) -> bool:
+    """Whether what this op makes, or passes on, is what a network has learned."""
+    for _ in range(_MAX_STEPS):
+        if producer is None or producer.type not in _PASSES_ON or not producer.inputs or not producer.inputs[0]:
+            break
+        producer = origins.producer(producer, producer.inputs[0])
+    return producer is not None and producer.type in _PARAMETERS
 
 
 def _kind(name: str) -> str:
@@ -566,7 +598,7 @@ def _judge(
     size = _norm(true.array[fits])
     sums = max((value.magnitude * sqrt(value.length) for value in results), default=0.0)
     rounded = sqrt(sum(_norm(value.array[np.isfinite(value.array)]) ** 2 for value in results))
-    noise = _LENIENCY * (unit * rounded + _SUM_ROUNDING * sums + smallest * sqrt(true.array.size) + amplified)
+    noise = _LENIENCY * (max(unit * rounded, amplified) + _SUM_ROUNDING * sums + smallest * sqrt(true.array.size))
     noise = max(noise, _APPROXIMATE * size)
     error, cosine, mismatches = _distance(got, true.array, fits, size)
     benchmark_error = None
