@@ -168,6 +168,10 @@ def test_a_pass_that_is_never_switched_off_is_refused(demo: Path) -> None:
         (["bisect"], "no command is named"),
         (["bisect", "--check", "true", "--passes", "PackFusionPass"], "GE never switches it off"),
         (["blame", "-lt", "precision_data/npu/debug_1"], "name both"),
+        (["off", "APass,BPass"], "'APass,BPass' is no name of a pass"),
+        (["on", "A Pass"], "'A Pass' is no name of a pass"),
+        (["bisect", "--check", "true", "--passes", "APass,BPass"], "'APass,BPass' is no name of a pass"),
+        (["show", "--file", "misspelt.cfg"], "misspelt.cfg"),
     ],
 )
 def test_wrong_use(demo: Path, arguments: list[str], words: str) -> None:
