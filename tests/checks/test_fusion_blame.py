@@ -139,6 +139,19 @@ def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Pa
     assert "the other run has it too, made by PackFusionPass" in op.reason
 
 
+def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None:
+    """The two agree, and neither is what the formula says: the pass is under suspicion, not the formula."""
+    fed = values(1, 2, 3, 4)
+    op = Node(name="s/Squares/Abs", type="Square", inputs=(data(fed),), output=fed**2 * np.float32(2),
+              originals=("s/Square", "s/Abs"), passes=("PackFusionPass",))  # fmt: skip
+    right = Node(name="t/Squaret/Abs", type="Square", inputs=(data(fed),), output=fed**2,
+                 originals=("t/Square", "t/Abs"), passes=("PackFusionPass",))  # fmt: skip
+    first, second = judged(tmp_path, [data(fed), op, right], [data(fed), op, right]).ops
+    assert first.verdict is Verdict.SUSPICIOUS
+    assert "is 100.00% off, and so is the other run's, which PackFusionPass made too" in first.reason
+    assert second.verdict is Verdict.CLEAN
+
+
 def test_a_fault_that_no_switch_avoids(tmp_path: Path) -> None:
     result = judged(tmp_path, fused(WRONG, passes=["PackFusionPass"]), unfused())
     assert result.passes[0].verdict is Verdict.GUILTY

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import inf, isfinite, prod
 from statistics import median
 
@@ -151,9 +151,10 @@ def blame(
     )
     costs = [_bytes(agreements.get(op.name)) for op in fused]
     judged: list[OpBlame] = []
-    for op in fused:
+    total = sum(costs)
+    for op, done in zip(fused, accumulate(costs, initial=0), strict=False):
         if progress is not None:
-            progress(sum(costs[: len(judged)]), sum(costs))
+            progress(done, total)
         judged.append(judge.judge(op, agreements.get(op.name)))
     for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
         recomputed = judged[number].recomputed
@@ -245,12 +246,23 @@ class _Judge:
             recomputed = self.recomputer.recompute(op, dump, self._golden(op))
         except NotRecomputedError as error:
             return self._by_comparison(replace(result, not_recomputed=str(error)), found)
-        if self._fits_neither(recomputed, result, found):
+        if recomputed.how not in self.distrusted and self._fits_neither(recomputed, result, found):
+            shared = self._shared(result)
+            if shared:  # they may be wrong in both, which is no reason to distrust the formula
+                why = (
+                    f"recomputed ({recomputed.how}) from its own inputs, its output is {recomputed.error:.2%} off, and "
+                    f"so is the other run's, which {', '.join(shared)} made too (--benchmark may tell)"
+                )
+                return replace(result, recomputed=recomputed, verdict=Verdict.SUSPICIOUS, reason=why)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
             why = f"the formula of {recomputed.how} fits neither side where the two agree"
             return self._by_comparison(replace(result, not_recomputed=why), found)
         return self._by_recomputing(replace(result, recomputed=recomputed), found)
+
+    def _shared(self, op: OpBlame) -> list[str]:
+        """Passes that made the op in both runs."""
+        return sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
 
     @staticmethod
     def _fits_neither(own: Recomputed, op: OpBlame, found: OpAgreement) -> bool:
@@ -297,7 +309,7 @@ class _Judge:
         def verdict(verdict: Verdict, reason: str) -> OpBlame:
             return replace(op, verdict=verdict, reason=f"{reason}; not recomputed: {op.not_recomputed}")
 
-        shared = sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
+        shared = self._shared(op)
         if op.output_error is None:
             return verdict(Verdict.NOT_JUDGED, _why_not_compared(found.outputs))
         if shared:
