@@ -110,9 +110,10 @@ def test_its_outputs_are_what_the_commands_print(demo: Path) -> None:
 
 
 def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
-    generate_demo(tmp_path / "precision_data", fault="fusion")
+    made = [sys.executable, "-m", "precision_tool", "demo", "DIR", "--fault", "fusion"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     assert [call.split() for call, _ in SHOWN_FUSION] == [["fusion"], ["fusion", "blame"]]
-    check_outputs(SHOWN_FUSION, tmp_path)
+    check_outputs(SHOWN_FUSION, tmp_path / "DIR")
     for option in re.findall(r"`(?:fusion \w+ )?(--[a-z-]+)", FUSION):
         assert any(option in options_of(COMMANDS[name]) for name in ("fusion", "vc", "demo")), option
     for action in re.findall(r"fusion (show|off|on|all-off|reset|blame|bisect)\b", FUSION):

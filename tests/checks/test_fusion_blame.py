@@ -27,6 +27,7 @@ from precision_tool.lib.checks.fusion_blame import (
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders, find_golden
 from precision_tool.lib.compare.result_csv import row_of
 from precision_tool.lib.compare.unfused import GraphDumps
+from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
@@ -85,6 +86,8 @@ def verdict_of(result: object) -> Blame:
         (values(-9, 9, -9, 9), FED[::-1].copy(), Verdict.SUSPICIOUS, "much more than its inputs (33.90%)"),
         (values(1, 2, 3, np.nan), FED, Verdict.GUILTY, "its output is infinitely off"),
         (None, FED, Verdict.NOT_JUDGED, "it was not dumped"),
+        # Cosines of 0.986 and 0.974: what accumulates looks like this.
+        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), Verdict.SUSPICIOUS, "are nearly as far off"),
     ],
 )
 def test_a_verdict_by_comparison(
@@ -122,12 +125,31 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     assert "the inputs that could be compared agree, and input:1 could not be" in op.reason
 
 
+def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:
+    (op,) = judged(tmp_path, [replace(fused(SLIGHTLY)[1], inputs=())], unfused()).ops
+    assert op.verdict is Verdict.NOT_JUDGED
+    assert "which may have come in: no input could be compared" in op.reason
+
+
 def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Path) -> None:
     nodes = fused(RIGHT, passes=["PackFusionPass"])
     result = judged(tmp_path, nodes, nodes)
     (op,) = result.ops
     assert op.verdict is Verdict.NOT_JUDGED
     assert "the other run has it too, made by PackFusionPass" in op.reason
+
+
+def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None:
+    """The two agree, and neither is what the formula says: the pass is under suspicion, not the formula."""
+    fed = values(1, 2, 3, 4)
+    op = Node(name="s/Squares/Abs", type="Square", inputs=(data(fed),), output=fed**2 * np.float32(2),
+              originals=("s/Square", "s/Abs"), passes=("PackFusionPass",))  # fmt: skip
+    right = Node(name="t/Squaret/Abs", type="Square", inputs=(data(fed),), output=fed**2,
+                 originals=("t/Square", "t/Abs"), passes=("PackFusionPass",))  # fmt: skip
+    first, second = judged(tmp_path, [data(fed), op, right], [data(fed), op, right]).ops
+    assert first.verdict is Verdict.SUSPICIOUS
+    assert "is 100.00% off, and so is the other run's, which PackFusionPass made too" in first.reason
+    assert second.verdict is Verdict.CLEAN
 
 
 def test_a_fault_that_no_switch_avoids(tmp_path: Path) -> None:
@@ -237,6 +259,45 @@ def test_the_pair_of_the_demo(tmp_path: Path, seed: int) -> None:
     assert all(op.recomputed is not None for op in found.ops if is_switchable(op.passes[0]))
     (benchmark,) = compare_folders(str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "tf/dump"), workers=1)
     assert verdict_of(benchmark).switch_off == truth.culprit_passes
+
+
+def test_runs_whose_inputs_were_not_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dump_mode="output"`: what an op was fed is what the one before it put out, in the same run. The ops behind the
+    faulty one differ from the other run and are right all the same.
+    """
+
+    def outputs_only(path: Path, name: str, _: object, outputs: list[OutTensor], **more: int) -> int:
+        return write_dump(path, name, [], outputs, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("precision_tool.lib.demo.generate.write_dump", outputs_only)
+        truth = generate_demo(tmp_path, fault="fusion")
+    sides: tuple[tuple[str, CompareOptions], ...] = (
+        ("npu/debug_0/dump", CompareOptions(other_graph="")),
+        ("tf/dump", CompareOptions()),
+    )
+    for other, options in sides:
+        (result,) = compare_folders(
+            str(tmp_path / "npu/debug_1/dump"), str(tmp_path / other), workers=1, options=options
+        )
+        found = verdict_of(result)
+        assert found.switch_off == truth.culprit_passes
+        verdicts = {op.op_name: op.verdict for op in found.ops if is_switchable(op.passes[0])}
+        assert truth.culprit is not None
+        assert verdicts.pop(truth.culprit) is Verdict.GUILTY
+        assert set(verdicts.values()) == {Verdict.CLEAN}
+        assert all(op.recomputed is not None and not op.recomputed.borrowed for op in found.ops
+                   if op.op_name in verdicts)  # fmt: skip
+
+
+def test_an_op_after_a_wrong_one_whose_inputs_nobody_knows(tmp_path: Path) -> None:
+    source, op = fused(WRONG)
+    after = Node(name="c+d", type="Thing", output=WRONG, originals=("c", "d"), passes=("LaterPass",))
+    other = [*unfused(), *(Node(name=name, type="Thing", output=RIGHT, originals=(name,)) for name in "cd")]
+    verdicts = {one.name: one.verdict for one in judged(tmp_path, [source, op, after], other).passes}
+    assert verdicts == {"ThingPass": Verdict.GUILTY, "LaterPass": Verdict.NOT_JUDGED}
+    (alone,) = judged(tmp_path / "alone", [after], other[2:]).passes
+    assert alone.verdict is Verdict.SUSPICIOUS
 
 
 # --- the smallest set -------------------------------------------------------------------------------------------------

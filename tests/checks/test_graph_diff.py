@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import graph_op
 
 from precision_tool.lib.checks.graph_diff import diff_graphs
@@ -42,6 +44,20 @@ def test_fusion_explains_what_only_one_has() -> None:
 def test_fusion_on_the_right() -> None:
     (group,) = diff_graphs(file(*SINGLE), file(FUSED)).fused
     assert (group.side, group.ops) == ("right", (("c+r", ("c", "r")),))
+
+
+def test_what_a_fused_op_puts_out_otherwise_than_the_op_it_stands_for() -> None:
+    desc = TensorDesc(dtype="float16", layout="NC1HWC0", shape=(1, 1, 2, 2, 16), dump_origin_name="r")
+    fused = replace(FUSED, output_descs=(desc,))
+    single = (op("c", "Conv2D"), op("r", "Relu", dtype="float32", shape=(2, 2, 3)))
+    for graphs, turn in (((fused,), single), 1), ((single, (fused,)), -1):
+        diff = diff_graphs(file(*graphs[0]), file(*graphs[1]))
+        assert [(one.what, (one.left, one.right)[::turn], one.ops) for one in diff.differences] == [
+            ("output dtype", ("float16", "float32"), ("c+r",)),
+            ("output layout", ("NC1HWC0", "ND"), ("c+r",)),
+        ]
+    same = replace(desc, dtype="float32", layout="ND", shape=(2, 2, 3))
+    assert diff_graphs(file(replace(FUSED, output_descs=(same,))), file(*single)).differences == ()
 
 
 def test_whether_a_pass_is_gone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -167,6 +168,10 @@ def test_a_pass_that_is_never_switched_off_is_refused(demo: Path) -> None:
         (["bisect"], "no command is named"),
         (["bisect", "--check", "true", "--passes", "PackFusionPass"], "GE never switches it off"),
         (["blame", "-lt", "precision_data/npu/debug_1"], "name both"),
+        (["off", "APass,BPass"], "'APass,BPass' is no name of a pass"),
+        (["on", "A Pass"], "'A Pass' is no name of a pass"),
+        (["bisect", "--check", "true", "--passes", "APass,BPass"], "'APass,BPass' is no name of a pass"),
+        (["show", "--file", "misspelt.cfg"], "misspelt.cfg"),
     ],
 )
 def test_wrong_use(demo: Path, arguments: list[str], words: str) -> None:
@@ -409,7 +414,7 @@ def test_a_check_that_cannot_be_run(tmp_path: Path) -> None:
     assert "name the passes with --passes" in run.text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, number: signal.Signals) -> None:
     """The user's switch file is put back, after a kill by the next start, and finished tries are not run again."""
     (tmp_path / "precision_data").mkdir()
@@ -438,6 +443,74 @@ def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, 
     assert (tmp_path / "my.cfg").read_text() == MINE
     log = tmp_path / "precision_data/temp/fusion_bisect/state.json"
     assert len(json.loads(log.read_text())["tries"]) > 3
+
+
+def test_the_switch_file_is_put_back_to_the_letter(tmp_path: Path, check: str) -> None:
+    """With the line ends and the byte order mark of another system, and behind a link."""
+    (tmp_path / "precision_data").mkdir()
+    mine = b"\xef\xbb\xbf" + MINE.replace("\n", "\r\n").encode()
+    (tmp_path / "real.cfg").write_bytes(mine)
+    (tmp_path / "my.cfg").symlink_to("real.cfg")
+    run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
+    assert "1 pass has to be off for the check to succeed: Pass03" in run.text
+    assert (tmp_path / "my.cfg").is_symlink()
+    assert (tmp_path / "real.cfg").read_bytes() == mine
+
+
+def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> None:
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "my.cfg").write_text(MINE)
+    bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
+    (tmp_path / "my.cfg").write_text(MINE.replace("Mine", "Another"))
+    run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
+    assert "were made with other switches, and are not used" in run.text
+    assert "switching them off cannot mend it" in run.text
+    run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # another command
+    assert "earlier attempt" not in run.text
+    (tmp_path / "my.cfg").write_text(MINE.replace('"Mine"', '"Pass03": "off", "Another"'))
+    run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # what a search sets itself is no difference
+    assert "of an earlier attempt are used" in run.text
+
+
+@pytest.mark.parametrize("file", ["my.cfg", "other.cfg"])
+def test_a_killed_attempt_is_mended_whatever_is_searched_next(tmp_path: Path, check: str, file: str) -> None:
+    """Also where the kill came between the note of a try and its switch file, which then has the try before it."""
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "my.cfg").write_text(MINE)
+    bisect(tmp_path, f"{check} Pass03", "--passes", *NAMES)
+    path = tmp_path / "precision_data/temp/fusion_bisect/state.json"
+    state = json.loads(path.read_text())
+    before, _ = state["written"]
+    path.write_text(json.dumps({**state, "running": True}))
+    (tmp_path / "my.cfg").write_text(before)
+    arguments = ["fusion", "bisect", "--check", f"{check} Pass04", "--file", file, "--passes", *NAMES]
+    assert "my.cfg is put back as it was before it" in tool(*arguments, cwd=tmp_path).text
+    assert (tmp_path / "my.cfg").read_text() == MINE
+
+
+def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
+    """The one that runs is not taken for a killed one, and its switch file is left alone."""
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "my.cfg").write_text(MINE)
+    within = [
+        *TOOL,
+        "--work",
+        "elsewhere",
+        "fusion",
+        "bisect",
+        "--check",
+        "true",
+        "--file",
+        "my.cfg",
+        "--passes",
+        "Pass01",
+    ]
+    command = f"{shlex.join(map(str, within))} 2> refused; echo $? > code; {check} Pass03"
+    run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
+    assert "1 pass has to be off for the check to succeed: Pass03" in run.text
+    assert (tmp_path / "code").read_text() == "2\n"
+    assert "another one is running" in (tmp_path / "refused").read_text()
+    assert (tmp_path / "my.cfg").read_text() == MINE
 
 
 # --- graph diff -------------------------------------------------------------------------------------------------------

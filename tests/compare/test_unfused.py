@@ -102,6 +102,7 @@ def test_both_graphs_by_name_and_by_themselves(tmp_path: Path, pair: tuple[Small
     ):
         run = tool("--work", f"w{number}", "vc", *arguments, cwd=tmp_path)
         assert "its graph" in run.out
+        assert run.text.count("it was named with -cf") == (not number)
         rows.append(by_tensor(only_result(tmp_path / f"w{number}")))
     assert rows[0] == rows[1] == rows[2]
     fused_op = rows[0]["fc/MatMulfc/Relu:output:0"]

@@ -123,7 +123,8 @@ class OpAgreement:
         return tuple(row for row in self.inputs if row.cosine is None)
 
 
-def _all_agree(rows: Iterable[ResultRow], threshold: float) -> bool | None:
+def all_agree(rows: Iterable[ResultRow], threshold: float) -> bool | None:
+    """Whether all tensors that were compared agree; None if none was."""
     verdicts = [verdict for row in rows if (verdict := agrees(row, threshold)) is not None]
     return all(verdicts) if verdicts else None
 
@@ -150,8 +151,8 @@ def ops_of(rows: Sequence[ResultRow], threshold: float) -> list[OpAgreement]:
                 rows=tuple(of_op),
                 inputs=inputs,
                 outputs=outputs,
-                inputs_agree=_all_agree(inputs, threshold),
-                outputs_agree=_all_agree(outputs, threshold),
+                inputs_agree=all_agree(inputs, threshold),
+                outputs_agree=all_agree(outputs, threshold),
             )
         )
     return ops

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import inf, isfinite, prod
 from statistics import median
 
-from precision_tool.lib.checks.agreement import OpAgreement, distance
+from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex
 from precision_tool.lib.compare.engine import Progress
-from precision_tool.lib.compare.recompute import NotRecomputedError, Recomputed, Recomputer
+from precision_tool.lib.compare.match import Origins, groups_of
+from precision_tool.lib.compare.recompute import NotRecomputedError, Recomputed, Recomputer, is_parameter
 from precision_tool.lib.compare.result_csv import ResultRow
+from precision_tool.lib.compare.unfused import GraphDumps
 from precision_tool.lib.discover.fusion_pair import COLLECT_PASSES, Fusion, is_fused
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.errors import UsageError
@@ -135,18 +137,24 @@ def blame(
         what = f"{counted(len(fused), 'fused op')}, but none names its pass" if fused else "no op that a pass made"
         raise UsageError(f"{file.path}: has {what}", COLLECT_PASSES)
     agreements = {op.op_name: op for op in analysis.ops}
+    own, origins = GraphDumps(leaf.leaf, file), Origins(file, groups_of(file))
+    agreements |= {
+        op.name: _with_inputs(op, agreements, origins, analysis.threshold) for op in fused if op.name in agreements
+    }
     rows = {row.pair.tensor_index: row for row in leaf.rows}
     judge = _Judge(
-        dumps=DumpIndex(leaf.leaf),
-        recomputer=Recomputer(file, unfused, benchmark),
+        dumps=own.index,
+        recomputer=Recomputer(file, unfused, benchmark, own),
         also_other=_passes_by_original(unfused),
         rows=rows,
+        first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
     costs = [_bytes(agreements.get(op.name)) for op in fused]
     judged: list[OpBlame] = []
-    for op in fused:
+    total = sum(costs)
+    for op, done in zip(fused, accumulate(costs, initial=0), strict=False):
         if progress is not None:
-            progress(sum(costs[: len(judged)]), sum(costs))
+            progress(done, total)
         judged.append(judge.judge(op, agreements.get(op.name)))
     for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
         recomputed = judged[number].recomputed
@@ -155,6 +163,26 @@ def blame(
     passes = _by_pass(judged)
     off, unavoidable = smallest_switches(passes)
     return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, notes=_notes(judged, Fusion(file)))
+
+
+def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], origins: Origins, threshold: float) -> OpAgreement:
+    """The op with the outputs that feed it in place of its inputs, where these were not dumped.
+
+    Parameters need not be there; another one that is missing leaves its inputs unknown.
+    """
+    found = agreements[op.name]
+    if found.inputs:
+        return found
+    rows: list[ResultRow] = []
+    for edge in filter(None, op.inputs):
+        producer = origins.producer(op, edge)
+        made = agreements.get(producer.name) if producer is not None else None
+        row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
+        if row is not None:
+            rows.append(row)
+        elif not is_parameter(origins, producer):
+            return found
+    return replace(found, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
 
 
 def _bytes(found: OpAgreement | None) -> int:
@@ -188,6 +216,8 @@ class _Judge:
     recomputer: Recomputer
     also_other: Mapping[str, set[str]]
     rows: Mapping[str, Comparison]
+    #: Number of the first op whose output does not agree.
+    first_off: int
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
     distrusted: set[str] = field(default_factory=set)
 
@@ -216,12 +246,23 @@ class _Judge:
             recomputed = self.recomputer.recompute(op, dump, self._golden(op))
         except NotRecomputedError as error:
             return self._by_comparison(replace(result, not_recomputed=str(error)), found)
-        if self._fits_neither(recomputed, result, found):
+        if recomputed.how not in self.distrusted and self._fits_neither(recomputed, result, found):
+            shared = self._shared(result)
+            if shared:  # they may be wrong in both, which is no reason to distrust the formula
+                why = (
+                    f"recomputed ({recomputed.how}) from its own inputs, its output is {recomputed.error:.2%} off, and "
+                    f"so is the other run's, which {', '.join(shared)} made too (--benchmark may tell)"
+                )
+                return replace(result, recomputed=recomputed, verdict=Verdict.SUSPICIOUS, reason=why)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
             why = f"the formula of {recomputed.how} fits neither side where the two agree"
             return self._by_comparison(replace(result, not_recomputed=why), found)
         return self._by_recomputing(replace(result, recomputed=recomputed), found)
+
+    def _shared(self, op: OpBlame) -> list[str]:
+        """Passes that made the op in both runs."""
+        return sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
 
     @staticmethod
     def _fits_neither(own: Recomputed, op: OpBlame, found: OpAgreement) -> bool:
@@ -268,7 +309,7 @@ class _Judge:
         def verdict(verdict: Verdict, reason: str) -> OpBlame:
             return replace(op, verdict=verdict, reason=f"{reason}; not recomputed: {op.not_recomputed}")
 
-        shared = sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
+        shared = self._shared(op)
         if op.output_error is None:
             return verdict(Verdict.NOT_JUDGED, _why_not_compared(found.outputs))
         if shared:
@@ -277,14 +318,20 @@ class _Judge:
             return verdict(Verdict.NOT_JUDGED, why)
         out, into = f"its output is {_percent(op.output_error)} off", _percent(op.input_error)
         if found.outputs_agree:
+            if op.output_error > _NOTABLE and op.input_error is None:
+                return verdict(Verdict.NOT_JUDGED, f"{out}, which may have come in: no input could be compared")
             if op.output_error > _NOTABLE and op.output_error > _OWN * (op.input_error or 0.0):
                 return verdict(Verdict.SUSPICIOUS, f"{out}, though not below the threshold")
             return verdict(Verdict.CLEAN, "its output agrees")
         if found.is_cancelled:
             return verdict(Verdict.NOT_JUDGED, "its true output is zero beside its inputs: only rounding is compared")
+        if found.inputs_agree is None and self.first_off < found.index:
+            return verdict(Verdict.NOT_JUDGED, f"{out}, which may have come in: ops before it are off already")
         if found.inputs_agree is None:
             return verdict(Verdict.SUSPICIOUS, f"{out}, and no input could be compared")
         if found.inputs_agree:
+            if op.output_error <= _OWN * (op.input_error or 0.0):
+                return verdict(Verdict.SUSPICIOUS, f"{out}, and its inputs ({into}) are nearly as far off")
             unknown = found.unknown_inputs
             if unknown:
                 why = f"{out}, the inputs that could be compared agree, and {unknown[0].slot} could not be"

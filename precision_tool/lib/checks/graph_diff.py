@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from precision_tool.lib.checks.similarity import Similarity, compare_graphs
+from precision_tool.lib.checks.similarity import OpDifference, Similarity, compare_graphs
 from precision_tool.lib.discover.fusion_pair import Fusion
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.formats.fusion_switch import Switches
@@ -87,9 +87,11 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
             groups.setdefault(", ".join(op.pass_names) or "(no pass named)", []).append((name, originals))
         fused += [FusedGroup(pass_name=name, side=side, ops=tuple(found)) for name, found in groups.items()]
     passes = Fusion(left).passes, Fusion(right).passes
-    relaid = {one.op_name for one in similarity.differences if one.what == "output layout"}
+    found = [*similarity.differences, *_put_out(left, ops["right"], only["left"], True)]
+    found += _put_out(right, ops["left"], only["right"], False)
+    relaid = {one.op_name for one in found if one.what == "output layout"}
     # In another layout the stored shape is another as well.
-    differences = [one for one in similarity.differences if one.what != "output shape" or one.op_name not in relaid]
+    differences = [one for one in found if one.what != "output shape" or one.op_name not in relaid]
     return GraphDiff(
         similarity=similarity,
         passes=tuple(
@@ -111,6 +113,25 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
             name=lambda one: one.op_name,
         ),
     )
+
+
+def _put_out(file: GraphFile, others: Mapping[str, Op], only: set[str], is_left: bool) -> Iterator[OpDifference]:
+    """What differs between the output of a fused op and that of the op it stands for in the other graph."""
+    for op in file.ops:
+        desc = op.output_descs[0] if op.output_descs else None
+        other = others.get(desc.dump_origin_name or "") if desc is not None and op.name in only else None
+        index = (desc.dump_origin_index or 0) if desc is not None else 0
+        if desc is None or other is None or index >= len(other.output_descs):
+            continue
+        theirs = other.output_descs[index]
+        for what, mine, its in (
+            ("output dtype", desc.dtype, theirs.dtype),
+            ("output layout", desc.layout, theirs.layout),
+            ("output shape", str(list(desc.shape)), str(list(theirs.shape))),
+        ):
+            if mine != its:
+                left, right = (mine, its) if is_left else (its, mine)
+                yield OpDifference(op_name=op.name, what=what, left=left, right=right)
 
 
 def _by_type(names: Iterable[str], ops: Mapping[str, Op], explained: set[str]) -> tuple[Group, ...]:

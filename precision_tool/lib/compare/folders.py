@@ -19,7 +19,7 @@ from precision_tool.lib.compare.selection import Selection, is_by_number, select
 from precision_tool.lib.compare.unfused import GraphDumps
 from precision_tool.lib.discover import walk
 from precision_tool.lib.discover.fusion_pair import check_fits, pair_notes
-from precision_tool.lib.discover.graphs import GraphChoice, find_graph
+from precision_tool.lib.discover.graphs import NAMED, GraphChoice, find_graph
 from precision_tool.lib.discover.walk import Stamps
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.graph_cache import GraphStore
@@ -188,6 +188,8 @@ def match_leaf(
         if other_graph is not None:
             models = {one.model_name for one in inputs.golden.leaves}
             other_choice = find_graph(counterpart, other_graph or None, store=store, chosen=chosen, models=models)
+            if other_choice.reason == NAMED:
+                other_choice = replace(other_choice, reason="it was named with -cf")
             check_fits(other_choice, "-cf")
             golden_dumps = GraphDumps(counterpart, other_choice.file)
         other, side, root = golden_dumps.index, golden_dumps, golden_dumps.root

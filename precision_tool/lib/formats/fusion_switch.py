@@ -76,13 +76,6 @@ class Switches:
             sections.setdefault(place, {})[name] = on
         return replace(self, sections=sections)
 
-    def without_pass(self, name: str) -> Switches:
-        """The same without naming one pass."""
-        sections = {
-            where: {one: on for one, on in passes.items() if one != name} for where, passes in self.sections.items()
-        }
-        return replace(self, sections=sections)
-
     def all_off(self) -> Switches:
         """Everything off: ALL is, and no pass is named, as that would beat it."""
         places = (EITHER,) if self.is_old_form else SECTIONS

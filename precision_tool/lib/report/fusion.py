@@ -395,7 +395,8 @@ def diff_lines(diff: GraphDiff, names: tuple[str, str], limit: int) -> Iterator[
         changed = [f"{name} {left} / {right}" for name, left, right in one.inserted]
         yield [LabelledLines([("put in by the compiler", plain(", ".join(changed)))])]
     if diff.differences:
-        yield [plain("ops of both that differ", "bold"), _group_lines(diff.differences, limit)]
+        title = "ops of both that differ, and outputs of fused ops that do"
+        yield [plain(title, "bold"), _group_lines(diff.differences, limit)]
     if diff.is_same:
         yield [plain("the graphs have the same ops, types, layouts, shapes and passes", "green")]
 

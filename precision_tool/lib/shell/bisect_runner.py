@@ -6,13 +6,13 @@ The user's switch file is put back at the end, however that comes; after a kill 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,14 @@ from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.shell.switch_files import SwitchFile, write_text
+from precision_tool.lib.toolkit.runner import end_group
 
 _STATE = "state.json"
-_VERSION = 1
+_VERSION = 2
 #: The path of the switch file, for checks that do not use the training helper.
 FILE_VARIABLE = "PRECISION_TOOL_FUSION_SWITCH_FILE"
 #: Exit codes of a shell that could not run the command.
 _NOT_RUN = {126: "it cannot be executed", 127: "there is no such command"}
-#: Seconds a command has to end in after it was asked to.
-_GRACE = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +56,9 @@ class BisectRun:
     tries: list[Try] = field(default_factory=list)
     #: The text of the user's switch file, None if there was none.
     original: str | None = None
-    #: What the last try wrote into it.
-    written: str | None = None
+    #: What the last two tries wrote into it: a kill may come before the newer is in the file.
+    written: tuple[str, ...] = ()
     tell: Callable[[Try, int], None] = lambda one, number: None
-    #: Whether earlier tries were found.
-    is_resumed: bool = False
 
     @property
     def known(self) -> dict[frozenset[str], bool]:
@@ -77,37 +74,57 @@ class BisectRun:
     def _state_path(self) -> str:
         return str(self.folder / _STATE)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else bisects here or with this switch file meanwhile. UsageError if somebody does."""
+        handles: list[int] = []
+        folders = {os.path.realpath(self.folder), os.path.dirname(os.path.realpath(self.file.target))}
+        try:
+            for folder in sorted(folders):
+                handles.append(_locked(folder))
+            yield
+        finally:
+            for handle in handles:
+                os.close(handle)
+
     def open(self, fresh: bool) -> list[str]:
         """Takes up an earlier attempt at the same; puts back a switch file that a killed one left. What to tell."""
-        notes = []
         state = _read_state(self._state_path)
-        if state.get("running") and state.get("file") == os.path.abspath(self.file.target):
-            notes += self._put_back(state)
+        notes = _put_back(state) if state.get("running") else []
+        self.original = _text_of(self.file.path)
         same = state.get("check") == self.check and set(state.get("passes", ())) == set(self.passes)
-        if same and not fresh:
-            self.tries = [_try_of(one) for one in state.get("tries", ())]
-            self.is_resumed = bool(self.tries)
-            if self.is_resumed:
-                notes.append(
-                    f"{counted(len(self.tries), 'try', 'tries')} of an earlier attempt are used; --fresh begins anew"
-                )
-        if not self.is_resumed:
+        if same and not fresh and state.get("tries"):
+            if state.get("base") == self._base():
+                self.tries = [_try_of(one) for one in state["tries"]]
+                tries = counted(len(self.tries), "try", "tries")
+                notes.append(f"{tries} of an earlier attempt are used; --fresh begins anew")
+            else:
+                notes.append("the tries of an earlier attempt were made with other switches, and are not used")
+        if not self.tries:
             for log in self.folder.glob("try_*.log"):
                 log.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            self.original = Path(self.file.path).read_text("utf-8")
         return notes
 
-    def _put_back(self, state: dict[str, Any]) -> list[str]:
-        target = self.file.target
-        try:
-            now = Path(target).read_text("utf-8")
-        except OSError:
-            now = None
-        if now != state.get("written"):
-            return [f"an earlier attempt was killed; {target} was changed since and stays as it is"]
-        _restore(target, state.get("original"))
-        return [f"an earlier attempt was killed: {target} is put back as it was before it"]
+    def _base(self) -> dict[str, Any]:
+        """What the user's switch file says beside the passes that are searched."""
+        switches = self._with_off(frozenset())
+        return {
+            "sections": {section: dict(passes) for section, passes in switches.sections.items()},
+            "others": dict(switches.others),
+        }
+
+    def _with_off(self, off: frozenset[str]) -> Switches:
+        """The user's switches with just these of the passes off."""
+        text = None if self.original is None else self.original.removeprefix("\ufeff")
+        base = self.file.shipped if text is None else parse_switches(text, self.file.path)
+        for name in self.passes:
+            base = base.with_pass(name, name not in off)
+        return base
+
+    @property
+    def _to_put_back(self) -> str | None:
+        """The text of the file that is written before the first try; None where there was none."""
+        return self.original if self.file.path == self.file.target else None
 
     def _save(self, running: bool) -> None:
         state = {
@@ -115,8 +132,9 @@ class BisectRun:
             "check": self.check,
             "passes": list(self.passes),
             "file": os.path.abspath(self.file.target),
+            "base": self._base(),
             "running": running,
-            "original": self.original if self.file.path == self.file.target else None,
+            "original": self._to_put_back,
             "written": self.written,
             "tries": [asdict(one) for one in self.tries],
         }
@@ -124,8 +142,8 @@ class BisectRun:
 
     def close(self) -> None:
         """Puts the user's switch file back."""
-        if self.written is not None:
-            _restore(self.file.target, self.original if self.file.path == self.file.target else None)
+        if self.written:
+            _restore(self.file.target, self._to_put_back)
         self._save(running=False)
 
     # --- one try ---
@@ -138,10 +156,10 @@ class BisectRun:
         return answers.pop()
 
     def _once(self, off: frozenset[str]) -> bool:
-        base = self.file.shipped if self.original is None else parse_switches(self.original, self.file.path)
-        self.written = render(switched(base, self.passes, off))
+        text = render(self._with_off(off))
+        self.written = (*self.written[-1:], text)
         self._save(running=True)  # before the file is changed: a killed attempt can be mended
-        write_text(self.file.target, self.written)
+        write_text(self.file.target, text)
         number = len(self.tries) + 1
         log = str(self.folder / f"try_{number:03}.log")
         started = time.monotonic()
@@ -184,27 +202,48 @@ class BisectRun:
                 except subprocess.TimeoutExpired:
                     return None
                 finally:
-                    _end(process)
+                    end_group(process)
         except OSError as error:
             raise OutputError(f"{log}: cannot be written, or {shell} not be run ({error.strerror})", "") from error
 
 
-def switched(base: Switches, passes: Sequence[str], off: frozenset[str]) -> Switches:
-    """The user's switches with these passes on or off."""
-    for name in passes:
-        base = base.with_pass(name, name not in off)
-    return base
+def _locked(folder: str) -> int:
+    """An open folder that no other bisection has; it is free again as soon as it is closed, or the process is gone."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be used ({error.strerror})", "name another file with --file") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise UsageError(
+            f"fusion bisect: another one is running, with its results or its switch file in {folder}",
+            "wait for it, or name another switch file with --file and another folder with --work",
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+    return handle
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command, and what it started, that is still there."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
-            if number == signal.SIGTERM and process.returncode is not None:
-                return
+def _text_of(path: str) -> str | None:
+    """The text of a file to the letter, its line ends as well; None if there is none."""
+    with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+    return None
+
+
+def _put_back(state: dict[str, Any]) -> list[str]:
+    """Puts back the switch file of an attempt that was killed, whichever file it was."""
+    path, original = str(state["file"]), state.get("original")
+    now = _text_of(path)
+    if now == original:
+        return []
+    if now not in state["written"]:
+        return [f"an earlier attempt was killed; {path} was changed since and stays as it is"]
+    _restore(path, original)
+    return [f"an earlier attempt was killed: {path} is put back as it was before it"]
 
 
 def _restore(path: str, text: str | None) -> None:
@@ -221,6 +260,8 @@ def _read_state(path: str) -> dict[str, Any]:
         state = json.loads(Path(path).read_text("utf-8"))
         for one in state["tries"]:
             _try_of(one)
+        if not isinstance(state["file"], str) or not isinstance(state["written"], list):
+            return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return state if state.get("version") == _VERSION else {}

@@ -97,22 +97,23 @@ def _why_not_writable(path: str, to_write: bool) -> str:
 
 def write_text(path: str, text: str, *, keep_last: bool = False) -> None:
     """Writes a small file at once, with the permissions it had; OutputError if it cannot be written."""
-    folder = os.path.dirname(os.path.abspath(path))
+    real = os.path.realpath(path)  # a link stays one
+    folder = os.path.dirname(real)
     temporary = ""
     try:
         os.makedirs(folder, exist_ok=True)
         mode = 0o644
-        if os.path.exists(path):
-            mode = os.stat(path).st_mode & 0o777
+        if os.path.exists(real):
+            mode = os.stat(real).st_mode & 0o777
             if keep_last:
-                shutil.copyfile(path, path + LAST)
+                shutil.copyfile(real, path + LAST)
         handle, temporary = temporary_file(folder)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)
-        os.replace(temporary, path)
+        os.replace(temporary, real)
     except OSError as error:
         with suppress(OSError):
             if temporary:

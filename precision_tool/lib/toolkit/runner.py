@@ -129,11 +129,11 @@ def run_tool(
                 f"its output is in {log}; the setting TOOLKIT_SECONDS is the limit, 0 for none",
             ) from None
         finally:
-            _end(process)
+            end_group(process)
     return ToolRun(name=name, code=code, log=log, seconds=time.monotonic() - started)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
     """Ends the whole process group: the program may have ended and left children behind."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         try:

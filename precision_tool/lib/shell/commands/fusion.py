@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from precision_tool.lib.checks.fusion_blame import Blame, Verdict
 from precision_tool.lib.compare.folders import CompareOptions, find_inputs
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, SECTIONS, is_switchable
-from precision_tool.lib.formats.fusion_switch import ALL, Switches
+from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.report import fusion as report
 from precision_tool.lib.report.progress import ProgressReport
@@ -223,7 +224,8 @@ def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
     problems: list[PrecisionToolError] = []
     for file in _files(session, args, both=True):
         try:
-            switches = file.read()
+            # One that was named is no new one: its name may be misspelt.
+            switches = file.read() if args.file is None else read_switches(file.path)
         except PrecisionToolError as error:  # the other file is shown all the same
             problems.append(error)
             continue
@@ -244,12 +246,22 @@ def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
+def _check_names(names: Sequence[str]) -> None:
+    """Refuses what cannot be the name of a pass, above all several in one word."""
+    wrong = next((name for name in names if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None), None)
+    if wrong is not None:
+        raise UsageError(
+            f"{wrong!r} is no name of a pass", "several names stand one after the other, with spaces between"
+        )
+
+
 def _switch(session: Session, args: argparse.Namespace, output: Output) -> int:
     on = args.action == "on"
     if not args.passes:
         raise UsageError(f"fusion {args.action}: no pass is named", "`fusion` lists those of the data")
     if ALL in args.passes:
         raise UsageError(f"fusion {args.action}: {ALL} is no pass", "`fusion all-off` and `fusion reset` are for all")
+    _check_names(args.passes)
     always = [name for name in args.passes if not is_switchable(name)]
     if always and not on:
         raise UsageError(
@@ -446,19 +458,20 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         repeat=args.repeat,
         tell=tell,
     )
-    session.workspace.notes += [*run.open(args.fresh), *([file.note] if file.note else [])]
-    if left_out:
-        session.workspace.notes.append(f"not searched, as GE never switches them off: {', '.join(left_out)}")
-    tell_notes(session, output)
-    interrupted = True
-    try:
-        result = bisect_passes(passes, run.ask, known=run.known)
-        interrupted = False
-    finally:
-        run.close()
-        if interrupted:
-            told = f"{counted(len(run.tries), 'try', 'tries')} kept: the same command takes it up again"
-            output.err.print(plain(told, "yellow"), soft_wrap=True)
+    with run.alone():
+        session.workspace.notes += [*run.open(args.fresh), *([file.note] if file.note else [])]
+        if left_out:
+            session.workspace.notes.append(f"not searched, as GE never switches them off: {', '.join(left_out)}")
+        tell_notes(session, output)
+        interrupted = True
+        try:
+            result = bisect_passes(passes, run.ask, known=run.known)
+            interrupted = False
+        finally:
+            run.close()
+            if interrupted:
+                told = f"{counted(len(run.tries), 'try', 'tries')} kept: the same command takes it up again"
+                output.err.print(plain(told, "yellow"), soft_wrap=True)
     _show_bisection(output, args, result, run)
     if result.outcome is Outcome.FLAKY:
         raise UsageError(
@@ -475,6 +488,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _candidates(session: Session, args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The passes to search, and those of the data that GE never switches off."""
     named = tuple(dict.fromkeys((*args.passes, *args.more_passes)))
+    _check_names(named)
     always = [name for name in named if not is_switchable(name)]
     if always:
         raise UsageError(f"{', '.join(always)}: {ALWAYS_ON_REASON}", "leave it out")
