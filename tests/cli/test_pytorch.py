@@ -352,6 +352,72 @@ def test_dc_decodes_and_writes_text_as_numpy_does(generated: Path, tmp_path: Pat
     assert "only read" in tool("dc", gpu, "-o", gpu.parent / "out", cwd=generated, code=2).text
 
 
+def test_dumps_that_are_decoded_together_or_in_turn_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    arrays = {}
+    for number, (side, name) in enumerate((("npu", "a"), ("npu", "b"), ("gpu", "a"))):
+        arrays[f"{side}/{name}"] = np.full(3, number, np.float32)
+        write_h5(tmp_path / f"precision_data/pt/{side}/{name}.h5", {"/Relu/1/output/result": arrays[f"{side}/{name}"]})
+    every = json.loads(tool("dc", "precision_data/pt", "-o", "out", "--json", cwd=tmp_path).out)
+    assert every["decoded"] == 3
+    for place in arrays:
+        tool("dc", f"precision_data/pt/{place}.h5", cwd=tmp_path)
+    for place, array in arrays.items():
+        for folder in ("out", "precision_data/temp/decode/dump_decode/pt"):
+            np.testing.assert_array_equal(np.load(tmp_path / folder / place / "Relu.1.output.result.npy"), array)
+
+
+def test_a_decoded_file_has_no_control_characters_in_its_name(tmp_path: Path) -> None:
+    write_h5(tmp_path / "a.h5", {"/Relu/1/output/red\x1b[31m\n": np.zeros(3, np.float32)})
+    tool("dc", "a.h5", "-o", "out", cwd=tmp_path)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["Relu.1.output.red_[31m_.npy"]
+
+
+@pytest.mark.parametrize("options", [("--txt",), ()])
+def test_what_the_toolkit_does_not_decode_is_refused(data: Path, options: tuple[str, ...]) -> None:
+    run = tool("dc", "/Addmm/4", *options, "--engine", "cann", cwd=data, code=2)
+    assert "--engine cann does not do" in run.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("random",), "random: precision_data/pt/npu is a PyTorch dump"),
+        (("overflow",), "overflow: precision_data/pt/npu is a PyTorch dump"),
+        (("overflow", "precision_data/pt/gpu"), "overflow: precision_data/pt/gpu is a PyTorch dump"),
+        (("fusion",), "its dumps are PyTorch's, which have none"),
+        (("graphs",), "its dumps are PyTorch's, which have none"),
+        (("vc", "-cf"), "its dumps are PyTorch's, which have none"),
+        (("vc", "-lt", "precision_data/pt/npu", "-rt", "precision_data/pt/gpu", "-cf", "x"), "-cf: .h5 dumps are"),
+        (("vc", "-g", "x"), "-g: .h5 dumps are"),
+        (("vc", "--engine", "cann"), "--engine cann: .h5 dumps are compared by this tool itself"),
+    ],
+)
+def test_what_is_for_other_dumps_says_so(data: Path, arguments: tuple[str, ...], words: str) -> None:
+    run = tool(*arguments, cwd=data, code=2)
+    assert words in run.text
+    assert "hint:" in run.err
+
+
+def test_compat_has_the_vendors_columns_alone(data: Path) -> None:
+    shutil.rmtree(data / "precision_data/temp")
+    tool("vc", "--compat", cwd=data)
+    (path,) = (data / "precision_data/temp/vector_compare").glob("*/*.csv")
+    with path.open(newline="") as file:
+        header = next(csv.reader(file))
+    assert header[:6] == ["Index", "NPUDump", "NPUDumpPath", "GroundTruthPath", "DataType", "Shape"]
+    assert header[-1] == "CompareFailReason"
+
+
+def test_ac_has_no_panel_for_what_pytorch_dumps_have_not(data: Path) -> None:
+    assert "not made" not in tool("ac", "-c", cwd=data).text
+
+
+def test_ls_takes_a_name_for_that_of_an_op(data: Path) -> None:
+    found = json.loads(tool("ls", "-n", "add", "--json", cwd=data).out)
+    names = [op["name"] for dump in found["dumps"] for op in dump["ops"]]
+    assert names == ["/Addmm/4", "/AddmmBackward/9"] * 2  # no convolution, which has a parameter padding
+
+
 def test_names_are_completed(generated: Path) -> None:
     session = Session(Settings(data=generated / "precision_data"))
     assert "/Addmm/4" in session.op_names()

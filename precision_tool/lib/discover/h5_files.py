@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from precision_tool.lib.discover.names import is_dump_file
 from precision_tool.lib.discover.walk import Stamps, list_folders
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 
 SUFFIXES = (".h5", ".hdf5")
 #: Of files left out, as many are named.
@@ -43,6 +43,16 @@ def is_h5_side(path: str) -> bool:
         if any(map(is_dump_file, names)):
             return False
     return False
+
+
+def refuse_h5(command: str, *sides: str | None) -> None:
+    """Raises UsageError where a side of a command that reads dumps of GE alone is a PyTorch dump."""
+    for side in sides:
+        if side is not None and is_h5_side(side):
+            raise UsageError(
+                f"{command}: {side} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",
+                "vc, ac, ls, ni, pt, cp, dc and h5copy take .h5 dumps; vc -lt FILE.h5 -rt FILE.h5 compares any two",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
