@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -396,6 +397,15 @@ def test_what_is_for_other_dumps_says_so(data: Path, arguments: tuple[str, ...],
     run = tool(*arguments, cwd=data, code=2)
     assert words in run.text
     assert "hint:" in run.err
+
+
+def test_a_file_is_not_compared_with_itself(data: Path) -> None:
+    npu, gpu = (str(path) for path in dumps(data))
+    assert "the same file on both sides" in tool("vc", "-lt", npu, "-rt", npu, cwd=data, code=2).text
+    for sides in (("-lt", "precision_data/pt"), ("-lt", npu, "-rt", "precision_data/pt")):
+        result = json.loads(tool("vc", *sides, "--json", cwd=data).out)["results"][0]
+        assert (os.path.basename(os.path.dirname(result["npu"])), result["overview"]["below"]) == ("npu", 1)
+        assert os.path.realpath(result["benchmark"]) == os.path.realpath(gpu)
 
 
 def test_compat_has_the_vendors_columns_alone(data: Path) -> None:

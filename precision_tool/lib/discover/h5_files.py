@@ -67,9 +67,9 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
     """The files, or files below folders, that belong together, and notes on those left out.
 
     Files of one name belong together. Else the newest of each side do: the dumper names its files after the time.
-    DataNotFoundError for a side without any.
+    DataNotFoundError for a side without any, UsageError where both sides are the same file.
     """
-    left, right = _files_of(npu, "NPU dump"), _files_of(golden, "benchmark")
+    left, right = _apart(_files_of(npu, "NPU dump"), _files_of(golden, "benchmark"))
     by_name = {os.path.relpath(path, golden): path for path in right} if os.path.isdir(golden) else {}
     same = [(path, by_name[name]) for path in left if (name := os.path.relpath(path, npu)) in by_name]
     if not same or len(left) == 1 or len(right) == 1:
@@ -85,6 +85,19 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
             names = ", ".join(others[:_NAMED]) + more
             notes.append(f"{len(others)} more .h5 files of the {what} left out ({names}): name one with -lt, -rt")
     return tuple(H5Pair(npu=one, golden=other) for one, other in same), tuple(notes)
+
+
+def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
+    """Both sides without what the larger one holds of the other: a file agrees with itself, whatever is in it."""
+    both = set(map(os.path.realpath, left)) & set(map(os.path.realpath, right))
+    if not both:
+        return left, right
+    if len(left) == len(right):
+        raise UsageError(f"{left[0]}: the same file on both sides", "name another one with -lt or -rt")
+    rest = [path for path in max(left, right, key=len) if os.path.realpath(path) not in both]
+    if not rest:
+        raise UsageError(f"{left[0]}: nothing but the same files on both sides", "name others with -lt or -rt")
+    return (rest, right) if len(left) > len(right) else (left, rest)
 
 
 def _files_of(path: str, what: str) -> list[str]:
