@@ -199,14 +199,24 @@ def test_two_files_are_named_and_need_no_data_folder(data: Path, tmp_path: Path)
 def test_files_of_one_name_are_compared_with_each_other(tmp_path: Path) -> None:
     for step in ("step0.h5", "step1.h5"):
         for side, device in (("npu", NPU), ("gpu", GPU)):
-            values = {
-                "/Relu/1/output/result": np.arange(5, dtype=np.float32) * (-1 if step[4] == "1" == side[0] else 1)
-            }
-            write_h5(tmp_path / "precision_data" / "pt" / side / step, values, device)
+            values = np.arange(5, dtype=np.float32) * (-1 if step == "step1.h5" else 1)
+            write_h5(tmp_path / "precision_data" / "pt" / side / step, {"/Relu/1/output/result": values}, device)
     write_h5(tmp_path / "precision_data" / "pt" / "npu" / "extra.h5", {"/Relu/1/output/result": np.ones(2)})
     run = tool("vc", cwd=tmp_path)
-    assert "1 more .h5 files of the NPU left out (extra.h5)" in run.text
+    assert "1 more .h5 file of the NPU left out (extra.h5)" in run.text
+    assert run.text.count("1 of 1 tensor of 1 op, 0 below") == 2
     assert [path.name.split("_result")[0] for path in result_files(tmp_path)] == ["step0", "step1"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("pt/npu", "pt/gpu"), ("pt/npu/a.h5", "pt/gpu"), ("pt/npu", "pt/gpu/a.h5")]
+)
+def test_a_newer_file_does_not_displace_one_of_the_same_name(tmp_path: Path, left: str, right: str) -> None:
+    for place in ("npu/a", "gpu/a", "gpu/b"):
+        write_h5(tmp_path / f"pt/{place}.h5", {"/Relu/1/output/result": np.ones(2)})
+    os.utime(tmp_path / "pt/gpu/a.h5", (0, 0))
+    (result,) = json.loads(tool("vc", "-lt", left, "-rt", right, "--json", cwd=tmp_path).out)["results"]
+    assert result["benchmark"].endswith("pt/gpu/a.h5")
 
 
 def test_a_damaged_one_of_many_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -274,7 +284,7 @@ def test_an_op_that_only_the_benchmark_has_is_shown_too(data: Path) -> None:
         add_tensor(file, "/Dropout/13/output/mask", np.ones(3, np.float32), GPU)
     run = tool("ni", "Dropout", cwd=data)
     assert "PyTorch benchmark (GPU)" in run.text
-    assert "there is nothing to compare it with" in run.text
+    assert "no dump of another device belongs to its file" in run.text
     assert re.search(r"benchmark +float32 \[3\]", run.out)
     shutil.rmtree(data / "precision_data" / "pt" / "npu")
     assert "precision_data/pt/npu: no .h5 dump of the NPU" in tool("vc", cwd=data, code=2).text

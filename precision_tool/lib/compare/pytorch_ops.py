@@ -34,7 +34,11 @@ class H5Side:
         """A row for each tensor of an op, as `vc` has them."""
         golden = self.counterpart(op)
         if golden is None:
-            why = "there is nothing to compare it with" if self.other is None else f"no op there belongs to {op.name}"
+            why = (
+                "no dump of another device belongs to its file"
+                if self.other is None
+                else f"no op there belongs to {op.name}"
+            )
             is_golden = self.side == BENCHMARK or (not self.side and self.dump.device in ("GPU", "CPU"))
             return tuple(unpaired(op, why, is_golden=is_golden))
         return tuple(pairs_of(OpMatch(op, golden), op.seq, compare_inputs=self.dump.has_inputs))

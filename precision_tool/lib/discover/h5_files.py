@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from precision_tool.lib.discover.names import is_dump_file
 from precision_tool.lib.discover.walk import Stamps, list_folders
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.wording import counted
 
 SUFFIXES = (".h5", ".hdf5")
 #: Of files left out, as many are named.
@@ -70,20 +71,22 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
     DataNotFoundError for a side without any, UsageError where both sides are the same file.
     """
     left, right = _apart(_files_of(npu, "NPU dump"), _files_of(golden, "benchmark"))
-    by_name = {os.path.relpath(path, golden): path for path in right} if os.path.isdir(golden) else {}
-    same = [(path, by_name[name]) for path in left if (name := os.path.relpath(path, npu)) in by_name]
-    if not same or len(left) == 1 or len(right) == 1:
+    roots = [path if os.path.isdir(path) else os.path.dirname(path) or os.curdir for path in (npu, golden)]
+    by_name = {os.path.relpath(path, roots[1]): path for path in right}
+    same = [(path, by_name[name]) for path in left if (name := os.path.relpath(path, roots[0])) in by_name]
+    if not same:
         same = [(_newest(left), _newest(right))]
     notes = []
     for what, root, all_files, kept in (
-        ("NPU", npu, left, {one for one, _ in same}),
-        ("benchmark", golden, right, {other for _, other in same}),
+        ("NPU", roots[0], left, {one for one, _ in same}),
+        ("benchmark", roots[1], right, {other for _, other in same}),
     ):
         others = [os.path.relpath(path, root) for path in all_files if path not in kept]
         if others:
             more = ", …" if len(others) > _NAMED else ""
             names = ", ".join(others[:_NAMED]) + more
-            notes.append(f"{len(others)} more .h5 files of the {what} left out ({names}): name one with -lt, -rt")
+            count = counted(len(others), "more .h5 file")
+            notes.append(f"{count} of the {what} left out ({names}): name one with -lt, -rt")
     return tuple(H5Pair(npu=one, golden=other) for one, other in same), tuple(notes)
 
 
