@@ -203,6 +203,11 @@ class Session:
                     )
             except DataNotFoundError:
                 self.check_data()  # a mistyped folder is the better reason
+                if graph is None and self.has_pytorch_only():
+                    raise DataNotFoundError(
+                        f"{root}: no graph: its dumps are PyTorch's, which have none",
+                        "ls, ni, pt, cp, vc and ac work without one",
+                    ) from None
                 raise
             for run in found.runs:
                 signature = self._store.signature(run.file.path)
@@ -681,7 +686,7 @@ class Session:
             newer = self._newer_run() if golden == str(self.workspace.tf_dump_dir) else None
             if newer is not None:
                 self.workspace.notes.append(newer)
-        is_h5 = are_h5(npu, golden, graph)
+        is_h5 = are_h5(npu, golden, graph, options.other_graph)
         if not is_h5 and is_default and any(self.pytorch_files()):
             place = self.workspace.pt_npu_dir.parent
             self.workspace.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
@@ -731,11 +736,14 @@ class Session:
         """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
         from precision_tool.lib.checks.analysis import analyse
         from precision_tool.lib.compare.folders import DEFAULT_OPTIONS
+        from precision_tool.lib.compare.pytorch import are_h5
         from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit
 
         options = options or DEFAULT_OPTIONS
         npu = npu or self.default_npu()
         golden = golden or self.default_golden(npu)
+        if are_h5(npu, golden, graph, options.other_graph):
+            raise UsageError("--engine cann: .h5 dumps are compared by this tool itself", "use --engine native")
         tools = self.tools()
         tools.toolkit.need("msaccucmp")
         folder = self.workspace.new_compare_dir()

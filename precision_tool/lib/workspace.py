@@ -172,7 +172,8 @@ class Workspace:
     def dump_dirs(self) -> List[Path]:
         """The folders of the data folder that hold dumps, whether or not they are there."""
         numbers = self.debug_numbers()
-        return [*map(self.dump_dir, numbers), self.tf_dump_dir, self.tf_debug_dir, self.overflow_dump_dir]
+        others = (self.tf_dump_dir, self.tf_debug_dir, self.overflow_dump_dir, self.pt_npu_dir, self.pt_gpu_dir)
+        return [*map(self.dump_dir, numbers), *others]
 
     def check_outside_dumps(self, folder: PathLike, *others: PathLike) -> None:
         """Raises UsageError for a folder to write to that is, or lies in, one that holds dumps, which are only read.

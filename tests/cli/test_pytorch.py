@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -190,7 +191,7 @@ def test_two_files_are_named_and_need_no_data_folder(data: Path, tmp_path: Path)
     there = tmp_path / "there"
     there.mkdir()
     run = tool("vc", "-lt", npu, "-rt", gpu, cwd=there)
-    assert "43 of 43 tensors of 12 ops compared, 1 below 0.98" in run.text
+    assert "43 of 43 tensors of 12 ops, 1 below 0.98" in run.text
     swapped = tool("vc", "-lt", gpu, "-rt", npu, cwd=there)
     assert "are they swapped?" in swapped.text
 
@@ -198,14 +199,24 @@ def test_two_files_are_named_and_need_no_data_folder(data: Path, tmp_path: Path)
 def test_files_of_one_name_are_compared_with_each_other(tmp_path: Path) -> None:
     for step in ("step0.h5", "step1.h5"):
         for side, device in (("npu", NPU), ("gpu", GPU)):
-            values = {
-                "/Relu/1/output/result": np.arange(5, dtype=np.float32) * (-1 if step[4] == "1" == side[0] else 1)
-            }
-            write_h5(tmp_path / "precision_data" / "pt" / side / step, values, device)
+            values = np.arange(5, dtype=np.float32) * (-1 if step == "step1.h5" else 1)
+            write_h5(tmp_path / "precision_data" / "pt" / side / step, {"/Relu/1/output/result": values}, device)
     write_h5(tmp_path / "precision_data" / "pt" / "npu" / "extra.h5", {"/Relu/1/output/result": np.ones(2)})
     run = tool("vc", cwd=tmp_path)
-    assert "1 more .h5 files of the NPU left out (extra.h5)" in run.text
+    assert "1 more .h5 file of the NPU left out (extra.h5)" in run.text
+    assert run.text.count("1 of 1 tensor of 1 op, 0 below") == 2
     assert [path.name.split("_result")[0] for path in result_files(tmp_path)] == ["step0", "step1"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("pt/npu", "pt/gpu"), ("pt/npu/a.h5", "pt/gpu"), ("pt/npu", "pt/gpu/a.h5")]
+)
+def test_a_newer_file_does_not_displace_one_of_the_same_name(tmp_path: Path, left: str, right: str) -> None:
+    for place in ("npu/a", "gpu/a", "gpu/b"):
+        write_h5(tmp_path / f"pt/{place}.h5", {"/Relu/1/output/result": np.ones(2)})
+    os.utime(tmp_path / "pt/gpu/a.h5", (0, 0))
+    (result,) = json.loads(tool("vc", "-lt", left, "-rt", right, "--json", cwd=tmp_path).out)["results"]
+    assert result["benchmark"].endswith("pt/gpu/a.h5")
 
 
 def test_a_damaged_one_of_many_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -215,7 +226,7 @@ def test_a_damaged_one_of_many_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "precision_data" / "pt" / "npu" / "a.h5").write_bytes(b"broken")
     run = tool("vc", cwd=tmp_path)
     assert "not compared: " in run.text
-    assert "1 of 1 tensors of 1 ops compared" in run.text
+    assert "1 of 1 tensor of 1 op" in run.text
     listed = tool("ls", "dump", cwd=tmp_path)
     assert "/Relu/1/output/y" in listed.out
     assert "a.h5: no HDF5 file" in listed.err
@@ -273,7 +284,7 @@ def test_an_op_that_only_the_benchmark_has_is_shown_too(data: Path) -> None:
         add_tensor(file, "/Dropout/13/output/mask", np.ones(3, np.float32), GPU)
     run = tool("ni", "Dropout", cwd=data)
     assert "PyTorch benchmark (GPU)" in run.text
-    assert "there is nothing to compare it with" in run.text
+    assert "no dump of another device belongs to its file" in run.text
     assert re.search(r"benchmark +float32 \[3\]", run.out)
     shutil.rmtree(data / "precision_data" / "pt" / "npu")
     assert "precision_data/pt/npu: no .h5 dump of the NPU" in tool("vc", cwd=data, code=2).text
@@ -352,6 +363,81 @@ def test_dc_decodes_and_writes_text_as_numpy_does(generated: Path, tmp_path: Pat
     assert "only read" in tool("dc", gpu, "-o", gpu.parent / "out", cwd=generated, code=2).text
 
 
+def test_dumps_that_are_decoded_together_or_in_turn_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    arrays = {}
+    for number, (side, name) in enumerate((("npu", "a"), ("npu", "b"), ("gpu", "a"))):
+        arrays[f"{side}/{name}"] = np.full(3, number, np.float32)
+        write_h5(tmp_path / f"precision_data/pt/{side}/{name}.h5", {"/Relu/1/output/result": arrays[f"{side}/{name}"]})
+    every = json.loads(tool("dc", "precision_data/pt", "-o", "out", "--json", cwd=tmp_path).out)
+    assert every["decoded"] == 3
+    for place in arrays:
+        tool("dc", f"precision_data/pt/{place}.h5", cwd=tmp_path)
+    for place, array in arrays.items():
+        for folder in ("out", "precision_data/temp/decode/dump_decode/pt"):
+            np.testing.assert_array_equal(np.load(tmp_path / folder / place / "Relu.1.output.result.npy"), array)
+
+
+def test_a_decoded_file_has_no_control_characters_in_its_name(tmp_path: Path) -> None:
+    write_h5(tmp_path / "a.h5", {"/Relu/1/output/red\x1b[31m\n": np.zeros(3, np.float32)})
+    tool("dc", "a.h5", "-o", "out", cwd=tmp_path)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["Relu.1.output.red_[31m_.npy"]
+
+
+@pytest.mark.parametrize("options", [("--txt",), ()])
+def test_what_the_toolkit_does_not_decode_is_refused(data: Path, options: tuple[str, ...]) -> None:
+    run = tool("dc", "/Addmm/4", *options, "--engine", "cann", cwd=data, code=2)
+    assert "--engine cann does not do" in run.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("random",), "random: precision_data/pt/npu is a PyTorch dump"),
+        (("overflow",), "overflow: precision_data/pt/npu is a PyTorch dump"),
+        (("overflow", "precision_data/pt/gpu"), "overflow: precision_data/pt/gpu is a PyTorch dump"),
+        (("fusion",), "its dumps are PyTorch's, which have none"),
+        (("graphs",), "its dumps are PyTorch's, which have none"),
+        (("vc", "-cf"), "its dumps are PyTorch's, which have none"),
+        (("vc", "-lt", "precision_data/pt/npu", "-rt", "precision_data/pt/gpu", "-cf", "x"), "-cf: .h5 dumps are"),
+        (("vc", "-g", "x"), "-g: .h5 dumps are"),
+        (("vc", "--engine", "cann"), "--engine cann: .h5 dumps are compared by this tool itself"),
+    ],
+)
+def test_what_is_for_other_dumps_says_so(data: Path, arguments: tuple[str, ...], words: str) -> None:
+    run = tool(*arguments, cwd=data, code=2)
+    assert words in run.text
+    assert "hint:" in run.err
+
+
+def test_a_file_is_not_compared_with_itself(data: Path) -> None:
+    npu, gpu = (str(path) for path in dumps(data))
+    assert "the same file on both sides" in tool("vc", "-lt", npu, "-rt", npu, cwd=data, code=2).text
+    for sides in (("-lt", "precision_data/pt"), ("-lt", npu, "-rt", "precision_data/pt")):
+        result = json.loads(tool("vc", *sides, "--json", cwd=data).out)["results"][0]
+        assert (os.path.basename(os.path.dirname(result["npu"])), result["overview"]["below"]) == ("npu", 1)
+        assert os.path.realpath(result["benchmark"]) == os.path.realpath(gpu)
+
+
+def test_compat_has_the_vendors_columns_alone(data: Path) -> None:
+    shutil.rmtree(data / "precision_data/temp")
+    tool("vc", "--compat", cwd=data)
+    (path,) = (data / "precision_data/temp/vector_compare").glob("*/*.csv")
+    with path.open(newline="") as file:
+        header = next(csv.reader(file))
+    assert header[:6] == ["Index", "NPUDump", "NPUDumpPath", "GroundTruthPath", "DataType", "Shape"]
+    assert header[-1] == "CompareFailReason"
+
+
+def test_ac_has_no_panel_for_what_pytorch_dumps_have_not(data: Path) -> None:
+    assert "not made" not in tool("ac", "-c", cwd=data).text
+
+
+def test_ls_takes_a_name_for_that_of_an_op(data: Path) -> None:
+    found = json.loads(tool("ls", "-n", "add", "--json", cwd=data).out)
+    names = [op["name"] for dump in found["dumps"] for op in dump["ops"]]
+    assert names == ["/Addmm/4", "/AddmmBackward/9"] * 2  # no convolution, which has a parameter padding
+
+
 def test_names_are_completed(generated: Path) -> None:
     session = Session(Settings(data=generated / "precision_data"))
     assert "/Addmm/4" in session.op_names()
@@ -389,7 +475,7 @@ def test_ops_are_copied_as_the_documents_do_it(data: Path) -> None:
             assert same(given[place], made[place])
     assert (data / "output.h5").read_bytes()[8] == 0  # the version of the superblock that every HDF5 reads
     compared = tool("vc", "-lt", "output.h5", "-rt", "input.h5", cwd=data)
-    assert "6 of 6 tensors of 2 ops compared, 0 below" in compared.text
+    assert "6 of 6 tensors of 2 ops, 0 below" in compared.text
 
 
 def test_many_ops_by_type_and_what_is_there_already(data: Path) -> None:
@@ -508,7 +594,7 @@ def test_a_damaged_chunk_is_a_row_and_a_finding(tmp_path: Path) -> None:
                 raw.write(b"\xff" * 30)
     run = tool("ac", "-c", "--fail", cwd=tmp_path, code=1)
     assert "tensors or files that could not be read: 1" in run.text
-    assert "1 of 2 tensors of 1 ops compared" in run.text
+    assert "1 of 2 tensors of 1 op" in run.text
     assert "chunk at [0, 48]" in run.text
 
 
@@ -558,7 +644,7 @@ def test_the_acl_dump_of_single_ops_is_listed_decoded_and_compared(tmp_path: Pat
     (listed,) = json.loads(tool("ls", "dump", "--json", cwd=tmp_path).out)["dumps"]
     assert (listed["device"], listed["model"], listed["model_id"], listed["step"]) == ("0", "", "7", "2")
     shutil.copytree(place, place.parent / "debug_1")
-    assert "4 of 4 tensors of 2 ops compared" in tool("vc", cwd=tmp_path).text
+    assert "4 of 4 tensors of 2 ops" in tool("vc", cwd=tmp_path).text
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------

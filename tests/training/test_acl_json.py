@@ -153,3 +153,10 @@ def test_brackets_within_texts_do_not_count_as_depth(tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError):
         check_acl_json(tmp_path / "acl.json")
+
+
+def test_nothing_is_written_among_dumps(tmp_path: Path) -> None:
+    folder = tmp_path / "precision_data" / "npu" / "debug_0" / "dump"
+    folder.mkdir(parents=True)
+    assert "only read" in tool("acl_json", folder / "acl.json", cwd=tmp_path, code=2).text
+    assert not list(folder.iterdir())

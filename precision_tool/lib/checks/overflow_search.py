@@ -13,6 +13,7 @@ from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, gra
 from precision_tool.lib.compare.extremes import Extremes, extremes_of
 from precision_tool.lib.compare.run_values import RunOp
 from precision_tool.lib.discover.catalog import FoundOp, RunFolder, RunGraph
+from precision_tool.lib.discover.h5_files import refuse_h5
 from precision_tool.lib.discover.overflow_files import find_status_files, leaves_below
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
@@ -81,6 +82,7 @@ def find_overflow(
         leaves = _data_leaves(data) or leaves_below(root)
     else:
         if not os.path.isdir(folder):
+            refuse_h5("overflow", folder)
             raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
         root = folder
         leaves = leaves_below(root)
@@ -95,6 +97,7 @@ def find_overflow(
                 root = str(other)
                 break
     if not files and not leaves:
+        refuse_h5("overflow", folder or str(data.workspace.pt_npu_dir))
         if folder is not None:
             find_run(folder)  # says what is wrong with it
         raise DataNotFoundError(

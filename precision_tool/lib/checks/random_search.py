@@ -11,6 +11,7 @@ from precision_tool.lib.compare.folders import golden_leaf
 from precision_tool.lib.compare.run_values import RunValues
 from precision_tool.lib.discover import walk
 from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.h5_files import refuse_h5
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.workspace import lies_in
@@ -30,6 +31,7 @@ def find_random(
     """
     if left is None:
         left = data.default_npu()
+    refuse_h5("random", left, right)
     one = walk.find_run(left)
     if right is None:
         # The other of the two runs, whichever was named.

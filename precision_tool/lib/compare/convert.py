@@ -24,7 +24,7 @@ import numpy.typing as npt
 from precision_tool.lib.compare.engine import Progress, cores, process_pool
 from precision_tool.lib.compare.reading import Reading, as_stored, reading_as
 from precision_tool.lib.discover import walk
-from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
+from precision_tool.lib.discover.h5_files import is_h5_name
 from precision_tool.lib.discover.names import dump_name, file_part, is_file_name, shortened
 from precision_tool.lib.discover.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
@@ -216,8 +216,6 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
     """
     if not os.path.isdir(path):
         return [_source(path, output, _real_name(path))], ()
-    if is_h5_side(path):
-        return [_source(file, output, os.path.basename(file)) for file in find_h5_files(path)], ()
     statuses = find_status_files(path)
     try:
         run = walk.find_run(path)
@@ -240,6 +238,17 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
             name, why = others[0]
             notes.append(f"files that are no tensor dumps, left out: {len(others)}, the first {name} ({why})")
     return sources, tuple(notes)
+
+
+def h5_source(path: str, datasets: frozenset[str] = frozenset()) -> Source:
+    """A PyTorch dump of which some, or all, data sets are to be decoded; where to is still open."""
+    return replace(_source(path, "", os.path.basename(path)), datasets=datasets)
+
+
+def in_own_folders(sources: Sequence[Source], root: str) -> list[Source]:
+    """Each source with a folder of its own, named as its file below `root`: ops of `.h5` dumps have the same names."""
+    own = [os.path.relpath(os.path.abspath(one.path), os.path.abspath(root)).removesuffix(".h5") for one in sources]
+    return [replace(one, folder=os.path.join(one.folder, below)) for one, below in zip(sources, own, strict=True)]
 
 
 def _source(path: str, folder: str, name: str) -> Source:

@@ -21,9 +21,10 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.pytorch import H5Dump
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import counted
 
 
-def are_h5(npu: str, golden: str, graph: str | None) -> bool:
+def are_h5(npu: str, golden: str, graph: str | None, other_graph: str | None = None) -> bool:
     """Whether two sides are PyTorch dumps. UsageError if only one is, and for a graph, which these have not."""
     sides = [is_h5_side(path) for path in (npu, golden)]
     if not any(sides):
@@ -31,8 +32,11 @@ def are_h5(npu: str, golden: str, graph: str | None) -> bool:
     if not all(sides):
         other = golden if sides[0] else npu
         raise UsageError(f"{other}: no .h5 dump, and the other side is one", "name two .h5 files with -lt and -rt")
-    if graph is not None:
-        raise UsageError("-g: .h5 dumps are compared by op and order, without a graph", "leave -g out")
+    for option, value in (("-g", graph), ("-cf", other_graph)):
+        if value is not None:
+            raise UsageError(
+                f"{option}: .h5 dumps are compared by op and order, without a graph", f"leave {option} out"
+            )
     return True
 
 
@@ -97,8 +101,8 @@ def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:
     notes = []
     if (npu.device, golden.device) in (("GPU", "NPU"), ("CPU", "NPU")):
         notes.append("-lt is a dump of a GPU or CPU and -rt one of an NPU: are they swapped?")
-    for dump in (npu, golden):
+    for side, dump in (("NPU", npu), ("benchmark", golden)):
         if dump.ignored:
             name, why = dump.ignored[0]
-            notes.append(f"{os.path.basename(dump.path)}: {len(dump.ignored)} left out, the first {name}: {why}")
+            notes.append(f"{side}: {counted(len(dump.ignored), 'data set')} left out, the first {name}: {why}")
     return notes

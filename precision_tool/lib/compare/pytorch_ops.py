@@ -34,7 +34,11 @@ class H5Side:
         """A row for each tensor of an op, as `vc` has them."""
         golden = self.counterpart(op)
         if golden is None:
-            why = "there is nothing to compare it with" if self.other is None else f"no op there belongs to {op.name}"
+            why = (
+                "no dump of another device belongs to its file"
+                if self.other is None
+                else f"no op there belongs to {op.name}"
+            )
             is_golden = self.side == BENCHMARK or (not self.side and self.dump.device in ("GPU", "CPU"))
             return tuple(unpaired(op, why, is_golden=is_golden))
         return tuple(pairs_of(OpMatch(op, golden), op.seq, compare_inputs=self.dump.has_inputs))
@@ -121,7 +125,7 @@ def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[
     sides = tuple(sides)
     hits = [hit for side in sides for hit in _find_in(side, name)]
     if not hits:
-        known = [op.name for side in sides for op in side.dump.ops]
+        known = list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
         where = ", ".join(dict.fromkeys(os.path.basename(side.dump.path) for side in sides)) or "no .h5 dump"
         raise DataNotFoundError(
@@ -187,15 +191,22 @@ class H5Listing:
         return sum(len(row.values) for row in self.rows)
 
 
-def list_h5(sides: Sequence[H5Side], name: str | None, op_type: str | None) -> tuple[H5Listing, ...]:
-    """The ops and data sets of each dump that fit both patterns, which may be None. DataNotFoundError if none does."""
+def list_h5(
+    sides: Sequence[H5Side], name: str | None, op_type: str | None, *, of_ops: bool = False
+) -> tuple[H5Listing, ...]:
+    """The ops and data sets of each dump that fit both patterns, which may be None. DataNotFoundError if none does.
+
+    With `of_ops` the name is that of an op, not of a data set in it.
+    """
     fits_name = pattern(name) if name is not None else lambda text: True
     fits_type = pattern(op_type) if op_type is not None else lambda text: True
     listings = []
     for side in sides:
         rows = []
         for op in side.dump.ops:
-            values = op.values if fits_name(op.name) else tuple(one for one in op.values if fits_name(one.path))
+            values = op.values
+            if not fits_name(op.name):
+                values = () if of_ops else tuple(one for one in op.values if fits_name(one.path))
             if values and fits_type(op.type):
                 rows.append(H5Row(op=op, values=values))
         listings.append(H5Listing(side=side, rows=tuple(rows)))
@@ -204,7 +215,7 @@ def list_h5(sides: Sequence[H5Side], name: str | None, op_type: str | None) -> t
         known = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))
         close = difflib.get_close_matches(op_type or name or "", known, n=5, cutoff=0.4)
         raise DataNotFoundError(
-            f"no data set of {counted(len(sides), '.h5 dump')} fits {asked}".rstrip(),
-            f"closest are {', '.join(close)}" if close else "`ls dump` lists all",
+            f"no {'op' if of_ops else 'data set'} of {counted(len(sides), '.h5 dump')} fits {asked}".rstrip(),
+            f"closest are {', '.join(close)}" if close else f"`{'ls' if of_ops else 'ls dump'}` lists all",
         )
     return tuple(listings)

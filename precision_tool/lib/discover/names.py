@@ -27,7 +27,7 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _HASH = 12
 _FLATTEN = str.maketrans("./\\ ", "____")
 #: What no file name may hold: it would lead to another folder, or nowhere.
-_NO_FILE_NAME = re.compile(r"[/\\\0]")
+_NO_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 #: Stages of the compiler after which the graph is what ran on the device.
 BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
@@ -93,7 +93,7 @@ def is_file_name(text: str) -> bool:
 
 
 def file_part(text: str) -> str:
-    """A part of a file name of any text: what no file name may hold becomes `_`."""
+    """A part of a file name of any text: what no file name may hold, or should, becomes `_`."""
     return _NO_FILE_NAME.sub("_", text)
 
 

@@ -77,6 +77,11 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
+def _is_sequence(text: str) -> bool:
+    """A number as the dumper writes it: 007 and 7 would be one op of two groups."""
+    return _is_number(text) and text == str(int(text))
+
+
 @dataclass
 class _Walk:
     """A walk over all groups of a file."""
@@ -128,7 +133,7 @@ class _Walk:
 
     def _take(self, dataset: Any, name: str, parts: tuple[str, ...]) -> None:
         self._check(dataset, name)
-        if len(parts) < 4 or not _is_number(parts[1]) or parts[2] not in (INPUT, OUTPUT):
+        if len(parts) < 4 or not _is_sequence(parts[1]) or parts[2] not in (INPUT, OUTPUT):
             self.ignored.append((name, "not /op/seq/input/… or /op/seq/output/…"))
             return
         op_type, seq, direction, *rest = parts
@@ -137,7 +142,7 @@ class _Walk:
         try:
             tensor, note = self._tensor(dataset, name, device)
         except _NotReadError as error:
-            reason = f"{self.path}: {name}: {error}; {_REPACK_HINT}"
+            reason = f"{self.path}: {name}: {error}"
         value = H5Value(
             path=name,
             direction=direction,
@@ -183,6 +188,8 @@ class _Walk:
         if layout == self.h5py.h5d.CONTIGUOUS:
             stored = min(stored, max(self.size - (dataset.get_offset() or 0), 0))
         most = stored * MAX_RATIO + _SLACK if layout == self.h5py.h5d.CHUNKED else stored
+        if _is_unwritten(dataset, layout == self.h5py.h5d.CONTIGUOUS):  # the dumper was stopped before it wrote
+            most = self.size + _SLACK
         if claimed > most:
             raise self.refuse(name, f"claims {claimed:,} bytes of data, of which the file holds {stored:,}")
 
@@ -209,6 +216,8 @@ class _Walk:
         if layout == h5d.CHUNKED:
             tensor = self._chunked(tensor, dataset, properties)
         elif layout == h5d.CONTIGUOUS:
+            if tensor.size and _is_unwritten(dataset, True):
+                raise _NotReadError("its data was never written")
             tensor = replace(tensor, offset=dataset.get_offset() or 0)
         else:  # within the header
             tensor = replace(tensor, access=Access.GATHER)
@@ -221,9 +230,10 @@ class _Walk:
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
         unknown = [one for one in filters if one[0] not in FILTERS]
         if unknown:
-            raise _NotReadError(f"it is compressed with the filter {unknown[0][0]}, which is not read")
+            raise _NotReadError(f"it is compressed with the filter {unknown[0][0]}, which is not read; {_REPACK_HINT}")
         if prod(chunk) * itemsize > MAX_CHUNK:
-            raise _NotReadError(f"one chunk of it takes {prod(chunk) * itemsize:,} bytes, {MAX_CHUNK:,} are most")
+            told = f"one chunk of it takes {prod(chunk) * itemsize:,} bytes, {MAX_CHUNK:,} are most"
+            raise _NotReadError(f"{told}; {_REPACK_HINT}")
         if not tensor.size:
             return tensor
         grid = tuple(-(-extent // step) for extent, step in zip(tensor.shape, chunk, strict=True))
@@ -244,6 +254,10 @@ class _Walk:
 
 class _NotReadError(Exception):
     """Why a data set is no tensor that can be read."""
+
+
+def _is_unwritten(dataset: Any, is_contiguous: bool) -> bool:
+    return is_contiguous and dataset.get_offset() is None
 
 
 def _dtype_of(dataset: Any) -> np.dtype[Any]:

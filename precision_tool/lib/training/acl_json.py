@@ -17,6 +17,7 @@ from precision_tool.lib.arguments import Parser, PlainCommand, print_line
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.training.mixlist import write_whole
+from precision_tool.lib.workspace import Workspace
 
 FILE_NAME = "acl.json"
 DEFAULT_DUMP_PATH = "./output_IR2TBE"
@@ -221,6 +222,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     if args.dump_op_switch == "off":
         raise UsageError("acl_json: --dump-op-switch off: nothing would be dumped", "remove the file instead")
     config = acl_config(args.dump_path, args.dump_mode, args.dump_op_switch)
+    Workspace(settings.data).check_outside_dumps(os.path.dirname(os.path.abspath(args.file)))
     kept = write_acl_json(args.file, config)
     print_line(f"{args.file}: {_MODE_WORDS[args.dump_mode]} of single ops are dumped to {args.dump_path}")
     if kept:

@@ -20,6 +20,7 @@ from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, 
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.discover.catalog import RunGraph
+from precision_tool.lib.discover.h5_files import is_h5_side
 from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Grade
 from precision_tool.lib.report import compare as report
@@ -255,7 +256,8 @@ def _compare(
         with ProgressReport(output.err, "comparing") as progress:
             analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options, noise)
     except FormatError as error:
-        if engine != "auto" or session.toolkit().msaccucmp is None:
+        is_pytorch = is_h5_side(left or session.default_npu())  # msaccucmp is not asked for these
+        if engine != "auto" or is_pytorch or session.toolkit().msaccucmp is None:
             raise
         session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
         return by_toolkit()
@@ -461,7 +463,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             lack = error  # the NPU's dump alone tells something too
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
-    checks = [*_checks(session, args, analyses), check_overflow(session, args.left, args.graph, args.limit)]
+    checks = _checks(session, args, analyses)
     if lack is not None:
         tell_notes(session, output)
         if args.json:
@@ -472,9 +474,21 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
-    """The checks of the NPU runs of the data folder, or of the run that was named with -lt; none of PyTorch dumps."""
-    if any(analysis.is_pytorch for analysis in analyses):
+    """The checks of the NPU runs of the data folder, or of the run that was named with -lt.
+
+    Of PyTorch dumps there is none but of the overflow status files that the data folder has.
+    """
+    is_pytorch = any(analysis.is_pytorch for analysis in analyses)
+    if is_pytorch and args.left is not None:
         return []
+    overflow = check_overflow(session, args.left, args.graph, args.limit)
+    if is_pytorch:
+        return [] if overflow.skipped else [overflow]
+    return [*_graph_checks(session, args, analyses), overflow]
+
+
+def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
+    """Those that need a graph."""
     if args.left is None:
         try:
             missing = session.missing_graphs(args.graph)

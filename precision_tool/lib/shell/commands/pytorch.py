@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from precision_tool.lib.compare.convert import Source
+from precision_tool.lib.compare.convert import Source, h5_source
 from precision_tool.lib.compare.named_tensors import (
     BENCHMARK,
     NamedTensor,
@@ -127,26 +127,16 @@ def sources(session: Session, name: str, slot: str) -> list[Source]:
     wanted: dict[str, set[str]] = {}
     for hit, values in _hits(session, name, slot):
         wanted.setdefault(hit.side.dump.path, set()).update(value.path for value in values)
-    return [
-        Source(path=path, name=os.path.basename(path), folder="", datasets=frozenset(names), nbytes=_size(path))
-        for path, names in wanted.items()
-    ]
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0  # opening it says why
+    return [h5_source(path, frozenset(names)) for path, names in wanted.items()]
 
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
 
 
-def listings(session: Session, name: str | None, op_type: str | None) -> tuple[H5Listing, ...]:
-    """The ops and data sets of the data folder's dumps that fit; () where it has none."""
+def listings(session: Session, name: str | None, op_type: str | None, *, of_ops: bool = False) -> tuple[H5Listing, ...]:
+    """The ops and data sets of the data folder's dumps that fit (see `list_h5`); () where it has none."""
     data = session.pytorch()
-    return () if data is None else list_h5(data.sides, name, op_type)
+    return () if data is None else list_h5(data.sides, name, op_type, of_ops=of_ops)
 
 
 def list_ops(session: Session, args: argparse.Namespace, name: str | None, limit: int, output: Output) -> int:
@@ -156,7 +146,7 @@ def list_ops(session: Session, args: argparse.Namespace, name: str | None, limit
         if value is not None:
             raise UsageError(f"ls: {option} is for graphs, which PyTorch dumps have not", "use -n NAME and -t TYPE")
     cosines = session.cosines()
-    found = listings(session, name, args.type)
+    found = listings(session, name, args.type, of_ops=True)
     threshold = session.settings.threshold
     if args.below is not None:
         threshold = args.below

@@ -19,6 +19,8 @@ from precision_tool.lib.compare.convert import (
     Source,
     convert_files,
     find_sources,
+    h5_source,
+    in_own_folders,
 )
 from precision_tool.lib.compare.elements import compare_elements
 from precision_tool.lib.compare.engine import NO_MEMORY
@@ -33,6 +35,7 @@ from precision_tool.lib.compare.named_tensors import (
     view_of,
 )
 from precision_tool.lib.discover.catalog import FoundOp
+from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
 from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
 from precision_tool.lib.discover.overflow_files import parse_status_name
 from precision_tool.lib.discover.walk import find_named
@@ -494,6 +497,7 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
     session.workspace.notes += notes
     engine = engine_of(session, args)
     if engine == "cann":
+        _check_for_toolkit(sources, args)
         decoded = decode_by_toolkit(session, sources, args.layout)
         tell_notes(session, output)
         show_decoded(decoded, output, args.json)
@@ -510,7 +514,7 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
     failed_list = os.path.join(folder, FAILED_LIST)
     if failed:
         _write_failed(failed_list, failed)
-    if failed and engine == "auto" and stopped is None:
+    if failed and engine == "auto" and stopped is None and not any(is_h5_name(source.path) for source in sources):
         decode_the_rest(session, sources, failed, args.layout)
     tell_notes(session, output)
     if args.json:
@@ -523,6 +527,13 @@ def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
         reason = failed[0].reason if failed else "there is nothing to decode"
         raise FormatError(f"{name}: nothing was decoded: {reason}", "name an NPU dump, a folder of dumps or an op")
     return DONE
+
+
+def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
+    """Raises UsageError for what msaccucmp's convert cannot do."""
+    asked = "--txt" if args.text else ".h5 dumps" if any(is_h5_name(source.path) for source in sources) else ""
+    if asked:
+        raise UsageError(f"dc: --engine cann does not do {asked}", "use --engine native")
 
 
 def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
@@ -548,13 +559,12 @@ def _sources(
 ) -> tuple[list[Source], tuple[str, ...]]:
     """The files to decode, and where to."""
     if os.path.isdir(text):
+        if is_h5_side(text):
+            return _placed_h5(session, [h5_source(path) for path in find_h5_files(text)], folder), ()
         return find_sources(text, _output_folder(session, text, folder))
     name, slot = split_slot(text)
     if graph is None and pytorch.is_asked(session, name):
-        return [
-            replace(source, folder=_output_folder(session, source.path, folder))
-            for source in pytorch.sources(session, name, slot)
-        ], ()
+        return _placed_h5(session, pytorch.sources(session, name, slot), folder), ()
     paths = _files(session, name)
     if paths:
         found = [find_sources(path, _output_folder(session, path, folder))[0] for path in paths]
@@ -568,6 +578,19 @@ def _sources(
     if not chosen:
         raise DataNotFoundError(f"{name}: its dump has no {slot or 'tensor that can be read'}", "`pt` shows its slots")
     return list(chosen.values()), ()
+
+
+def _placed_h5(session: Session, sources: Sequence[Source], folder: str | None) -> list[Source]:
+    """Where the tensors of `.h5` dumps go: as asked, but those of several dumps, or where nothing was asked, apart."""
+    apart = folder is None or len(sources) > 1
+    output = folder or str(session.workspace.output_dir("decode", "dump_decode", "pt"))
+    placed = [replace(source, folder=output) for source in sources]
+    if not apart:
+        return placed
+    root = os.path.abspath(session.workspace.pt_npu_dir.parent)
+    places = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
+    is_inside = all(lies_in(place, root) for place in places)
+    return in_own_folders(placed, root if is_inside else os.path.commonpath(places))
 
 
 def _output_folder(session: Session, path: str, folder: str | None) -> str:
