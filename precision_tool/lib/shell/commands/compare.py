@@ -460,6 +460,8 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         try:
             analyses = _compare(session, args, output, _measure_options(args))
         except NoBenchmarkError as error:
+            if session.has_pytorch_only():
+                raise
             lack = error  # the NPU's dump alone tells something too
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
