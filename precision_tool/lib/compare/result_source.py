@@ -42,7 +42,7 @@ def source_path(result: str) -> str:
 def source_of(result: LeafResult) -> ResultSource:
     """The source of a fresh result."""
     graph = os.path.abspath(result.graph.file.path) if result.graph is not None else ""
-    return ResultSource(npu=result.leaf.path, golden=os.path.abspath(result.golden_root), graph=graph)
+    return ResultSource(npu=os.path.abspath(result.leaf.path), golden=os.path.abspath(result.golden_root), graph=graph)
 
 
 def write_source(result: str, source: ResultSource, root: str) -> None:
