@@ -86,6 +86,9 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int) -> None:
     graph = folder / "graph.json"
     graph.write_text(json_text(export_graph(str(truth.graph_path))), encoding="utf-8")
     program, environment = vendor_command(folder)
+    # As pip installs them: both with their compiled files.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     leaf, golden = str(truth.dump_dir), str(truth.golden_dir)
     read_files([str(path) for path in (*truth.dump_dir.iterdir(), *truth.golden_dir.iterdir())])
     print(f"vendor: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {truth.nbytes / 1e9:.2f} GB")

@@ -74,5 +74,5 @@ tensorflow115() {
 # msprobe: an environment with the vendor's msaccucmp, and only what that needs.
 msprobe() {
     optional_venv PRECISION_TOOL_MSPROBE .venv-msprobe "$(find_analysis_python)" mindstudio-probe==26.2.0 --no-deps \
-        numpy pandas python-dateutil six tzdata psutil protobuf ml_dtypes
+        numpy pandas python-dateutil six tzdata psutil protobuf ml_dtypes h5py
 }

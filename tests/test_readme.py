@@ -89,8 +89,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-#: The chapter whose data is another demo's.
-FUSION = README[README.index("## Find a faulty fusion pass") : README.index("## What it reads")]
+#: Chapters whose data is of another demo.
+FUSION, PYTORCH = (
+    README[README.index(begin) : README.index(end)]
+    for begin, end in (("## Find a faulty fusion pass", "## PyTorch 1.5"), ("## PyTorch 1.5", "## What it reads"))
+)
 
 
 def shown_in(text: str) -> list[tuple[str, str]]:
@@ -98,7 +101,7 @@ def shown_in(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```\n\$ precision-tool( [^\n]*)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION, "")), shown_in(FUSION)
+SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION + PYTORCH, "")), shown_in(FUSION)
 
 
 def test_it_shows_the_prompt_and_the_main_commands() -> None:

@@ -57,17 +57,18 @@ def value(name):
     return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
 
 out = value("-out")
-assert os.path.isdir(out) and not os.listdir(out) or os.listdir(out) == ["graph-f.json"], out
+assert set(os.listdir(out)) <= {{"graph-f.json", "graph-cf.json"}}, out
 if sys.argv[1] == "compare":
-    assert os.path.isdir(value("-m")) and os.path.isdir(value("-g")), sys.argv
-    graph = value("-f")
-    if graph:
-        with open(graph) as file:
+    sides = value("-m"), value("-g")
+    assert all(map(os.path.isdir, sides)) or all(os.path.isfile(side) and side.endswith(".h5") for side in sides)
+    graph, unfused = value("-f"), value("-cf")
+    for one in filter(None, (graph, unfused)):
+        with open(one) as file:
             json.load(file)
     if FAULT != "nothing":
         path = os.path.join(out, "result_20260101000000.csv")
         (result,) = precision_tool.compare(
-            value("-m"), value("-g"), graph=graph, workers=1, options=CompareOptions(compat=True)
+            value("-m"), value("-g"), graph=graph, workers=1, options=CompareOptions(compat=True, other_graph=unfused)
         )
         result.write_csv(path)
         if FAULT == "half":
@@ -76,6 +77,18 @@ elif sys.argv[1] == "convert":
     assert os.path.isdir(value("-d")), sys.argv
     if FAULT != "nothing":
         precision_tool.run("dc", value("-d"), "-o", out, work=os.path.join(out, "w"))
+elif sys.argv[1] == "overflow":
+    dump = value("-d")
+    assert os.path.isdir(dump) and int(value("-n")) > 0, sys.argv
+    # As msaccucmp does: it resolves links, and refuses what it finds.
+    names = [os.path.realpath(os.path.join(dump, name)) for name in os.listdir(dump) if name.startswith("Opdebug.")]
+    assert not set("".join(names)) & set(" '$"), names
+    if FAULT != "nothing":
+        with open(os.path.join(out, "overflow_summary_20260101000000.txt"), "w") as file:
+            file.write(f"{{len(names)}} overflow ops, {{value('-n')}} shown\\n")
+        for name in names:
+            with open(os.path.join(out, os.path.basename(name) + ".output.0.json"), "w") as file:
+                file.write("{{}}")
 else:
     sys.exit("unknown command")
 sys.exit(2 if FAULT == "warn" else 0)

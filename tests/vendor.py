@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_line import Finished, tool
 
 #: Names the Python of an environment with mindstudio-probe; scripts/test makes one.
 VARIABLE = "PRECISION_TOOL_MSPROBE"
@@ -85,3 +86,24 @@ def find_vendor(folder: Path) -> Vendor:
     build = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
     subprocess.run(build, check=True, timeout=_SECONDS)
     return Vendor(python, folder)
+
+
+def installed(vendor: Vendor, root: Path) -> dict[str, str]:
+    """A toolkit with the real script, and what tells our tool of it."""
+    home = root / "ascend-toolkit" / "latest"
+    script = home / "tools" / "operator_cmp" / "compare" / "msaccucmp.py"
+    script.parent.mkdir(parents=True)
+    script.symlink_to(vendor.script)
+    library = vendor.environment["LD_LIBRARY_PATH"]
+    assert Path(library, LIBRARY).is_file()
+    (home.parent / "set_env.sh").write_text(f"export LD_LIBRARY_PATH='{library}'\n")
+    return {"PRECISION_TOOL_CMD_ROOT_PATH": str(root), "PRECISION_TOOL_PYTHON": vendor.python}
+
+
+def cann(
+    vendor: Vendor, cwd: Path, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Our tool with the real msaccucmp as its engine."""
+    # PYTHONWARNINGS=error is ours, not the vendor's.
+    environment = installed(vendor, cwd / "cann") | {"PYTHONWARNINGS": "default"} | dict(env or {})
+    return tool(*words, "--engine", "cann", cwd=cwd, env=environment, code=code)

@@ -39,6 +39,7 @@ from precision_tool.lib.discover.graph_survey import FoundIn, GraphSurvey, searc
 from precision_tool.lib.discover.graphs import find_graph_files
 from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_side, pair_h5_files
 from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.discover.overflow_files import StatusFile
 from precision_tool.lib.discover.walk import Stamps
 from precision_tool.lib.errors import (
     DataNotFoundError,
@@ -736,14 +737,11 @@ class Session:
         """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
         from precision_tool.lib.checks.analysis import analyse
         from precision_tool.lib.compare.folders import DEFAULT_OPTIONS
-        from precision_tool.lib.compare.pytorch import are_h5
         from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit
 
         options = options or DEFAULT_OPTIONS
         npu = npu or self.default_npu()
         golden = golden or self.default_golden(npu)
-        if are_h5(npu, golden, graph, options.other_graph):
-            raise UsageError("--engine cann: .h5 dumps are compared by this tool itself", "use --engine native")
         tools = self.tools()
         tools.toolkit.need("msaccucmp")
         folder = self.workspace.new_compare_dir()
@@ -839,6 +837,16 @@ class Session:
         from precision_tool.lib.checks.overflow_search import find_overflow
 
         return find_overflow(self, folder, graph, limit, progress, max_bytes)
+
+    def overflow_statuses(self, folder: str | None = None) -> tuple[tuple[StatusFile, ...], str]:
+        """The overflow status files in a folder, or of the data folder, and where they were looked for."""
+        from precision_tool.lib.checks.overflow_search import find_statuses
+
+        if folder is None:
+            self.check_data()
+        elif not os.path.isdir(folder):
+            raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
+        return find_statuses(self, folder)
 
     def random_errors(
         self,

@@ -194,6 +194,24 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(folder)) == sorted([new.name, others.name, os.path.basename(row.path)])
 
 
+def test_folders_that_killed_workers_left_are_removed(tmp_path: Path) -> None:
+    one = source(tmp_path, np.zeros(3, np.float32))
+    folder = tmp_path / "out"
+    # of a worker that is gone, of one that still writes a large file, of one that has just begun
+    places = [folder / f"{TEMPORARY}dc-{number}-1-2.part" for number in range(3)]
+    for place, is_old in zip(places, (True, False, False), strict=True):
+        place.mkdir(parents=True)
+        half = place / f"{TEMPORARY}x.part"
+        half.write_bytes(b"half")
+        if is_old:
+            os.utime(half, (1, 1))
+    for place in places[:2]:
+        os.utime(place, (1, 1))
+    (row,) = decoded(one)
+    assert sorted(os.listdir(folder)) == sorted([*(place.name for place in places[1:]), os.path.basename(row.path)])
+    assert all(len(list(place.iterdir())) == 1 for place in places[1:])
+
+
 def test_a_signal_that_ends_the_process_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = source(tmp_path, np.zeros(3, np.float32))
 

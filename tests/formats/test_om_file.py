@@ -119,3 +119,12 @@ def test_weights_are_not_read(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(len(whole) + size)
     assert len(load_graph_file(path).ops) == 5
+
+
+def test_what_is_no_offline_model(tmp_path: Path) -> None:
+    """Whatever its name says: no word of it being encrypted or cut off."""
+    for number, data in enumerate((b"", b"IM", b"\xff" * 5000)):
+        path = tmp_path / f"{number}.om"
+        path.write_bytes(data)
+        with pytest.raises(FormatError, match="no offline model"):
+            read_om_header(str(path))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
 
 import pytest
-from command_line import Finished, only_result, table, tool
+from command_line import only_result, table
 from corner_trees import CornerTree, damages
-from vendor import LIBRARY, Vendor, find_vendor
+from vendor import Vendor, cann, find_vendor, installed
 
 import precision_tool
 from precision_tool.lib.demo.generate import generate_demo
@@ -29,26 +29,6 @@ pytestmark = pytest.mark.slow
 def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
     """The vendor's msaccucmp."""
     return find_vendor(tmp_path_factory.mktemp("vendor"))
-
-
-def installed(vendor: Vendor, root: Path) -> dict[str, str]:
-    """A toolkit with the real script, and what tells our tool of it."""
-    home = root / "ascend-toolkit" / "latest"
-    script = home / "tools" / "operator_cmp" / "compare" / "msaccucmp.py"
-    script.parent.mkdir(parents=True)
-    script.symlink_to(vendor.script)
-    library = vendor.environment["LD_LIBRARY_PATH"]
-    assert Path(library, LIBRARY).is_file()
-    (home.parent / "set_env.sh").write_text(f"export LD_LIBRARY_PATH='{library}'\n")
-    return {"PRECISION_TOOL_CMD_ROOT_PATH": str(root), "PRECISION_TOOL_PYTHON": vendor.python}
-
-
-def cann(
-    vendor: Vendor, cwd: Path, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None
-) -> Finished:
-    # PYTHONWARNINGS=error is ours, not the vendor's.
-    environment = installed(vendor, cwd / "cann") | {"PYTHONWARNINGS": "default"} | dict(env or {})
-    return tool(*words, "--engine", "cann", cwd=cwd, env=environment, code=code)
 
 
 def test_compare(vendor: Vendor, tmp_path: Path) -> None:
@@ -82,6 +62,13 @@ def test_two_runs_by_their_graphs(vendor: Vendor, tmp_path: Path) -> None:
     (graph,) = (npu / "debug_0" / "graph").glob("*_00000005_graph_1_Build.txt")
     sides = ("-lt", npu / "debug_0" / "dump", "-rt", npu / "debug_1" / "dump", "-g", graph)
     cann(vendor, tmp_path, "--work", "w", "vc", *sides)
+    assert table(only_result(tmp_path / "w")) == table(FUSED / "vendor" / "fused_vs_unfused.csv")
+
+
+@pytest.mark.skipif(not FUSED.is_dir(), reason=f"{FUSED} is not here: it does not come with the project")
+def test_the_two_runs_that_belong_together(vendor: Vendor, tmp_path: Path) -> None:
+    """`vc -cf` finds both runs and both graphs."""
+    cann(vendor, tmp_path, "--data", FUSED / "precision_data", "--work", "w", "vc", "-cf")
     assert table(only_result(tmp_path / "w")) == table(FUSED / "vendor" / "fused_vs_unfused.csv")
 
 
@@ -134,3 +121,17 @@ def test_overflow(vendor: Vendor, tmp_path: Path) -> None:
     assert str(summary) in made.paths
     for path in (LENET / "vendor" / "decoded").glob("*.json"):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
+def test_the_word_overflow_in_an_odd_place(vendor: Vendor, tmp_path: Path) -> None:
+    """msaccucmp resolves links, so it gets copies: the same statuses and values as by hand."""
+    data = tmp_path / "it's here" / "overflow"
+    shutil.copytree(LENET / "precision_data" / "overflow", data)
+    run = cann(vendor, tmp_path, "--data", data.parent, "--work", "w", "overflow", "--json", "-l", "3")
+    (result,) = json.loads(run.out)["results"]
+    leaf = next((LENET / "precision_data" / "overflow" / "dump").rglob("Opdebug.*")).parent
+    vendor.run("overflow", "-d", leaf, "-n", "3", output=tmp_path / "by_hand")
+    wanted = {path.name: path.read_bytes() for path in (tmp_path / "by_hand").iterdir()}
+    made = {Path(path).name: (tmp_path / path).read_bytes() for path in (result["summary"], *result["files"])}
+    assert [data for name, data in sorted(made.items())] == [data for name, data in sorted(wanted.items())]

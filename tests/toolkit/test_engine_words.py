@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 from command_line import TOOL, environment, fingerprint, only_result, result_files, table, tool
+from opdebug_payloads import core_fields, new_payload, write_status
 from small_tree import SmallTree, faulty_chain, small_tree
 from toolkit_standin import Standin, make_toolkit
+
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.demo.pytorch import generate_pytorch
 
 #: A folder name that a shell, and msaccucmp, would trip over.
 ODD = 'it\'s a "place" $HOME'
@@ -220,6 +224,146 @@ def test_auto_asks_for_what_native_cannot_read(tmp_path: Path, tree: SmallTree) 
     assert (ours.name[:7], theirs.name[:15]) == ("result_", "toolkit_result_")
     # the newest result is still ours
     assert f"result file: {ours.relative_to(tmp_path)}" in tool("vcs", cwd=tmp_path).text
+
+
+def test_fused_against_unfused(tmp_path: Path) -> None:
+    """Both graphs go to atc, and as -f and -cf to msaccucmp; without names they are those of the two runs."""
+    generate_demo(tmp_path / "precision_data", fault="fusion")
+    runs = [tmp_path / "precision_data" / "npu" / run for run in ("debug_1", "debug_0")]  # fused, unfused
+    leaves = [next(path for path in (run / "dump").rglob("*") if path.is_file()).parent for run in runs]
+    graphs = [next((run / "graph").glob("*_graph_1_Build.txt")) for run in runs]
+    made = make_toolkit(tmp_path / "cann")
+    tool("--work", "native", "vc", "--compat", "-cf", cwd=tmp_path)
+    wanted = table(only_result(tmp_path / "native"))
+    sides: list[list[str | Path]] = [["-cf"], ["-cf", graphs[1], "-lt", leaves[0], "-rt", leaves[1]]]
+    for number, words in enumerate(sides):
+        tool("--work", f"w{number}", "vc", *words, "--engine", "cann", cwd=tmp_path, env=made.environment)
+        assert table(only_result(tmp_path / f"w{number}")) == wanted
+        *converted, call = made.calls[3 * number :]
+        assert [one[0] for one in converted] == ["atc", "atc"]
+        assert {word for one in converted for word in one if word.startswith("--om")} == {
+            f"--om={one}" for one in graphs
+        }
+        assert [call[call.index(flag) + 1] for flag in ("-m", "-g")] == [str(leaves[0]), str(leaves[1])]
+        given = [Path(call[call.index(flag) + 1]).name for flag in ("-f", "-cf")]
+        assert given == ["graph-f.json", "graph-cf.json"]
+
+
+def test_a_second_graph_without_a_second_run(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann")
+    sides = ("-lt", tree.leaf, "-rt", tree.root / "tf" / "dump")
+    run = tool("vc", "-cf", tree.graph, *sides, "--engine", "cann", cwd=tmp_path, code=2, env=made.environment)
+    native = tool("vc", "-cf", tree.graph, *sides, cwd=tmp_path, code=2)
+    assert run.err == native.err
+    assert made.calls == []
+
+
+# --- vc of .h5 ---
+
+
+def test_the_toolkit_compares_h5(tmp_path: Path) -> None:
+    cwd = tmp_path / ODD
+    truth = generate_pytorch(cwd / "precision_data")
+    made = make_toolkit(tmp_path / "cann")
+    run = tool("vc", "--engine", "cann", "--json", cwd=cwd, env=made.environment)
+    assert len(run.results) == 1
+    assert table(only_result(truth.npu.parents[2] / "temp")) == compat_table(cwd)
+    (call,) = made.calls
+    assert call[1] == "compare"
+    assert "-f" not in call
+
+
+@pytest.mark.parametrize("options", [["--max", "3"], ["--map"], ["-s", "1"], ["--overflow_detection"]])
+def test_what_the_toolkit_cannot_do_with_h5(tmp_path: Path, options: list[str]) -> None:
+    truth = generate_pytorch(tmp_path / "precision_data")
+    made = make_toolkit(tmp_path / "cann")
+    sides = ("-lt", truth.npu, "-rt", truth.golden)
+    run = tool("vc", *sides, *options, "--engine", "cann", cwd=tmp_path, code=2, env=made.environment)
+    assert "--engine native" in run.text
+    assert made.calls == []
+    assert result_files(tmp_path) == []
+
+
+def test_models_of_one_name_have_a_result_each(tmp_path: Path, tree: SmallTree) -> None:
+    """Two ids of a model are told apart by a number, as native does."""
+    model, number, step = tree.leaf.parts[-3:]
+    tree.copy_leaf("0", model, f"{number}0", step)
+    made = make_toolkit(tmp_path / "cann")
+    tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)
+    tool("--work", "native", "vc", cwd=tmp_path)
+    named = [sorted(path.name.replace(path.parent.name, "") for path in result_files(folder))
+             for folder in (tree.root / "temp", tmp_path / "native")]  # fmt: skip
+    assert named[0] == named[1]
+    assert len(named[0]) == 2
+
+
+# --- overflow ---
+
+
+@pytest.fixture
+def status(tmp_path: Path) -> Path:
+    """An overflow status file in a data folder with an odd name."""
+    folder = tmp_path / ODD / "precision_data" / "overflow" / "dump" / "20260302093000" / "0" / "model" / "1" / "0"
+    return write_status(folder, new_payload(0, core_fields()))
+
+
+def test_the_toolkit_looks_for_overflow(tmp_path: Path, status: Path) -> None:
+    cwd = tmp_path / ODD
+    made = make_toolkit(tmp_path / "cann")
+    before = fingerprint(cwd / "precision_data" / "overflow")
+    run = tool("overflow", "-l", "2", "--engine", "cann", cwd=cwd, env=made.environment)
+    assert fingerprint(cwd / "precision_data" / "overflow") == before
+    assert "1 overflow ops, 2 shown" in run.out
+    folder = cwd / "precision_data" / "temp" / "decode" / "overflow_decode"
+    decoded = f"{status.name}.output.0.json"
+    assert sorted(path.name for path in folder.iterdir()) == [decoded, "overflow_summary_20260101000000.txt"]
+    run = tool("overflow", "--fail", "--json", "--engine", "cann", cwd=cwd, code=1, env=made.environment)
+    document = json.loads(run.out)
+    assert document["engine"] == "cann"
+    (result,) = document["results"]
+    assert [Path(path).name for path in result["files"]] == [decoded]
+    assert (cwd / result["summary"]).is_file()
+
+
+@pytest.mark.parametrize("device_folders", [["0", "1"]])
+def test_each_folder_with_statuses_has_its_own_summary(tmp_path: Path, status: Path, device_folders: list[str]) -> None:
+    cwd = tmp_path / ODD
+    device = status.parents[3]
+    shutil.copytree(device, device.with_name(device_folders[1]))
+    made = make_toolkit(tmp_path / "cann")
+    run = tool("overflow", "--json", "--engine", "cann", cwd=cwd, env=made.environment)
+    summaries = [Path(one["summary"]) for one in json.loads(run.out)["results"]]
+    assert [path.parts[-5] for path in summaries] == device_folders
+
+
+def test_auto_asks_for_a_status_that_native_cannot_read(tmp_path: Path, status: Path) -> None:
+    cwd = tmp_path / ODD
+    made = make_toolkit(tmp_path / "cann")
+    assert "toolkit" not in tool("overflow", "--engine", "auto", cwd=cwd, env=made.environment).err
+    assert made.calls == []
+    status.write_bytes(b"damaged")
+    run = tool("overflow", "--engine", "auto", cwd=cwd, env=made.environment)
+    assert "native could not read 1 overflow status; the toolkit's summary of their folder: " in run.err
+    absent = {"PRECISION_TOOL_CMD_ROOT_PATH": str(tmp_path / "none")}
+    assert "no toolkit to ask" in tool("overflow", "--engine", "auto", cwd=cwd, env=absent).err
+
+
+def test_overflow_refusals(tmp_path: Path, status: Path) -> None:
+    cwd = tmp_path / ODD
+    (tmp_path / "empty").mkdir()
+    made = make_toolkit(tmp_path / "cann", msaccucmp="nothing")
+    cases = {
+        ("--mixlist",): "--mixlist: msaccucmp does not know it",
+        ("-g", "graph.txt"): "-g: msaccucmp does not know it",
+        (str(tmp_path / "none"),): "no such folder",
+        (str(tmp_path / "empty"),): "no overflow status file",
+        (): "msaccucmp: it wrote no summary",
+    }
+    for words, said in cases.items():
+        run = tool("overflow", *words, "--engine", "cann", cwd=cwd, code=2, env=made.environment)
+        assert said in run.err
+        assert "hint" in run.err
+    assert len(made.calls) == 1
 
 
 # --- dc ---------------------------------------------------------------------------------------------------------------

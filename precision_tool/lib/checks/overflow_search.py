@@ -14,12 +14,15 @@ from precision_tool.lib.compare.extremes import Extremes, extremes_of
 from precision_tool.lib.compare.run_values import RunOp
 from precision_tool.lib.discover.catalog import FoundOp, RunFolder, RunGraph
 from precision_tool.lib.discover.h5_files import refuse_h5
-from precision_tool.lib.discover.overflow_files import find_status_files, leaves_below
+from precision_tool.lib.discover.overflow_files import StatusFile, find_status_files, leaves_below
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.workspace import Workspace
+
+#: The folder below `decode` for decoded status files.
+DECODED = "overflow_decode"
 
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
@@ -78,24 +81,15 @@ def find_overflow(
     """
     if folder is None:
         data.check_data()
-        root = str(data.workspace.overflow_dump_dir)
-        leaves = _data_leaves(data) or leaves_below(root)
+        status_root = str(data.workspace.overflow_dump_dir)
+        leaves = _data_leaves(data) or leaves_below(status_root)
     else:
         if not os.path.isdir(folder):
             refuse_h5("overflow", folder)
             raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
-        root = folder
-        leaves = leaves_below(root)
-    files = find_status_files(root)
-    status_root = root
-    if not files and folder is None:
-        # Among a data dump; or only as the JSON that they were decoded to.
-        space = data.workspace
-        for other in (space.dump_dir(0), *(base / "decode" / "overflow_decode" for base in space.result_dirs())):
-            files = find_status_files(str(other))
-            if files:
-                root = str(other)
-                break
+        status_root = folder
+        leaves = leaves_below(folder)
+    files, root = find_statuses(data, folder)
     if not files and not leaves:
         refuse_h5("overflow", folder or str(data.workspace.pt_npu_dir))
         if folder is not None:
@@ -131,6 +125,20 @@ def find_overflow(
             )
         )
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
+
+
+def find_statuses(data: Data, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
+    """The status files below a folder, or of the data folder, and where they were found or at least sought."""
+    if folder is not None:
+        return find_status_files(folder), folder
+    space = data.workspace
+    root = str(space.overflow_dump_dir)
+    # Or among a data dump; or only as the JSON that they were decoded to.
+    for place in (root, str(space.dump_dir(0)), *(str(base / "decode" / DECODED) for base in space.result_dirs())):
+        files = find_status_files(place)
+        if files:
+            return files, place
+    return (), root
 
 
 def _data_leaves(data: Data) -> tuple[DumpLeaf, ...]:

@@ -9,6 +9,7 @@ the reason; the others go on.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -31,7 +32,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputErro
 from precision_tool.lib.formats import data_types, layouts
 from precision_tool.lib.formats.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.formats.data_types import DataType
-from precision_tool.lib.formats.files import PART, TEMPORARY, atomic_text, temporary_file
+from precision_tool.lib.formats.files import PART, TEMPORARY, atomic_text, remove_leftovers, temporary_file
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.formats.npy import NpyWriter
@@ -120,10 +121,10 @@ def result_type(data_type: DataType) -> np.dtype[Any]:
 # --- one tensor -----------------------------------------------------------------------------------------------------
 
 
-def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = TEMPORARY) -> np.dtype[Any]:
+def write_npy(tensor: Tensor, reading: Reading, path: str, *, place: str = "") -> np.dtype[Any]:
     """Decodes a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
 
-    `prefix` begins the name of the temporary file beside it.
+    `place` is a folder for the file until it is complete; else it lies beside `path`.
     """
     data_type = data_types.BY_NAME[tensor.dtype]
     dtype = result_type(data_type)
@@ -136,7 +137,7 @@ def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = TEMP
             shape, pieces = reading.shape, _plain_pieces(reader, dtype)
         else:
             shape, pieces = reading.stored[1], _blocked_pieces(reader, reading.stored[0])
-        with NpyWriter(path, dtype, shape, prefix=prefix) as writer:
+        with NpyWriter(path, dtype, shape, place=place) as writer:
             for box, within, items in pieces:
                 writer.write(box, within, items)
     finally:
@@ -144,14 +145,14 @@ def write_npy(tensor: Tensor, reading: Reading, path: str, *, prefix: str = TEMP
     return dtype
 
 
-def write_lines(path: str, target: str, *, prefix: str = TEMPORARY) -> None:
+def write_lines(path: str, target: str, *, place: str = "") -> None:
     """Writes the values of a `.npy` file that `write_npy` wrote as text, one a line, as `numpy.savetxt` does.
 
     In blocks, whatever the size. OutputError if that cannot be done.
     """
     temporary = ""
     try:
-        handle, temporary = temporary_file(os.path.dirname(target) or ".", prefix)
+        handle, temporary = temporary_file(place or os.path.dirname(target) or ".")
         with os.fdopen(handle, "wb") as file, open(path, "rb") as stored:
             np.lib.format.read_magic(stored)
             _, _, dtype = np.lib.format.read_array_header_1_0(stored)
@@ -286,6 +287,9 @@ def convert_files(
     """
     total = sum(source.nbytes for source in sources)
     prefix = f"{TEMPORARY}dc-{os.getpid()}-{time.time_ns()}-"
+    folders = {source.folder for source in sources}
+    for folder in folders:
+        remove_leftovers(folder)
     rows: list[list[Decoded]] = [[] for _ in sources]
     done = 0
 
@@ -321,7 +325,7 @@ def convert_files(
         hint = "was it killed for its memory? try fewer workers (--workers 1)"
         raise ConvertStoppedError(f"a worker process died: {state}", hint, finished_rows, exit_code=2) from stop
     finally:
-        _remove_parts({source.folder for source in sources}, prefix)
+        _remove_places(folders, prefix)
     return [row for result in rows for row in result]
 
 
@@ -339,13 +343,22 @@ def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
         yield task
 
 
-def _remove_parts(folders: Iterable[str], prefix: str) -> None:
-    """Removes what killed workers left behind."""
+def _place(folder: str, prefix: str) -> str:
+    """A folder inside `folder` for what this process has not completed.
+
+    Each has its own: the system makes the files of one folder one after the other, so in a common one the workers would
+    wait for each other, which takes longer than all their writing.
+    """
+    return os.path.join(folder, f"{prefix}{os.getpid()}{PART}")
+
+
+def _remove_places(folders: Iterable[str], prefix: str) -> None:
+    """Removes the folders that `_place` names, with what killed workers left in them."""
     for folder in folders:
         with suppress(OSError):
             for name in os.listdir(folder):
                 if name.startswith(prefix) and name.endswith(PART):
-                    os.unlink(os.path.join(folder, name))
+                    shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def _convert_all(sources: Sequence[Source], layout: str | None, prefix: str) -> list[list[Decoded]]:
@@ -466,10 +479,11 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
     path = os.path.join(source.folder, stem + suffix)
     try:
-        dtype = write_npy(tensor, reading, path, prefix=prefix)
+        place = _place(source.folder, prefix)
+        dtype = write_npy(tensor, reading, path, place=place)
         text_path = f"{path.removesuffix('.npy')}.txt" if source.text else ""
         if text_path:
-            write_lines(path, text_path, prefix=prefix)
+            write_lines(path, text_path, place=place)
     except OutputError:
         raise
     except PrecisionToolError as error:

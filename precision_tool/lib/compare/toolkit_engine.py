@@ -8,17 +8,26 @@ from dataclasses import dataclass, replace
 
 from precision_tool import __version__
 from precision_tool.lib.compare.dumps import GoldenFiles
-from precision_tool.lib.compare.folders import CompareOptions, Inputs, find_inputs, golden_leaf, no_other_graph
+from precision_tool.lib.compare.folders import (
+    DEFAULT_OPTIONS,
+    CompareOptions,
+    Inputs,
+    find_inputs,
+    golden_leaf,
+    no_other_graph,
+)
+from precision_tool.lib.compare.pytorch import are_h5
 from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
 from precision_tool.lib.compare.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.discover.graphs import find_graph
+from precision_tool.lib.discover.h5_files import pair_h5_files
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.toolkit.tools import Tools
+from precision_tool.lib.toolkit.tools import Produced, Tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,8 @@ def compare_by_toolkit(
     A leaf that cannot be compared is left out with a note in the others; the error of the last is raised if all are.
     """
     flags = msaccucmp_options(options)
+    if are_h5(npu, golden, graph, options.other_graph):
+        return _compare_h5(npu, golden, folder, tools, options, flags, prefix)
     inputs = find_inputs(npu, golden)
     leaves = inputs.run.leaves
     results: list[ToolkitResult] = []
@@ -73,24 +84,68 @@ def compare_by_toolkit(
         except PrecisionToolError as error:
             failed.append(error)
             continue
-        named = [_rename(path, folder, f"{prefix}{stem}") for path in made.paths]
-        table = next(path for path in named if path.endswith(".csv"))
-        others = tuple(path for path in named if path != table)
-        results.append(ToolkitResult(leaf=leaf, path=table, others=others, notes=(*notes, *made.notes)))
+        results.append(_result(leaf, made, folder, f"{prefix}{stem}", notes))
+    return _all_results(results, failed, inputs.notes)
+
+
+def _compare_h5(
+    npu: str,
+    golden: str,
+    folder: str,
+    tools: Tools,
+    options: CompareOptions,
+    flags: Sequence[str],
+    prefix: str,
+) -> list[ToolkitResult]:
+    """PyTorch dumps, which msaccucmp compares file by file, whole and without a graph."""
+    if replace(options, metrics=METRIC_COLUMNS, compat=False) != DEFAULT_OPTIONS:
+        raise UsageError(
+            "of two .h5 files msaccucmp compares all ops and whole tensors: only --algorithm goes with that",
+            "leave the other options out, or use --engine native",
+        )
+    files, notes = pair_h5_files(npu, golden)
+    results: list[ToolkitResult] = []
+    failed: list[PrecisionToolError] = []
+    for file in files:
+        name = os.path.splitext(os.path.basename(file.npu))[0] if len(files) > 1 else ""
+        leaf = DumpLeaf(path=os.path.abspath(file.npu), files=(), model_name=name)
+        try:
+            made = tools.compare(file.npu, file.golden, folder, options=flags)
+        except PrecisionToolError as error:
+            failed.append(error)
+            continue
+        results.append(_result(leaf, made, folder, f"{prefix}{name}_" if name else prefix))
+    return _all_results(results, failed, notes)
+
+
+def _result(leaf: DumpLeaf, made: Produced, folder: str, prefix: str, notes: tuple[str, ...] = ()) -> ToolkitResult:
+    named = [_rename(path, folder, prefix) for path in made.paths]
+    table = next(path for path in named if path.endswith(".csv"))
+    others = tuple(path for path in named if path != table)
+    return ToolkitResult(leaf=leaf, path=table, others=others, notes=(*notes, *made.notes))
+
+
+def _all_results(
+    results: list[ToolkitResult], failed: Sequence[PrecisionToolError], notes: Sequence[str]
+) -> list[ToolkitResult]:
+    """The results with notes on all of them; the last error if there is none."""
     if not results:
         raise failed[-1]
     lost = tuple(f"not compared by the toolkit: {error.message}" for error in failed)
-    results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes, *lost))
+    results[0] = replace(results[0], notes=(*notes, *results[0].notes, *lost))
     return results
 
 
 def _rename(path: str, folder: str, prefix: str) -> str:
-    """`result_{its time}.csv` with the time of the folder, as ours are named; other files keep their names."""
-    name = os.path.basename(path)
-    for kind in ("result", "mapping"):
-        if name.startswith(f"{kind}_"):
-            name = f"{prefix}{kind}_{os.path.basename(folder)}{os.path.splitext(name)[1]}"
-    new = os.path.join(folder, name)
+    """`result_{its time}.csv` with the time of the folder, as ours are named; other files keep the rest of theirs."""
+    name, end = os.path.splitext(os.path.basename(path))
+    kind = name.partition("_")[0]
+    end = f"{kind}_{os.path.basename(folder)}{end}" if kind in ("result", "mapping") else f"{name}{end}"
+    new = os.path.join(folder, f"{prefix}{end}")
+    number = 1
+    while new != path and os.path.exists(new):  # the same model under two ids
+        number += 1
+        new = os.path.join(folder, f"{prefix}{number}_{end}")
     os.replace(path, new)
     return new
 

@@ -72,25 +72,30 @@ def user_error(path: str, error: OSError) -> PrecisionToolError:
     return FormatError(f"{path}: cannot be read ({error.strerror or error})", "check the disk or the network mount")
 
 
-def temporary_file(folder: str, prefix: str = TEMPORARY) -> tuple[int, str]:
+def temporary_file(folder: str) -> tuple[int, str]:
     """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
 
-    What killed processes left in the folder is removed. OSError if that cannot be done. `prefix` begins with TEMPORARY.
+    What killed processes left in the folder is removed. OSError if that cannot be done.
     """
     if folder not in _tidied:  # once is enough, however many files are written
         _tidied.add(folder)
         remove_leftovers(folder)
-    return tempfile.mkstemp(dir=folder, prefix=prefix, suffix=PART)
+    return tempfile.mkstemp(dir=folder, prefix=TEMPORARY, suffix=PART)
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes temporary files of ours that nobody has written to for an hour."""
+    """Removes temporary files of ours, and folders of them, that nobody has written to for an hour."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
                 with suppress(OSError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _LEFT_BEHIND:
+                    if time.time() - entry.stat(follow_symlinks=False).st_mtime <= _LEFT_BEHIND:
+                        continue
+                    if not entry.is_dir(follow_symlinks=False):
                         os.unlink(entry.path)
+                        continue
+                    remove_leftovers(entry.path)
+                    os.rmdir(entry.path)  # fails while a file in it still grows
 
 
 @contextmanager

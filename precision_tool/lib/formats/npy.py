@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, OutputError
 from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import TEMPORARY, LocalFile, temporary_file
+from precision_tool.lib.formats.files import LocalFile, temporary_file
 from precision_tool.lib.formats.layouts import Box
 from precision_tool.lib.model.tensor import Tensor
 
@@ -86,8 +86,8 @@ class NpyWriter:
     Everything that goes wrong with the file is an OutputError.
     """
 
-    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, prefix: str = TEMPORARY) -> None:
-        """`prefix` begins the name of the temporary file, which lies beside `path`."""
+    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, place: str = "") -> None:
+        """`place` is the folder, made if need be, of the file until it is complete; else it lies beside `path`."""
         self._path, self._dtype = path, dtype
         self._temporary = ""
         self._fd = -1
@@ -96,9 +96,9 @@ class NpyWriter:
         np.lib.format.write_array_header_1_0(header, description)
         self._start = len(header.getvalue())
         try:
-            folder = os.path.dirname(path) or "."
+            folder = place or os.path.dirname(path) or "."
             os.makedirs(folder, exist_ok=True)
-            self._fd, self._temporary = temporary_file(folder, prefix)
+            self._fd, self._temporary = temporary_file(folder)
             os.pwrite(self._fd, header.getvalue(), 0)
         except OSError as error:
             self._drop()

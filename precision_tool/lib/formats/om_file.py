@@ -74,6 +74,8 @@ class _Bytes:
 def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
     """Header and tables of an offline model of `size` bytes; FormatError says which of them cannot be read."""
     size = source.size if size is None else size
+    if source.read_at(0, min(len(MAGIC), source.size)) != MAGIC:
+        raise FormatError(f"{source.path}: no offline model: it does not begin with {MAGIC.decode()}", _HINT)
     if source.size < _HEADER_SIZE:
         raise FormatError(f"{source.path}: the header of this offline model is cut off", _HINT)
     fields = _HEADER.unpack(source.read_at(0, _HEADER.size))

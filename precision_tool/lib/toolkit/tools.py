@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -96,7 +96,7 @@ class Tools:
         unfused: str | None = None,
         options: Sequence[str] = (),
     ) -> Produced:
-        """`msaccucmp compare` of two folders of files; its tables, moved to the folder `output`.
+        """`msaccucmp compare` of two folders of files, or two `.h5`; its tables, moved to the folder `output`.
 
         `graph` is the JSON of atc, None for two NPU runs by name; with `unfused`, that of the other run, two runs are
         compared by their graphs. `options` are msaccucmp's own.
@@ -139,7 +139,7 @@ class Tools:
 
     def overflow(self, dump: str, output: str, count: int = 1) -> Produced:
         """`msaccucmp overflow`: its summary and the decoded status files, moved to `output`."""
-        with self._place(output) as place, _plain_paths(dump) as (path,):
+        with self._place(output) as place, _plain_paths(dump, link=shutil.copyfile) as (path,):
             arguments = ["overflow", "-d", path, "-out", place, "-n", str(count)]
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".txt", ".json", ".npy")))
@@ -180,26 +180,41 @@ class Tools:
 
 
 @contextmanager
-def _plain_paths(*paths: str) -> Iterator[tuple[str, ...]]:
+def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -> Iterator[tuple[str, ...]]:
     """The paths as msaccucmp takes them.
 
     It refuses spaces, quotes and much else in a path and resolves links to folders: so what lies in such a place is
-    reached through a plain folder of links to the files.
+    reached through a plain folder of links to the files. `overflow` resolves those of files too: it gets copies.
     """
     found = []
     with tempfile.TemporaryDirectory(prefix="precision_tool_", dir=_plain_folder()) as links:
         for number, path in enumerate(paths):
             whole = os.path.realpath(path)
-            if not _is_plain(whole):
-                folder = os.path.join(links, str(number))
-                os.mkdir(folder)
-                below = whole if os.path.isdir(whole) else os.path.dirname(whole)
-                names = os.listdir(whole) if os.path.isdir(whole) else [os.path.basename(whole)]
-                for name in names:
-                    os.symlink(os.path.join(below, name), os.path.join(folder, name))
-                whole = folder
+            place = os.path.join(links, str(number))
+            if os.path.isfile(whole):  # a .h5: nothing else is given as a file
+                if not _is_plain(whole) or not whole.endswith(".h5"):
+                    link(whole, f"{place}.h5")
+                    whole = f"{place}.h5"
+            elif not _is_plain(whole):
+                whole = _linked(whole, place, link)
             found.append(whole)
         yield tuple(found)
+
+
+def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
+    """`place`, a new folder with a link, or whatever `link` makes, to each file of a folder."""
+    os.mkdir(place)
+    for name in os.listdir(folder):
+        if os.path.isfile(os.path.join(folder, name)):
+            try:
+                link(os.path.join(folder, name), os.path.join(place, name))
+            except OSError as error:
+                raise OutputError(
+                    f"{place}: cannot hold {name} ({error.strerror or error})",
+                    "msaccucmp takes no path with spaces, quotes and the like: move the dump, or set TMPDIR to a "
+                    "folder with room for a copy; --engine native takes it where it is",
+                ) from error
+    return place
 
 
 def _plain_folder(*wanted: str) -> str:

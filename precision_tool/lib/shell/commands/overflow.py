@@ -32,6 +32,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.training.mixlist import MIXLIST_NAME, mixed_precision_list
 
 #: `ac` stays quick: it reads so many bytes of outputs at most.
@@ -68,16 +69,22 @@ def _parser(session: Session) -> Parser:
         "action mixlist takes)",
     )  # fmt: skip
     completes(mixlist, Completion.FILE)
+    add_engine(parser, session)
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything overflowed or could not be read")
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    engine = engine_of(session, args)
+    if engine == "cann":
+        return _run_toolkit(session, args, output)
     with ProgressReport(output.err, "scanning") as progress:
         found, looked_in = session.overflow(args.folder, args.graph, args.limit, progress)
     advice = advise(found)
     mixlist = "" if args.mixlist is None else _write_mixlist(session, args.mixlist, advice)
+    if found.unreadable and engine == "auto":
+        _ask_toolkit(session, args, [path for path, _ in found.unreadable])
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.to_json(found, advice, mixlist) + "\n")
@@ -87,6 +94,35 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
             output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
     is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
     return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
+
+
+def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
+    """msaccucmp's summary of the first status files of each folder, and the files that it decoded."""
+    given = {"-g": args.graph, "--mixlist": args.mixlist}
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if wrong is not None:
+        raise UsageError(f"overflow: {wrong}: msaccucmp does not know it", "use --engine native")
+    files, _ = session.overflow_statuses(args.folder)
+    made = overflow_by_toolkit(session, files, args.limit)
+    tell_notes(session, output)
+    show_overflow(made, output, args.json)
+    return FOUND if args.fail else DONE
+
+
+def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[str]) -> None:
+    """With `--engine auto`: the folders of status files that native could not read go to the toolkit."""
+    count = f"native could not read {counted(len(unread), 'overflow status', 'overflow statuses')}"
+    if session.toolkit().msaccucmp is None:
+        session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
+        return
+    files, _ = session.overflow_statuses(args.folder)
+    try:
+        made = overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
+    except PrecisionToolError as error:
+        session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
+        return
+    paths = ", ".join(shown_path(one.paths[0]) for one in made)
+    session.workspace.notes.append(f"{count}; the toolkit's summary of their folder: {paths}")
 
 
 def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str:

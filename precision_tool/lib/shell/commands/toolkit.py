@@ -7,10 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.overflow_search import DECODED
 from precision_tool.lib.compare.convert import Decoded, Source
-from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.discover.overflow_files import StatusFile
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 from precision_tool.lib.model.comparison import Status
@@ -19,6 +22,7 @@ from precision_tool.lib.report import toolkit as report
 from precision_tool.lib.report.text import byte_size, plain, shown_path
 from precision_tool.lib.session import TOOLKIT_PREFIX, Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
+from precision_tool.lib.toolkit.tools import Produced
 
 #: What rows say that native could not read, and that the toolkit is asked for.
 UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)
@@ -108,6 +112,43 @@ def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
         output.out.print(
             plain(f"{shown_path(folder)}: {counted(count, 'tensor')} decoded by msaccucmp"), soft_wrap=True
         )
+
+
+def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: int) -> list[Produced]:
+    """What msaccucmp makes of each folder with status files: its summary first, then the decoded files.
+
+    What there is to say is told with the other notes.
+    """
+    tools = session.tools()
+    tools.toolkit.need("msaccucmp")
+    folders = list(dict.fromkeys(os.path.abspath(file.folder) for file in files if not file.decoded))
+    if not folders:
+        raise DataNotFoundError(
+            "no overflow status file (Opdebug.*) for msaccucmp", "name a folder with them, or use --engine native"
+        )
+    common = os.path.commonpath(folders)
+    made = []
+    for folder in folders:
+        below = [part for part in os.path.relpath(folder, common).split(os.sep) if part != os.curdir]
+        output = str(session.workspace.output_dir("decode", DECODED, *below))
+        one = tools.overflow(folder, output, limit)
+        session.workspace.notes += one.notes
+        made.append(replace(one, paths=tuple(sorted(one.paths, key=lambda path: not path.endswith(".txt")))))
+    return made
+
+
+def show_overflow(made: Sequence[Produced], output: Output, is_json: bool) -> None:
+    """msaccucmp's own words, and its files."""
+    if is_json:
+        documents = [{"summary": one.paths[0], "files": list(one.paths[1:])} for one in made]
+        output.out.file.write(json.dumps({"engine": "cann", "results": documents}, indent=2) + "\n")
+        return
+    for one in made:
+        summary, *files = one.paths
+        with open(summary, encoding="utf-8", errors="replace") as file:
+            output.show(*(plain(line.rstrip()) for line in file))
+        said = f"{shown_path(summary)}: msaccucmp's summary; beside it {counted(len(files), 'file')} that it decoded"
+        output.out.print(plain(said), soft_wrap=True)
 
 
 # --- toolkit ----------------------------------------------------------------------------------------------------------
