@@ -636,7 +636,7 @@ def test_nothing_to_compare_is_an_error_that_says_what_to_do(tree: SmallTree, na
     cwd = tree.root.parent
     tool("-h", cwd=cwd)  # makes the temporary folder
     before = sorted(cwd.rglob("*"))
-    run = tool("ac", "-c", *arguments, cwd=cwd, code=2)
+    run = tool("vc", *arguments, cwd=cwd, code=2)
     assert sorted(cwd.rglob("*")) == before
     first, second = run.err.splitlines()
     assert re.match(f"error: .*{message}", first), run
