@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
 
 def own_files() -> list[Path]:
     """Every text file of the project, whatever else lies in the folder."""
-    files = [path for path in REPO.iterdir() if path.is_file() and path.name != "LICENSE"]
+    files = [path for path in REPO.iterdir() if path.is_file() and path.name not in ("LICENSE", ".git")]
     for folder in ("precision_tool", "tests", "scripts", ".ci"):
         files += [path for path in (REPO / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     return files

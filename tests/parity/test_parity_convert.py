@@ -10,7 +10,7 @@ import corner_trees
 import numpy as np
 import pytest
 from corner_trees import CornerTree
-from vendor import Vendor, find_vendor
+from vendor import Vendor
 
 import precision_tool
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
@@ -37,12 +37,6 @@ OTHER_ARRAYS = {
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
-    """The vendor's msaccucmp."""
-    return find_vendor(tmp_path_factory.mktemp("vendor"))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import corner_trees
 import pytest
 from builders import TIMESTAMP
 from corner_trees import Corner, CornerTree
-from vendor import Ran, Vendor, find_vendor
+from vendor import Ran, Vendor
 from vendor_cells import ALWAYS, CORNERS, TWO_RUNS, Explained, explain, name_of, own_remark, table
 
 import precision_tool
@@ -26,12 +26,6 @@ RANGE = {"float32_range"}
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
-    """The vendor's msaccucmp."""
-    return find_vendor(tmp_path_factory.mktemp("vendor"))
 
 
 def both(vendor: Vendor, tree: CornerTree) -> tuple[Ran, CompareResult]:

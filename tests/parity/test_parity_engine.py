@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import only_result, table
 from corner_trees import CornerTree, damages
-from vendor import Vendor, cann, find_vendor, installed
+from vendor import Vendor, cann, installed
 
 import precision_tool
 from precision_tool.lib.demo.generate import generate_demo
@@ -23,12 +23,6 @@ FUSED = LENET.with_name("lenet")
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
-    """The vendor's msaccucmp."""
-    return find_vendor(tmp_path_factory.mktemp("vendor"))
 
 
 def test_compare(vendor: Vendor, tmp_path: Path) -> None:

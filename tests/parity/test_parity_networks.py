@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import tool
-from vendor import Vendor, find_vendor
+from vendor import Vendor
 from vendor_cells import ALWAYS, CORNERS, TWO_DUMPS, explain, table
 
 import precision_tool
@@ -24,12 +24,6 @@ PART_RESULT = {"loss/Mean_ReduceSumD:input:0", "loss/Mean_ReduceSumD:output:0"}
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
-    """The vendor's msaccucmp."""
-    return find_vendor(tmp_path_factory.mktemp("vendor"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import TIMESTAMP, write_dump
-from vendor import Vendor, find_vendor
+from vendor import Vendor
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
@@ -18,12 +18,6 @@ LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet_overflo
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
-    """The vendor's msaccucmp."""
-    return find_vendor(tmp_path_factory.mktemp("vendor"))
 
 
 def new_status(version: int, unit: int, words: int) -> bytes:

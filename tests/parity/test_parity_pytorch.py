@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from math import prod
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from command_line import cells, only_result, table, tool
 from h5_files import GPU, NPU, write_h5
-from vendor import Vendor, cann, find_vendor
+from vendor import Vendor, cann
 from vendor_cells import METRICS, Array, deviation, formulas, is_near, is_right
 
 from precision_tool.lib.demo.pytorch import PytorchTruth, generate_pytorch
@@ -22,15 +21,6 @@ pytestmark = pytest.mark.slow
 #: Ops that only ours finds the counterpart of: the vendor knows that of `CudnnBatchNormBackward`, not of the op itself.
 ONLY_OURS = {"/NativeBatchNorm/2/input/bias", "/NativeBatchNorm/2/input/input", "/NativeBatchNorm/2/input/weight"}
 ONLY_OURS |= {"/NativeBatchNorm/2/output/result0", "/NpuConvolution/1/input/input"}
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
-    """The vendor's msaccucmp; skips where its environment has no h5py."""
-    found = find_vendor(tmp_path_factory.mktemp("vendor"))
-    if subprocess.run([found.python, "-c", "import h5py"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{found.python} has no h5py: parity of .h5 dumps is NOT tested")
-    return found
 
 
 @pytest.fixture

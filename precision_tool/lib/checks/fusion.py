@@ -171,6 +171,11 @@ def _rows(
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))
 
 
+def skip_fusion(reason: str) -> CheckResult:
+    """The panel where there is nothing to look at."""
+    return CheckResult(name=NAME, title=TITLE, skipped=reason)
+
+
 def check_fusion(graphs: Sequence[GraphFusion], threshold: float, missing: Sequence[MissingGraph] = ()) -> CheckResult:
     """The panel of `ac`."""
     with_passes = [graph for graph in graphs if graph.rows]
@@ -181,7 +186,7 @@ def check_fusion(graphs: Sequence[GraphFusion], threshold: float, missing: Seque
             f"{counted(nameless, 'fused op')} whose pass the graph does not name" if nameless else "no op names a pass"
         )
         reasons.append(f"{why}, and there is no fusion_result.json: {COLLECT_PASSES}")
-        return CheckResult(name=NAME, title=TITLE, skipped="; ".join(reasons))
+        return skip_fusion("; ".join(reasons))
     facts = []
     for graph in with_passes:
         label = f"debug_{graph.run}" if graph.run is not None else f"graph {graph.graph_id or '?'}"

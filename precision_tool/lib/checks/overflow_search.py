@@ -14,15 +14,12 @@ from precision_tool.lib.compare.extremes import Extremes, extremes_of
 from precision_tool.lib.compare.run_values import RunOp
 from precision_tool.lib.discover.catalog import FoundOp, RunFolder, RunGraph
 from precision_tool.lib.discover.h5_files import refuse_h5
-from precision_tool.lib.discover.overflow_files import StatusFile, find_status_files, leaves_below
+from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
 from precision_tool.lib.discover.walk import find_run
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.workspace import Workspace
-
-#: The folder below `decode` for decoded status files.
-DECODED = "overflow_decode"
 
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
@@ -134,7 +131,7 @@ def find_statuses(data: Data, folder: str | None) -> tuple[tuple[StatusFile, ...
     space = data.workspace
     root = str(space.overflow_dump_dir)
     # Or among a data dump; or only as the JSON that they were decoded to.
-    for place in (root, str(space.dump_dir(0)), *(str(base / "decode" / DECODED) for base in space.result_dirs())):
+    for place in (root, str(space.dump_dir(0)), *(str(base.joinpath(*DECODED_FOLDER)) for base in space.result_dirs())):
         files = find_status_files(place)
         if files:
             return files, place

@@ -12,6 +12,8 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.run import DumpFile, DumpLeaf, DumpName
 
 _DECODED = ".json"
+#: Where, below a folder for results, decoded status files go.
+DECODED_FOLDER = ("decode", "overflow_decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

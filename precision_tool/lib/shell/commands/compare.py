@@ -10,9 +10,6 @@ from dataclasses import replace
 from rich.rule import Rule
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
-from precision_tool.lib.checks.fusion import NAME as FUSION_NAME
-from precision_tool.lib.checks.fusion import TITLE as FUSION_TITLE
-from precision_tool.lib.checks.fusion import check_fusion, passes_in_effect
 from precision_tool.lib.compare.custom import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
@@ -40,7 +37,6 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
-from precision_tool.lib.shell.commands.overflow import check_overflow
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
@@ -483,6 +479,9 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
     is_pytorch = any(analysis.is_pytorch for analysis in analyses)
     if is_pytorch and args.left is not None:
         return []
+    # `vc` and `vcs` begin without what only `ac` needs.
+    from precision_tool.lib.shell.commands.overflow import check_overflow
+
     overflow = check_overflow(session, args.left, args.graph, args.limit)
     if is_pytorch:
         return [] if overflow.skipped else [overflow]
@@ -491,13 +490,15 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
 
 def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
     """Those that need a graph."""
+    from precision_tool.lib.checks import fusion
+
     if args.left is None:
         try:
             missing = session.missing_graphs(args.graph)
-            fusion = check_fusion(session.fusion_graphs(args.graph), args.threshold, missing)
-            return [fusion, *check_runs(session.run_graphs(args.graph), missing)]
+            passes = fusion.check_fusion(session.fusion_graphs(args.graph), args.threshold, missing)
+            return [passes, *check_runs(session.run_graphs(args.graph), missing)]
         except PrecisionToolError as error:
-            return _skipped(error.advice)
+            return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
     leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
     runs = tuple(
         RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
@@ -505,13 +506,10 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
         if leaf.graph is not None
     )
     if not runs:
-        return _skipped("the two sides were compared without a graph; name one with -g")
-    fusion = check_fusion(passes_in_effect(runs, session.fusion_reports(), session.cosines()), args.threshold)
-    return [fusion, *check_runs(runs)]
-
-
-def _skipped(reason: str) -> list[CheckResult]:
-    return [CheckResult(name=FUSION_NAME, title=FUSION_TITLE, skipped=reason), *skip_checks(reason)]
+        reason = "the two sides were compared without a graph; name one with -g"
+        return [fusion.skip_fusion(reason), *skip_checks(reason)]
+    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), session.cosines())
+    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs)]
 
 
 VC = Command(_vc_parser, _run_vc)

@@ -37,7 +37,7 @@ from precision_tool.lib.compare.named_tensors import (
 from precision_tool.lib.discover.catalog import FoundOp
 from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
 from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
-from precision_tool.lib.discover.overflow_files import parse_status_name
+from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.discover.walk import find_named
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats.files import atomic_text
@@ -604,7 +604,7 @@ def _output_folder(session: Session, path: str, folder: str | None) -> str:
             return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
     root = os.path.abspath(session.workspace.overflow_dump_dir)
     if os.path.commonpath([root, place]) == root or parse_status_name(os.path.basename(place)) is not None:
-        return str(session.workspace.output_dir("decode", "overflow_decode"))
+        return str(session.workspace.output_dir(*DECODED_FOLDER))
     return str(session.workspace.output_dir("decode", "dump_decode"))
 
 

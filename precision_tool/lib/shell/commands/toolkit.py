@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.checks.overflow_search import DECODED
 from precision_tool.lib.compare.convert import Decoded, Source
-from precision_tool.lib.discover.overflow_files import StatusFile
+from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
@@ -130,7 +129,7 @@ def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: in
     made = []
     for folder in folders:
         below = [part for part in os.path.relpath(folder, common).split(os.sep) if part != os.curdir]
-        output = str(session.workspace.output_dir("decode", DECODED, *below))
+        output = str(session.workspace.output_dir(*DECODED_FOLDER, *below))
         one = tools.overflow(folder, output, limit)
         session.workspace.notes += one.notes
         made.append(replace(one, paths=tuple(sorted(one.paths, key=lambda path: not path.endswith(".txt")))))
