@@ -182,13 +182,8 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     except LayoutError as error:
         hint = "convert them with dc -f first, or name the graph with -g"
         raise FormatError(f"cannot compare {_name(npu)} with {_name(golden)}: {error}", hint) from error
-    return Pair(
-        index=0,
-        op_name=npu.op_name or os.path.basename(npu.path),
-        op_type="",
-        npu_names=_name(npu),
-        golden_names=_name(golden),
-        slot=npu.slot,
+    return replace(
+        _unread_pair(npu, golden),
         npu=one,
         golden=two,
         npu_plan=alignment.npu_plan,
@@ -196,6 +191,18 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
         shape=alignment.shape,
         error_shape=alignment.error_shape(two),
         reason=alignment.note,
+    )
+
+
+def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
+    """What the names alone tell of a pair."""
+    return Pair(
+        index=0,
+        op_name=npu.op_name or os.path.basename(npu.path),
+        op_type="",
+        npu_names=_name(npu),
+        golden_names=_name(golden),
+        slot=npu.slot,
     )
 
 
@@ -208,13 +215,8 @@ def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) ->
     aligned = align_h5(one, two)
     if isinstance(aligned, Refused):
         raise FormatError(f"{what}: {aligned.reason}", "name two tensors of one size")
-    return Pair(
-        index=0,
-        op_name=npu.op_name or os.path.basename(npu.path),
-        op_type="",
-        npu_names=_name(npu),
-        golden_names=_name(golden),
-        slot=npu.slot,
+    return replace(
+        _unread_pair(npu, golden),
         npu=aligned.npu,
         golden=aligned.golden,
         npu_plan=aligned.npu_plan,

@@ -191,8 +191,8 @@ def _alone(op: H5Op, index: int, status: Status, reason: str) -> Pair:
     )
 
 
-def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
-    """The row of a tensor that only the benchmark's op has."""
+def _unread_pair(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
+    """What the names alone tell of a pair."""
     return Pair(
         index=npu.seq,
         op_name=npu.name,
@@ -200,6 +200,13 @@ def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
         npu_names=npu.name,
         golden_names=golden.name,
         slot=value.slot,
+    )
+
+
+def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
+    """The row of a tensor that only the benchmark's op has."""
+    return replace(
+        _unread_pair(npu, golden, value),
         golden=value.tensor,
         golden_tensor=value.path,
         status=Status.NO_NPU_DUMP,
@@ -208,13 +215,8 @@ def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
 
 
 def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pair:
-    pair = Pair(
-        index=npu.seq,
-        op_name=npu.name,
-        op_type=npu.type,
-        npu_names=npu.name,
-        golden_names=golden.name,
-        slot=value.slot,
+    pair = replace(
+        _unread_pair(npu, golden, value),
         npu=value.tensor,
         golden=None if other is None else other.tensor,
         golden_tensor="" if other is None else other.path,
