@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.engine import Progress
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
-    from precision_tool.lib.compare.pytorch_ops import H5Data, H5Hit, H5Side
+    from precision_tool.lib.compare.pytorch_ops import H5Data, H5Hit
     from precision_tool.lib.discover.fusion_pair import FusionPair
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
@@ -221,6 +221,7 @@ class Session:
 
     # --- fusion ---
 
+    @_alone
     def fusion_reports(self) -> tuple[GraphPasses, ...]:
         """What the `fusion_result.json` files say; one that cannot be read gives a note."""
         from precision_tool.lib.formats.fusion_result import read_fusion_result
@@ -354,6 +355,7 @@ class Session:
         """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
         return not self.workspace.debug_numbers() and any(self.pytorch_files())
 
+    @_alone
     def pytorch(self) -> H5Data | None:
         """The PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
         npu, golden = self.pytorch_files()
@@ -380,37 +382,10 @@ class Session:
         Those of the NPU, each with its counterpart; of the benchmark only if the NPU has none of the name. `FILE.h5`
         and `FILE.h5:/op/seq/…` name the file too.
         """
-        from precision_tool.lib.compare.pytorch_ops import all_of, find_h5, parse_h5_name
+        from precision_tool.lib.compare.pytorch_ops import find_by_name
 
-        asked = parse_h5_name(name)
-        data = self.pytorch() if asked is None or not asked.file or not os.path.exists(asked.file) else None
-        if asked is not None and asked.file:
-            sides = self._sides_of_file(asked.file, data)
-            return find_h5(sides, asked.inside, many=many) if asked.inside else all_of(sides)
-        if data is None:
-            raise DataNotFoundError(
-                f"{self.workspace.root}: no PyTorch dump", "put .h5 files into pt/npu and pt/gpu, or name a file"
-            )
-        npu = [side for side in data.sides if side.other is not None] or list(data.sides)
-        try:
-            return find_h5(npu, name, many=many)
-        except DataNotFoundError:
-            return find_h5(data.sides, name, many=many)
-
-    def _sides_of_file(self, path: str, data: H5Data | None) -> tuple[H5Side, ...]:
-        """The dump of a file, found by its name in the data folder too, with its counterpart where it has one."""
-        if data is None:
-            place = os.path.realpath(path)
-            npu, golden = self.pytorch_files()
-            if place in map(os.path.realpath, (*npu, *golden)):
-                data = self.pytorch()
-        if data is not None:
-            known = [side for side in data.sides if _is_path(side.dump.path, path)]
-            if known:
-                return tuple(known)
-        from precision_tool.lib.compare.pytorch_ops import side_of
-
-        return (side_of(path),)
+        npu, golden = self.pytorch_files()
+        return find_by_name(name, (*npu, *golden), self.pytorch, many=many)
 
     # --- the graph a user chose ---
 
@@ -559,6 +534,7 @@ class Session:
             lambda: (name for _, _, op in catalog.every_op(runs) for name in names_of(op) if name),
         )
 
+    @_alone
     def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:
         """The names, and those of PyTorch dumps; the same object as long as they are the same."""
         try:
@@ -943,11 +919,6 @@ def _way_back_from(chosen: str | None) -> Iterator[None]:
         raise type(error)(
             error.message, "it was chosen with graphs --use: `graphs --use auto` chooses automatically again"
         ) from error
-
-
-def _is_path(known: str, asked: str) -> bool:
-    """Whether a path, or merely the name of a file, is that of a known file."""
-    return os.path.basename(known) == asked or os.path.realpath(known) == os.path.realpath(asked)
 
 
 def _check_any_rows(results: Sequence[LeafResult]) -> None:

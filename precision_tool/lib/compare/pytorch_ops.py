@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from precision_tool.lib.compare.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
@@ -46,11 +46,6 @@ class H5Side:
     def counterpart(self, op: H5Op) -> H5Op | None:
         """The benchmark's op that stands for this one."""
         return None if self.matched is None else self.matched.counterpart(op)
-
-
-def side_of(path: str) -> H5Side:
-    """A dump of no data folder, by itself."""
-    return H5Side(dump=read_h5(path), side="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +111,44 @@ class H5Hit:
     is_part: bool
 
 
+def find_by_name(
+    name: str, files: Sequence[str], load: Callable[[], H5Data | None], *, many: bool = False
+) -> tuple[H5Hit, ...]:
+    """The ops and data sets of a name: in a file that it names, else in the dumps of the data folder.
+
+    `files` are those of the data folder, `load` reads them. Those of the NPU are found, each with its counterpart; of
+    the benchmark only if the NPU has none of the name.
+    """
+    asked = parse_h5_name(name)
+    if asked is not None and asked.file:
+        sides = _sides_of_file(asked.file, files, load)
+        return find_h5(sides, asked.inside, many=many) if asked.inside else _all_of(sides)
+    data = load()
+    if data is None:
+        raise DataNotFoundError(
+            f"{name}: there is no PyTorch dump", "put .h5 files into pt/npu and pt/gpu, or name a file"
+        )
+    npu = [side for side in data.sides if side.other is not None] or list(data.sides)
+    try:
+        return find_h5(npu, name, many=many)
+    except DataNotFoundError:
+        return find_h5(data.sides, name, many=many)
+
+
+def _sides_of_file(path: str, files: Sequence[str], load: Callable[[], H5Data | None]) -> tuple[H5Side, ...]:
+    """The dump of a file, which may be called as one of the data folder, with its counterpart where it has one."""
+    is_known = os.path.realpath(path) in map(os.path.realpath, files)
+    data = load() if is_known or not os.path.exists(path) else None
+    sides = () if data is None else data.sides
+    known = tuple(side for side in sides if _is_path(side.dump.path, path))
+    return known or (H5Side(dump=read_h5(path), side=""),)
+
+
+def _is_path(known: str, asked: str) -> bool:
+    """Whether a path, or merely the name of a file, is that of a known file."""
+    return os.path.basename(known) == asked or os.path.realpath(known) == os.path.realpath(asked)
+
+
 def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
     """The ops, or data sets, of this name in each dump: `/Addmm/4/output/result`, `Addmm/4`, or a part of one.
 
@@ -142,7 +175,7 @@ def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[
     return tuple(hits)
 
 
-def all_of(sides: Iterable[H5Side]) -> tuple[H5Hit, ...]:
+def _all_of(sides: Iterable[H5Side]) -> tuple[H5Hit, ...]:
     """Every op of some dumps."""
     return tuple(H5Hit(side=side, op=op, values=op.values, is_part=False) for side in sides for op in side.dump.ops)
 
