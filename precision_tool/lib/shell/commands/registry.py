@@ -22,7 +22,7 @@ _COMMANDS = {
     "fusion": ("fusion", "FUSION"),
     "pt": ("tensors", "PT"),
     "cp": ("tensors", "CP"),
-    "dc": ("tensors", "DC"),
+    "dc": ("decode", "DC"),
     "toolkit": ("toolkit", "TOOLKIT"),
     "graph2json": ("toolkit", "GRAPH2JSON"),
     "infer": ("infer", "INFER"),

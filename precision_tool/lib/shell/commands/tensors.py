@@ -1,4 +1,4 @@
-"""`pt`, `cp` and `dc`: look at a tensor, compare two, decode dump files."""
+"""`pt` and `cp`: look at a tensor, compare two."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import groupby
 
 from rich.console import RenderableType
 
-from precision_tool.lib.compare.convert import (
-    ConvertStoppedError,
-    Decoded,
-    Origins,
-    Source,
-    convert_files,
-    find_sources,
-    h5_source,
-    in_own_folders,
-)
 from precision_tool.lib.compare.elements import compare_elements
 from precision_tool.lib.compare.engine import NO_MEMORY
 from precision_tool.lib.compare.exports import write_elements, write_text
@@ -35,13 +24,8 @@ from precision_tool.lib.compare.named_tensors import (
     view_of,
 )
 from precision_tool.lib.discover.catalog import FoundOp
-from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
 from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
-from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, parse_status_name
-from precision_tool.lib.discover.walk import find_named
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.formats.files import atomic_text
-from precision_tool.lib.formats.layouts import known_layouts
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.report import tensors as report
@@ -61,20 +45,18 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
-from precision_tool.lib.shell.commands.toolkit import (
-    add_engine,
-    decode_by_toolkit,
-    decode_the_rest,
-    engine_of,
-    show_decoded,
+from precision_tool.lib.shell.commands.named import (
+    TENSOR_HELP,
+    add_graph,
+    dumped_ops,
+    named_files,
+    one_name,
+    origins_of,
 )
-from precision_tool.lib.tfdbg import runs as tfdbg
-from precision_tool.lib.workspace import lies_in, path_below
+from precision_tool.lib.workspace import path_below
 
 #: Lines of a histogram.
 _BINS = 12
-#: The file that names what could not be decoded; the vendor's tool writes one of this name.
-FAILED_LIST = "convert_failed_file_list.txt"
 _LONGEST_STEM = 240
 #: Digits of the hash that tells saved files of different folders apart.
 _FOLDER_HASH = 8
@@ -83,72 +65,6 @@ _QUICK_BYTES = 16 << 20
 _SAVED_HELP = (
     "named after the tensor's file, and a hash of its folder unless that is tf/dump or the only dump of debug_0"
 )
-_TENSOR_HELP = "a dump file, one of its slots (FILE:output:0), a .npy file, or an op by any part of its name"
-
-
-# --- what the user names ----------------------------------------------------------------------------------------------
-
-
-def _add_graph(parser: Parser) -> None:
-    completes(
-        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file to look an op up in"),
-        Completion.GRAPH,
-    )
-
-
-def _one_name(args: argparse.Namespace, command: str) -> str:
-    names = [name for name in (args.name, args.option_name) if name is not None]
-    if len(names) != 1 or not names[0]:
-        raise UsageError(f"{command}: name one tensor, file or op", f"`{command} -h` shows how")
-    return str(names[0])
-
-
-def _files(session: Session, name: str) -> list[str]:
-    """The paths a name stands for: itself, or files of this name in the data folder; none for what may be an op."""
-    if os.path.exists(name):
-        return [name]
-    base = os.path.basename(name)
-    is_dump_name = parse_dump_name(base) is not None or tfdbg.is_tensor_name(base)
-    is_file_name = base.endswith((".npy", ".csv")) or base.isdigit() or is_dump_name
-    if not is_file_name or "\0" in name:
-        return []
-    if base != name:
-        raise DataNotFoundError(f"{name}: no such file", "check the name and the folder above it")
-    space = session.workspace
-    roots = [space.dump_dir(number) for number in space.debug_numbers()]
-    roots += [space.tf_dump_dir, space.tf_debug_dir, space.overflow_dump_dir]
-    roots += [base / "decode" for base in space.result_dirs()]
-    found = [path for root in roots if root.is_dir() for path in find_named(str(root), name)]
-    if not found:
-        raise DataNotFoundError(
-            f"{name}: no such file, here or in {space.root}", "`ls dump` lists the dump files; or name an op"
-        )
-    return found
-
-
-def _find_ops(session: Session, name: str, graph: str | None) -> list[tuple[FoundOp, tuple[Pair, ...]]]:
-    """The op of a name in every graph, with the rows of its dump; DataNotFoundError if it has none."""
-    try:
-        found = session.find_ops(name, graph)
-    except DataNotFoundError as error:
-        raise DataNotFoundError(f"{name}: no such file, and no such op: {error.message}", error.hint) from error
-    dumped = [(one, pairs) for one in found if (pairs := session.pairs_of(one))]
-    if not dumped:
-        raise DataNotFoundError(
-            f"{found[0].op.name}: the graph has this op ({found[0].op.type}), the dump has no file of it",
-            "constants, variables and ops that the compiler works out are not dumped; `ls dump` lists what is",
-        )
-    return dumped
-
-
-def _origins(found: FoundOp) -> Origins:
-    """What the graph tells of the original layout and shape of each slot of an op."""
-    sides = (("input", found.op.input_descs), ("output", found.op.output_descs))
-    return {
-        f"{side}:{index}": (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
-        for side, descs in sides
-        for index, desc in enumerate(descs)
-    }
 
 
 def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTensor]]:
@@ -158,13 +74,13 @@ def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTe
         return pytorch.tensor_groups(session, name, slot)
     if os.path.isdir(name):
         raise UsageError(f"{name}: a folder", "name a file in it; `dc` decodes whole folders")
-    paths = _files(session, name)
+    paths = named_files(session, name)
     if paths:
         return [[named] for path in paths for named in tensors_of_file(path, slot)]
     groups = []
-    ops = _find_ops(session, name, graph)
+    ops = dumped_ops(session, name, graph)
     for found, pairs in ops:
-        origins = _origins(found)
+        origins = origins_of(found)
         for pair in pairs:
             if slot in ("", pair.slot):
                 npu, golden = tensors_of_pair(pair, run_name(found.run), *origins.get(pair.slot, (None, None)))
@@ -189,7 +105,7 @@ def _pt_parser(session: Session) -> Parser:
         "dump file, the outputs like this and the inputs in short, beside the benchmark's.",
         epilog="example: pt conv2/Relu -p 40",
     )
-    completes(parser.add_argument("name", nargs="?", metavar="FILE|NAME", help=_TENSOR_HELP), Completion.TENSOR)
+    completes(parser.add_argument("name", nargs="?", metavar="FILE|NAME", help=TENSOR_HELP), Completion.TENSOR)
     completes(
         parser.add_argument("-n", dest="option_name", metavar="FILE|NAME", help="the same, as an option"),
         Completion.TENSOR,
@@ -204,7 +120,7 @@ def _pt_parser(session: Session) -> Parser:
         "-p", "-l", dest="shown", metavar="N", type=_shown, default=session.settings.print_count,
         help="how many of the first values to show (default %(default)s)",
     )  # fmt: skip
-    _add_graph(parser)
+    add_graph(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     return parser
 
@@ -224,7 +140,7 @@ def _slot(args: argparse.Namespace) -> str:
 
 
 def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
-    text = _one_name(args, "pt")
+    text = one_name(args, "pt")
     (name, own_slot), slot = split_slot(text), _slot(args)
     if slot and own_slot:
         raise UsageError(f"pt: {text} names {own_slot} and the options {slot}", "name the tensor once")
@@ -309,7 +225,7 @@ def _cp_parser(session: Session) -> Parser:
         epilog="example: cp conv2/Relu -o 0 -al 0.01",
     )
     completes(
-        parser.add_argument("names", nargs="*", metavar="LEFT RIGHT", help=f"NPU side and benchmark: {_TENSOR_HELP}"),
+        parser.add_argument("names", nargs="*", metavar="LEFT RIGHT", help=f"NPU side and benchmark: {TENSOR_HELP}"),
         Completion.TENSOR,
     )
     completes(
@@ -335,7 +251,7 @@ def _cp_parser(session: Session) -> Parser:
         "-s", dest="save", action="store_true",
         help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
     )  # fmt: skip
-    _add_graph(parser)
+    add_graph(parser)
     parser.add_argument(
         "--workers", metavar="N", type=count(0), default=settings.workers,
         help="processes that share a large tensor (default: one a core)",
@@ -403,7 +319,7 @@ def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple
         name = parsed[0].op_name
     elif os.path.exists(name) and name.endswith(".npy"):
         raise UsageError(f"cp: {name} with what?", "name a second tensor")
-    ops = _find_ops(session, name, graph)
+    ops = dumped_ops(session, name, graph)
     fitting = [(found, pair) for found, pairs in ops for pair in pairs if pair.slot == slot]
     if not fitting:
         raise _no_slot(*ops[0], slot)
@@ -439,175 +355,5 @@ def _single(session: Session, text: str, slot: str, graph: str | None, output: O
     return fitting[0]
 
 
-# --- dc ---------------------------------------------------------------------------------------------------------------
-
-
-def _dc_parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="dc",
-        description="Decode NPU dumps, and .h5 dumps of PyTorch, to .npy: a file, a folder of any level, or an op's "
-        "dump. Types that numpy lacks become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
-        "writes it. With -f a tensor that has no such layout is kept as stored, and counted. "
-        "Ends with 0 if anything was decoded; what was not is listed and counted.",
-        epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
-    )
-    completes(
-        parser.add_argument("name", nargs="?", metavar="FILE|DIR|OP", help=f"a folder, or {_TENSOR_HELP}"),
-        Completion.TENSOR,
-    )
-    completes(
-        parser.add_argument("-n", dest="option_name", metavar="FILE|DIR|OP", help="the same, as an option"),
-        Completion.TENSOR,
-    )
-    parser.add_argument(
-        "--txt", dest="text", action="store_true",
-        help="beside each .npy its values as text, one a line as numpy.savetxt writes them",
-    )  # fmt: skip
-    layout = parser.add_argument(
-        "-f", dest="layout", metavar="FORMAT", type=_layout,
-        help="convert to this layout: ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, ... (default: as stored)",
-    )  # fmt: skip
-    completes(layout, Completion.LAYOUT)
-    completes(
-        parser.add_argument("-o", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"),
-        Completion.FOLDER,
-    )
-    _add_graph(parser)
-    parser.add_argument(
-        "--workers", metavar="N", type=count(0), default=session.settings.workers,
-        help="processes that share the work (default: one a core)",
-    )  # fmt: skip
-    add_engine(parser, session)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
-    return parser
-
-
-def _layout(text: str) -> str:
-    name = text.upper()
-    if name not in known_layouts():
-        raise argparse.ArgumentTypeError(f"{text!r} is no layout; known are {', '.join(known_layouts())}")
-    return name
-
-
-def _run_dc(session: Session, args: argparse.Namespace, output: Output) -> int:
-    name = _one_name(args, "dc")
-    sources, notes = _sources(session, name, args.graph, args.folder)
-    if args.folder is not None:
-        _check_output(session, args.folder, name, sources)
-    session.workspace.notes += notes
-    engine = engine_of(session, args)
-    if engine == "cann":
-        _check_for_toolkit(sources, args)
-        decoded = decode_by_toolkit(session, sources, args.layout)
-        tell_notes(session, output)
-        show_decoded(decoded, output, args.json)
-        return DONE
-    sources = [replace(source, text=args.text) for source in sources]
-    folder = os.path.commonpath([source.folder for source in sources])
-    stopped: ConvertStoppedError | None = None
-    try:
-        with ProgressReport(output.err, "decoding") as progress:
-            rows = convert_files(sources, args.layout, workers=args.workers, progress=progress)
-    except ConvertStoppedError as stop:
-        rows, stopped = stop.rows, stop
-    failed = [row for row in rows if row.reason]
-    failed_list = os.path.join(folder, FAILED_LIST)
-    if failed:
-        _write_failed(failed_list, failed)
-    if failed and engine == "auto" and stopped is None and not any(is_h5_name(source.path) for source in sources):
-        decode_the_rest(session, sources, failed, args.layout)
-    tell_notes(session, output)
-    if args.json:
-        output.out.file.write(report.decoded_json(rows, folder) + "\n")
-    else:
-        output.show(report.decoded_block(rows, folder, failed_list, args.layout or ""))
-    if stopped is not None:
-        raise stopped
-    if len(failed) == len(rows):
-        reason = failed[0].reason if failed else "there is nothing to decode"
-        raise FormatError(f"{name}: nothing was decoded: {reason}", "name an NPU dump, a folder of dumps or an op")
-    return DONE
-
-
-def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
-    """Raises UsageError for what msaccucmp's convert cannot do."""
-    asked = "--txt" if args.text else ".h5 dumps" if any(is_h5_name(source.path) for source in sources) else ""
-    if asked:
-        raise UsageError(f"dc: --engine cann does not do {asked}", "use --engine native")
-
-
-def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
-    """Raises UsageError if the results would lie among dumps, which are only read."""
-    leaves = sorted({os.path.dirname(os.path.realpath(source.path)) for source in sources})
-    session.workspace.check_outside_dumps(folder, *(leaves if os.path.isdir(name) else ()))
-    place = os.path.realpath(folder)
-    for leaf in leaves:
-        root = os.path.realpath(name) if os.path.isdir(name) else leaf
-        if lies_in(place, root) and lies_in(leaf, place):
-            raise UsageError(f"{folder}: holds the dumps to decode, which are only read", "name another folder with -o")
-
-
-def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
-    with atomic_text(path) as file:
-        for row in rows:
-            reason = " ".join(row.reason.split())
-            file.write(f"{':'.join(filter(None, (row.source, row.slot)))}: {reason}\n")
-
-
-def _sources(
-    session: Session, text: str, graph: str | None, folder: str | None
-) -> tuple[list[Source], tuple[str, ...]]:
-    """The files to decode, and where to."""
-    if os.path.isdir(text):
-        if is_h5_side(text):
-            return _placed_h5(session, [h5_source(path) for path in find_h5_files(text)], folder), ()
-        return find_sources(text, _output_folder(session, text, folder))
-    name, slot = split_slot(text)
-    if graph is None and pytorch.is_asked(session, name):
-        return _placed_h5(session, pytorch.sources(session, name, slot), folder), ()
-    paths = _files(session, name)
-    if paths:
-        found = [find_sources(path, _output_folder(session, path, folder))[0] for path in paths]
-        return [replace(source, slot=slot) for sources in found for source in sources], ()
-    chosen: dict[str, Source] = {}
-    for one, pairs in _find_ops(session, name, graph):
-        paths = [pair.npu.path for pair in pairs if pair.npu is not None and slot in ("", pair.slot)]
-        for path in paths:
-            (source,), _ = find_sources(path, _output_folder(session, path, folder))
-            chosen.setdefault(path, replace(source, slot=slot, origins=_origins(one)))
-    if not chosen:
-        raise DataNotFoundError(f"{name}: its dump has no {slot or 'tensor that can be read'}", "`pt` shows its slots")
-    return list(chosen.values()), ()
-
-
-def _placed_h5(session: Session, sources: Sequence[Source], folder: str | None) -> list[Source]:
-    """Where the tensors of `.h5` dumps go: as asked, but those of several dumps, or where nothing was asked, apart."""
-    apart = folder is None or len(sources) > 1
-    output = folder or str(session.workspace.output_dir("decode", "dump_decode", "pt"))
-    placed = [replace(source, folder=output) for source in sources]
-    if not apart:
-        return placed
-    root = os.path.abspath(session.workspace.pt_npu_dir.parent)
-    places = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
-    is_inside = all(lies_in(place, root) for place in places)
-    return in_own_folders(placed, root if is_inside else os.path.commonpath(places))
-
-
-def _output_folder(session: Session, path: str, folder: str | None) -> str:
-    """Where the results of `path` go: as asked, else the folder of its run."""
-    if folder is not None:
-        return folder
-    place = os.path.abspath(path)
-    for number in session.workspace.debug_numbers():
-        root = os.path.abspath(session.workspace.debug_dir(number))
-        if lies_in(place, root):
-            return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
-    root = os.path.abspath(session.workspace.overflow_dump_dir)
-    if os.path.commonpath([root, place]) == root or parse_status_name(os.path.basename(place)) is not None:
-        return str(session.workspace.output_dir(*DECODED_FOLDER))
-    return str(session.workspace.output_dir("decode", "dump_decode"))
-
-
 PT = Command(_pt_parser, _run_pt)
 CP = Command(_cp_parser, _run_cp)
-DC = Command(_dc_parser, _run_dc)

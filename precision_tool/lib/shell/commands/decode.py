@@ -1,0 +1,226 @@
+"""`dc`: decodes dump files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from precision_tool.lib.compare.convert import (
+    ConvertStoppedError,
+    Decoded,
+    Source,
+    convert_files,
+    find_sources,
+    h5_source,
+    in_own_folders,
+)
+from precision_tool.lib.compare.named_tensors import split_slot
+from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
+from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, parse_status_name
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.formats.files import atomic_text
+from precision_tool.lib.formats.layouts import known_layouts
+from precision_tool.lib.report import tensors as report
+from precision_tool.lib.report.progress import ProgressReport
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands import pytorch
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    count,
+    tell_notes,
+)
+from precision_tool.lib.shell.commands.named import (
+    TENSOR_HELP,
+    add_graph,
+    dumped_ops,
+    named_files,
+    one_name,
+    origins_of,
+)
+from precision_tool.lib.shell.commands.toolkit import (
+    add_engine,
+    decode_by_toolkit,
+    decode_the_rest,
+    engine_of,
+    show_decoded,
+)
+from precision_tool.lib.workspace import lies_in
+
+#: The file that names what could not be decoded; the vendor's tool writes one of this name.
+FAILED_LIST = "convert_failed_file_list.txt"
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="dc",
+        description="Decode NPU dumps, and .h5 dumps of PyTorch, to .npy: a file, a folder of any level, or an op's "
+        "dump. Types that numpy lacks become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
+        "writes it. With -f a tensor that has no such layout is kept as stored, and counted. "
+        "Ends with 0 if anything was decoded; what was not is listed and counted.",
+        epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
+    )
+    completes(
+        parser.add_argument("name", nargs="?", metavar="FILE|DIR|OP", help=f"a folder, or {TENSOR_HELP}"),
+        Completion.TENSOR,
+    )
+    completes(
+        parser.add_argument("-n", dest="option_name", metavar="FILE|DIR|OP", help="the same, as an option"),
+        Completion.TENSOR,
+    )
+    parser.add_argument(
+        "--txt", dest="text", action="store_true",
+        help="beside each .npy its values as text, one a line as numpy.savetxt writes them",
+    )  # fmt: skip
+    layout = parser.add_argument(
+        "-f", dest="layout", metavar="FORMAT", type=_layout,
+        help="convert to this layout: ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, ... (default: as stored)",
+    )  # fmt: skip
+    completes(layout, Completion.LAYOUT)
+    completes(
+        parser.add_argument("-o", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"),
+        Completion.FOLDER,
+    )
+    add_graph(parser)
+    parser.add_argument(
+        "--workers", metavar="N", type=count(0), default=session.settings.workers,
+        help="processes that share the work (default: one a core)",
+    )  # fmt: skip
+    add_engine(parser, session)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    return parser
+
+
+def _layout(text: str) -> str:
+    name = text.upper()
+    if name not in known_layouts():
+        raise argparse.ArgumentTypeError(f"{text!r} is no layout; known are {', '.join(known_layouts())}")
+    return name
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    name = one_name(args, "dc")
+    sources, notes = _sources(session, name, args.graph, args.folder)
+    if args.folder is not None:
+        _check_output(session, args.folder, name, sources)
+    session.workspace.notes += notes
+    engine = engine_of(session, args)
+    if engine == "cann":
+        _check_for_toolkit(sources, args)
+        decoded = decode_by_toolkit(session, sources, args.layout)
+        tell_notes(session, output)
+        show_decoded(decoded, output, args.json)
+        return DONE
+    sources = [replace(source, text=args.text) for source in sources]
+    folder = os.path.commonpath([source.folder for source in sources])
+    stopped: ConvertStoppedError | None = None
+    try:
+        with ProgressReport(output.err, "decoding") as progress:
+            rows = convert_files(sources, args.layout, workers=args.workers, progress=progress)
+    except ConvertStoppedError as stop:
+        rows, stopped = stop.rows, stop
+    failed = [row for row in rows if row.reason]
+    failed_list = os.path.join(folder, FAILED_LIST)
+    if failed:
+        _write_failed(failed_list, failed)
+    if failed and engine == "auto" and stopped is None and not any(is_h5_name(source.path) for source in sources):
+        decode_the_rest(session, sources, failed, args.layout)
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.decoded_json(rows, folder) + "\n")
+    else:
+        output.show(report.decoded_block(rows, folder, failed_list, args.layout or ""))
+    if stopped is not None:
+        raise stopped
+    if len(failed) == len(rows):
+        reason = failed[0].reason if failed else "there is nothing to decode"
+        raise FormatError(f"{name}: nothing was decoded: {reason}", "name an NPU dump, a folder of dumps or an op")
+    return DONE
+
+
+def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
+    """Raises UsageError for what msaccucmp's convert cannot do."""
+    asked = "--txt" if args.text else ".h5 dumps" if any(is_h5_name(source.path) for source in sources) else ""
+    if asked:
+        raise UsageError(f"dc: --engine cann does not do {asked}", "use --engine native")
+
+
+def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
+    """Raises UsageError if the results would lie among dumps, which are only read."""
+    leaves = sorted({os.path.dirname(os.path.realpath(source.path)) for source in sources})
+    session.workspace.check_outside_dumps(folder, *(leaves if os.path.isdir(name) else ()))
+    place = os.path.realpath(folder)
+    for leaf in leaves:
+        root = os.path.realpath(name) if os.path.isdir(name) else leaf
+        if lies_in(place, root) and lies_in(leaf, place):
+            raise UsageError(f"{folder}: holds the dumps to decode, which are only read", "name another folder with -o")
+
+
+def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
+    with atomic_text(path) as file:
+        for row in rows:
+            reason = " ".join(row.reason.split())
+            file.write(f"{':'.join(filter(None, (row.source, row.slot)))}: {reason}\n")
+
+
+def _sources(
+    session: Session, text: str, graph: str | None, folder: str | None
+) -> tuple[list[Source], tuple[str, ...]]:
+    """The files to decode, and where to."""
+    if os.path.isdir(text):
+        if is_h5_side(text):
+            return _placed_h5(session, [h5_source(path) for path in find_h5_files(text)], folder), ()
+        return find_sources(text, _output_folder(session, text, folder))
+    name, slot = split_slot(text)
+    if graph is None and pytorch.is_asked(session, name):
+        return _placed_h5(session, pytorch.sources(session, name, slot), folder), ()
+    paths = named_files(session, name)
+    if paths:
+        found = [find_sources(path, _output_folder(session, path, folder))[0] for path in paths]
+        return [replace(source, slot=slot) for sources in found for source in sources], ()
+    chosen: dict[str, Source] = {}
+    for one, pairs in dumped_ops(session, name, graph):
+        paths = [pair.npu.path for pair in pairs if pair.npu is not None and slot in ("", pair.slot)]
+        for path in paths:
+            (source,), _ = find_sources(path, _output_folder(session, path, folder))
+            chosen.setdefault(path, replace(source, slot=slot, origins=origins_of(one)))
+    if not chosen:
+        raise DataNotFoundError(f"{name}: its dump has no {slot or 'tensor that can be read'}", "`pt` shows its slots")
+    return list(chosen.values()), ()
+
+
+def _placed_h5(session: Session, sources: Sequence[Source], folder: str | None) -> list[Source]:
+    """Where the tensors of `.h5` dumps go: as asked, but those of several dumps, or where nothing was asked, apart."""
+    apart = folder is None or len(sources) > 1
+    output = folder or str(session.workspace.output_dir("decode", "dump_decode", "pt"))
+    placed = [replace(source, folder=output) for source in sources]
+    if not apart:
+        return placed
+    root = os.path.abspath(session.workspace.pt_npu_dir.parent)
+    places = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
+    is_inside = all(lies_in(place, root) for place in places)
+    return in_own_folders(placed, root if is_inside else os.path.commonpath(places))
+
+
+def _output_folder(session: Session, path: str, folder: str | None) -> str:
+    """Where the results of `path` go: as asked, else the folder of its run."""
+    if folder is not None:
+        return folder
+    place = os.path.abspath(path)
+    for number in session.workspace.debug_numbers():
+        root = os.path.abspath(session.workspace.debug_dir(number))
+        if lies_in(place, root):
+            return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
+    root = os.path.abspath(session.workspace.overflow_dump_dir)
+    if os.path.commonpath([root, place]) == root or parse_status_name(os.path.basename(place)) is not None:
+        return str(session.workspace.output_dir(*DECODED_FOLDER))
+    return str(session.workspace.output_dir("decode", "dump_decode"))
+
+
+DC = Command(_parser, _run)

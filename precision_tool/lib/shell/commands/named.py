@@ -1,0 +1,82 @@
+"""What users name by a file, a slot of one, or any part of an op's name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from precision_tool.lib.compare.convert import Origins
+from precision_tool.lib.discover.catalog import FoundOp
+from precision_tool.lib.discover.names import parse_dump_name
+from precision_tool.lib.discover.walk import find_named
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import Completion, Parser, completes
+from precision_tool.lib.tfdbg import runs as tfdbg
+
+TENSOR_HELP = "a dump file, one of its slots (FILE:output:0), a .npy file, or an op by any part of its name"
+
+
+def add_graph(parser: Parser) -> None:
+    """The option -g."""
+    completes(
+        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file to look an op up in"),
+        Completion.GRAPH,
+    )
+
+
+def one_name(args: argparse.Namespace, command: str) -> str:
+    """The name, given as an option or without; UsageError if it is missing or given twice."""
+    names = [name for name in (args.name, args.option_name) if name is not None]
+    if len(names) != 1 or not names[0]:
+        raise UsageError(f"{command}: name one tensor, file or op", f"`{command} -h` shows how")
+    return str(names[0])
+
+
+def named_files(session: Session, name: str) -> list[str]:
+    """The paths a name stands for: itself, or files of this name in the data folder; none for what may be an op."""
+    if os.path.exists(name):
+        return [name]
+    base = os.path.basename(name)
+    is_dump_name = parse_dump_name(base) is not None or tfdbg.is_tensor_name(base)
+    is_file_name = base.endswith((".npy", ".csv")) or base.isdigit() or is_dump_name
+    if not is_file_name or "\0" in name:
+        return []
+    if base != name:
+        raise DataNotFoundError(f"{name}: no such file", "check the name and the folder above it")
+    space = session.workspace
+    roots = [space.dump_dir(number) for number in space.debug_numbers()]
+    roots += [space.tf_dump_dir, space.tf_debug_dir, space.overflow_dump_dir]
+    roots += [base / "decode" for base in space.result_dirs()]
+    found = [path for root in roots if root.is_dir() for path in find_named(str(root), name)]
+    if not found:
+        raise DataNotFoundError(
+            f"{name}: no such file, here or in {space.root}", "`ls dump` lists the dump files; or name an op"
+        )
+    return found
+
+
+def dumped_ops(session: Session, name: str, graph: str | None) -> list[tuple[FoundOp, tuple[Pair, ...]]]:
+    """The op of a name in every graph, with the rows of its dump; DataNotFoundError if it has none."""
+    try:
+        found = session.find_ops(name, graph)
+    except DataNotFoundError as error:
+        raise DataNotFoundError(f"{name}: no such file, and no such op: {error.message}", error.hint) from error
+    dumped = [(one, pairs) for one in found if (pairs := session.pairs_of(one))]
+    if not dumped:
+        raise DataNotFoundError(
+            f"{found[0].op.name}: the graph has this op ({found[0].op.type}), the dump has no file of it",
+            "constants, variables and ops that the compiler works out are not dumped; `ls dump` lists what is",
+        )
+    return dumped
+
+
+def origins_of(found: FoundOp) -> Origins:
+    """What the graph tells of the original layout and shape of each slot of an op."""
+    sides = (("input", found.op.input_descs), ("output", found.op.output_descs))
+    return {
+        f"{side}:{index}": (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
+        for side, descs in sides
+        for index, desc in enumerate(descs)
+    }
