@@ -16,8 +16,9 @@ from precision_tool.lib.checks.agreement import (
     ops_of,
     overview,
 )
+from precision_tool.lib.checks.analysis import analyse, tell_overflow
 from precision_tool.lib.compare.result_csv import ResultRow
-from precision_tool.lib.model.finding import FindingKind, Grade
+from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 
 
 def row(
@@ -178,6 +179,48 @@ def test_different_data_is_said_before_any_op_is_blamed() -> None:
     ]
     assert faults(rows) == [(FindingKind.DIFFERENT_INPUT, "conv"), (FindingKind.FIRST_FAULTY_OP, "late")]
     assert faults(rows[:2]) == [(FindingKind.DIFFERENT_INPUT, "conv"), (FindingKind.BELOW_THRESHOLD, "conv")]
+
+
+def test_an_input_that_was_put_out_right_was_changed_in_between() -> None:
+    rows = [
+        replace(row("pool", "output:0", 0.9999, index=0), golden_tensor="pool:0"),
+        replace(row("fc", "input:0", 0.3, index=1), golden_tensor="pool:0"),
+        row("fc", "output:0", 0.3, index=1),
+    ]
+    finding, _ = find_first_fault(ops_of(rows, 0.98), 0.98)
+    assert finding.kind == FindingKind.DIFFERENT_INPUT
+    assert finding.message == "input:0 of fc differs, and pool put the same tensor out right: it was changed in between"
+    assert "`random`" in dict(finding.facts)["next"]
+    for other in (replace(rows[0], golden_tensor="pool:1"), replace(rows[0], cosine=None, status="layout")):
+        changed, _ = find_first_fault(ops_of([other, *rows[1:]], 0.98), 0.98)
+        assert "fed different data" in changed.message
+
+
+def test_a_single_number_is_told_by_its_error() -> None:
+    (finding,) = find_first_fault(ops_of([row("mean", "output:0", 1.0, is_scalar=True, distance=0.356)], 0.98), 0.98)
+    assert dict(finding.facts)["outputs"] == "0: 0.356 times its size off"
+
+
+def overflowing(op: str) -> Finding:
+    return Finding(kind=FindingKind.OVERFLOW, grade=Grade.WARNING, message="", op_name=op)
+
+
+@pytest.mark.parametrize(
+    ("rows", "op", "words"),
+    [
+        (chain(1.0, 1.0, 0.5), "op0", "op0 overflows before that"),
+        (chain(1.0, 1.0, 1.0), "op1", "op1 overflows, see"),
+        (chain(1.0, 0.5, 0.5), "op0", ""),
+        (chain(1.0, 0.5, 0.5), "op1", ""),
+        (chain(1.0, 0.5), "elsewhere", ""),
+    ],
+)
+def test_the_verdict_tells_of_an_earlier_overflow(rows: list[ResultRow], op: str, words: str) -> None:
+    """A few saturated values hardly change a cosine."""
+    (finding,) = tell_overflow(analyse("", rows, 0.98), overflowing(op)).findings
+    facts = dict(finding.facts)
+    assert ("overflow" in facts) is bool(words)
+    assert words in facts.get("overflow", "")
 
 
 def test_an_input_that_was_not_compared_is_shown() -> None:

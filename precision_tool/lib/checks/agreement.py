@@ -190,10 +190,15 @@ def _worst(rows: Sequence[ResultRow], threshold: float) -> ResultRow:
 
 
 def _cosines(rows: Sequence[ResultRow]) -> str:
-    texts = [
-        f"{row.slot.split(':')[-1]}: " + ("not compared" if row.cosine is None else f"{row.cosine:.6f}") for row in rows
-    ]
-    return ", ".join(texts) or "none"
+    return ", ".join(f"{row.slot.split(':')[-1]}: {_cosine(row)}" for row in rows) or "none"
+
+
+def _cosine(row: ResultRow) -> str:
+    if row.cosine is None:
+        return "not compared"
+    if row.is_scalar and distance(row):
+        return f"{distance(row):.3g} times its size off"
+    return f"{row.cosine:.6f}"
 
 
 def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Finding]:
@@ -208,12 +213,14 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
         return [Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message)]
     first_below = next((op for op in ops if op.is_below), None)
     if first_below is None:
-        message = f"every compared tensor reaches a cosine of {threshold:g}"
+        message = f"every compared tensor reaches a cosine of {threshold:.9g}"
         return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)]
     findings: list[Finding] = []
     if first_below.inputs_agree is False:
-        unseen = [op for op in ops if op.index < first_below.index and op.is_unseen]
-        findings.append(_different_input(first_below, unseen, threshold))
+        before = [op for op in ops if op.index < first_below.index]
+        changed = _changed_input(first_below, before, threshold)
+        unseen = [op for op in before if op.is_unseen]
+        findings.append(changed or _different_input(first_below, unseen, threshold))
     candidates = [op for op in ops if op.is_suspect or op.made_error]
     culprit = next((op for op in candidates if op.made_error and not op.is_cancelled), None)
     culprit = culprit or next((op for op in candidates if not op.is_cancelled), None)
@@ -253,6 +260,31 @@ def find_unreadable(rows: Sequence[ResultRow]) -> list[Finding]:
             ),
         )
     ]
+
+
+def _changed_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding | None:
+    """For an input that one of the ops `before` put out right: something changed it on the way."""
+    row = _worst(op.inputs, threshold)
+    right = [
+        other
+        for other in before
+        for output in other.outputs
+        if row.golden_tensor and output.golden_tensor == row.golden_tensor and agrees(output, threshold)
+    ]
+    if not right:
+        return None
+    return Finding(
+        kind=FindingKind.DIFFERENT_INPUT,
+        grade=Grade.FAULT,
+        message=f"{row.slot} of {op.op_name} differs, and {right[-1].op_name} put the same tensor out right: it was "
+        "changed in between",
+        op_name=op.op_name,
+        op_type=op.op_type,
+        facts=(
+            ("inputs", _cosines(op.inputs)),
+            ("next", "`random` shows whether its memory was overwritten, and which op writes there"),
+        ),
+    )
 
 
 def _different_input(op: OpAgreement, unseen: Sequence[OpAgreement], threshold: float) -> Finding:

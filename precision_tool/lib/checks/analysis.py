@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from precision_tool.lib.checks import casts, similarity
 from precision_tool.lib.checks.agreement import (
@@ -20,7 +21,10 @@ from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.compare.result_source import ResultSource, source_of
 from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.model.finding import CheckResult, Finding
+from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind
+
+#: Findings that say which op is to blame, or that none is.
+_VERDICTS = (FindingKind.FIRST_FAULTY_OP, FindingKind.BELOW_THRESHOLD, FindingKind.ALL_AGREE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,24 @@ def analyse(
         source=source_of(leaf) if leaf is not None else source,
         part=part,
     )
+
+
+def tell_overflow(analysis: Analysis, overflow: Finding) -> Analysis:
+    """The same with a word in the verdict where an op overflows before the one that it names, or where it names none.
+
+    A few saturated values hardly change a cosine, but are where the error of everything after them comes from.
+    """
+    order = {op.op_name: op.index for op in analysis.ops}
+    place = order.get(overflow.op_name)
+
+    def told(finding: Finding) -> Finding:
+        if place is None or finding.kind not in _VERDICTS or place >= order.get(finding.op_name, inf):
+            return finding
+        when = " before that" if finding.op_name else ""
+        fact = ("overflow", f"{overflow.op_name} overflows{when}, see Overflow: begin there")
+        return replace(finding, facts=(*finding.facts, fact))
+
+    return replace(analysis, findings=[told(finding) for finding in analysis.findings])
 
 
 # --- checks of a run --------------------------------------------------------------------------------------------------

@@ -135,13 +135,13 @@ def overview_lines(analysis: Analysis) -> RenderableType:
     view = analysis.overview
     told = Text.assemble(
         f"{view.compared:,} of {counted(analysis.tensors, 'tensor')} of {counted(analysis.dumped_ops, 'op')}, ",
-        (f"{view.below:,} below {analysis.threshold:g}", "red" if view.below else "green"),
+        (f"{view.below:,} below {analysis.threshold:.9g}", "red" if view.below else "green"),
         f" in {counted(view.ops_below, 'op')}" if view.below else "",
     )
     rows = [("compared", told)]
     if any(row.noise is not None for row in analysis.rows):
         noisy = sum(is_only_noise(row, analysis.threshold) for row in analysis.rows)
-        words = f"{noisy:,} more are below {analysis.threshold:g}, and no farther off than their own noise allows"
+        words = f"{noisy:,} more are below {analysis.threshold:.9g}, and no farther off than their own noise allows"
         rows.append(("noise", plain(words, "cyan")))
     limits = [row for row in analysis.rows if row.overflow is not None]
     if limits:
@@ -275,10 +275,10 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
     if not analysis.overview.compared:
         return Group(*(plain(finding.message, "yellow") for finding in analysis.findings))
     if not below:
-        return Text(f"No op is below a cosine of {analysis.threshold:g}.", style="green")
+        return Text(f"No op is below a cosine of {analysis.threshold:.9g}.", style="green")
     parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[: limit or None]]
     if 0 < limit < len(below):
-        shown = f"{limit} of {len(below):,} ops below {analysis.threshold:g} shown, in execution order"
+        shown = f"{limit} of {len(below):,} ops below {analysis.threshold:.9g} shown, in execution order"
         parts.append(Text(f"{shown}; -l N shows more, -l 0 all", style="dim"))
     return Group(*parts)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rich.rule import Rule
 
-from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
+from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
 from precision_tool.lib.compare.custom import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
@@ -19,7 +19,7 @@ from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, 
 from precision_tool.lib.discover.catalog import RunGraph
 from precision_tool.lib.discover.h5_files import is_h5_side
 from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
-from precision_tool.lib.model.finding import CheckResult, Grade
+from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.report import compare as report
 from precision_tool.lib.report.checks import check_panel
 from precision_tool.lib.report.progress import ProgressReport
@@ -468,6 +468,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             output.out.file.write(report.to_json([], checks) + "\n")
         _show_checks(() if args.json else checks, output)
         raise lack
+    for check in checks:
+        if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
+            analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
     return _finish(session, args, output, analyses, checks=checks, is_whole=compares)
 
 
