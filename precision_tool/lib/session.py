@@ -183,6 +183,12 @@ class Session:
         """The dumped models that have no graph, with the reason: none, or none that can be read or fits."""
         return self._graphs(graph).missing
 
+    def graph_reasons(self) -> tuple[str, ...]:
+        """Why dumped models have no graph, for an error: the notes that say so are taken back."""
+        reasons = self._graphs(None).lost
+        self.workspace.notes[:] = [note for note in self.workspace.notes if note not in reasons]
+        return reasons
+
     @_alone
     def _graphs(self, graph: str | None) -> RunGraphs:
         folders = self.run_folders()

@@ -121,6 +121,30 @@ def test_answers_of_an_interrupted_search_are_used(data: st.DataObject) -> None:
     assert set(asked) & kept <= {frozenset(), whole.off}
 
 
+def test_a_finished_search_asks_for_nothing_again() -> None:
+    """Passes that interact: that too is known from the answers."""
+    known: dict[frozenset[str], bool] = {}
+    asked: list[frozenset[str]] = []
+
+    def check(off: frozenset[str]) -> bool:
+        asked.append(off)
+        known[off] = "b" in off and len(off & {"c", "d"}) != 1
+        return known[off]
+
+    first = bisect_passes("abcd", check)
+    twice = {off for off in asked if asked.count(off) > 1}
+    assert twice
+    count = len(asked)
+    assert bisect_passes("abcd", check, known=dict(known), confirmed=twice) == first
+    assert len(asked) == count
+
+
+def test_what_interacts_is_known_from_earlier_answers() -> None:
+    few, many = frozenset("a"), frozenset("ab")
+    known = {frozenset[str](): False, few: True, many: False, frozenset("abc"): True}
+    assert bisect_passes("abc", lambda off: known[off], known=known).interact
+
+
 def test_nothing_to_find() -> None:
     assert bisect_passes(PASSES, lambda off: True).outcome is Outcome.NOT_NEEDED
     assert bisect_passes(PASSES, lambda off: False).outcome is Outcome.NOT_FUSION

@@ -139,6 +139,30 @@ def test_any_other_file_in_both_forms(demo: Path) -> None:
     assert "line 2: a comment, which GE does not understand; it is left out now" in run.text
 
 
+def test_a_part_of_a_name_and_a_misspelt_one(demo: Path, check: str) -> None:
+    """A part of one known name is that pass; what may be several, or is built like none, is not written."""
+    new = demo / "new.cfg"
+    run = tool("fusion", "off", "biasadd", "--file", new, cwd=demo)
+    assert "biasadd: taken for MatMulBiasAddFusionPass" in run.text
+    assert switches_of(new)["GraphFusion"]["MatMulBiasAddFusionPass"] == "off"
+    before = new.read_bytes()
+    for name, words in [
+        ("Tbe", f"it may be a part of several: {GUILTY}, TbeMatmulElemwiseFusionPass"),
+        ("MatMulBiasAdFusion", "it may be misspelt: MatMulBiasAddFusionPass"),
+        ("Nonsense", "does not look like one"),
+    ]:
+        for line in (["off", name], ["bisect", "--check", check, "--passes", name]):
+            run = tool("fusion", *line, "--file", new, cwd=demo, code=2)
+            assert words in run.text
+            assert "--force" in run.text
+    assert new.read_bytes() == before
+    run = tool("fusion", "off", "Nonsense", "--force", "--file", new, cwd=demo)
+    assert "no pass of this name is in the data" in run.text
+    assert switches_of(new)["GraphFusion"]["Nonsense"] == "off"
+    tool("fusion", "on", "Nonsense", "--file", new, cwd=demo)  # the file has it
+    assert switches_of(new)["GraphFusion"]["Nonsense"] == "on"
+
+
 def test_an_unknown_pass_gets_a_warning_with_the_closest(demo: Path) -> None:
     new = demo / "new.cfg"
     run = tool("fusion", "off", "MatmulBiasaddFusionpass", "--file", new, cwd=demo)
@@ -262,6 +286,67 @@ def test_a_pair_that_is_right(tmp_path: Path) -> None:
     assert "vendor" in run.text
 
 
+def test_long_names_are_folded_and_not_cut(tmp_path: Path) -> None:
+    scope = "a_scope_with_a_long_name_for_a_terminal/" * 3
+    data = Node(name="data", type="GetNext", output=values(-1, 2, 3), originals=("data",))
+    relu = Node(name=f"{scope}Relu", type="Relu", inputs=(data,), output=values(0, 2, 3))
+    square = Node(name=f"{scope}Square", type="Square", inputs=(relu,), output=values(0, 4, 9))
+    fused = Node(name="fused", type="Relu", inputs=(data,), output=values(0, 4, 1),
+                 originals=(relu.name, square.name), passes=("ChainPass",))  # fmt: skip
+    small_tree(tmp_path / "precision_data", [data, fused])
+    small_tree(tmp_path / "precision_data", [data, relu, square], run="debug_1")
+    run = tool("fusion", "blame", cwd=tmp_path, columns=80)
+    panel = "".join(line.strip("│ ") for line in run.out.splitlines() if line.startswith("│"))
+    assert f"{relu.name},{square.name}" in panel.replace(" ", "")
+
+
+def _cut_graph(root: Path, number: int) -> Path:
+    """Damages the graph of a run; no link to the shared demo is written through."""
+    (graph,) = (root / "npu" / f"debug_{number}" / "graph").glob("ge_proto_*_graph_1_Build.txt")
+    graph.write_bytes(graph.read_bytes()[:3000])
+    return graph
+
+
+@pytest.mark.parametrize("options", [[], ["--benchmark"], ["--fail"]])
+def test_a_damaged_graph_of_the_fused_run_is_no_all_clear(
+    tmp_path: Path, generated: tuple[Path, DemoTruth], options: list[str]
+) -> None:
+    """The run without fusion does not pass for it; the reason is told once."""
+    root = tmp_path / "precision_data"
+    shutil.copytree(generated[0], root, symlinks=True)
+    graph = _cut_graph(root, 1)
+    run = tool("fusion", "blame", *options, cwd=tmp_path, code=2)
+    assert "no pass is guilty" not in run.text
+    assert "the run with fusion is not among those whose graphs can be used: debug_1" in run.text
+    assert run.text.count(graph.name) == 1
+    folders = ("-lt", "precision_data/npu/debug_1/dump", "-rt", "precision_data/npu/debug_0/dump")
+    if "--benchmark" not in options:
+        assert "the text is cut off" in tool("fusion", "blame", *folders, *options, cwd=tmp_path, code=2).text
+    run = tool("graph", "diff", cwd=tmp_path, code=2)
+    assert run.text.count(graph.name) == 1
+    assert "still open" not in run.text
+
+
+def test_a_damaged_graph_of_the_other_run(tmp_path: Path, generated: tuple[Path, DemoTruth]) -> None:
+    """The benchmark takes its place."""
+    root = tmp_path / "precision_data"
+    shutil.copytree(generated[0], root, symlinks=True)
+    _cut_graph(root, 0)
+    run = tool("fusion", "blame", cwd=tmp_path)
+    assert "the benchmark is what it is compared with" in run.text
+    assert f"switch off: {GUILTY}" in run.text
+
+
+def test_nothing_judged_is_no_all_clear(demo: Path) -> None:
+    """A run with nothing but passes that are always on, against the benchmark."""
+    folders = ("-lt", "precision_data/npu/debug_0/dump", "-rt", "precision_data/tf/dump")
+    run = tool("fusion", "blame", *folders, "--fail", cwd=demo, code=1)
+    assert "nothing was judged: of no pass that a switch file turns off an op could be" in run.text
+    assert "no pass is guilty" not in run.text
+    (found,) = json.loads(tool("fusion", "blame", *folders, "--json", cwd=demo).out)
+    assert found["judged"] is False
+
+
 def _empty_one(root: Path) -> None:
     shutil.rmtree(root / "npu" / "debug_1" / "dump")
     (root / "npu" / "debug_1" / "dump").mkdir()
@@ -361,10 +446,21 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     logs = sorted((tmp_path / "precision_data" / "temp" / "fusion_bisect").glob("try_*.log"))
     assert len(logs) == run.err.count("\ntry ") + run.err.startswith("try ")
     assert logs[0].read_text() == "off: Mine\n"
-    # Once more: every answer is known but those that the result rests on.
+    table = " ".join(run.out.split())
+    assert "none (try 1 again)" in table
+    assert "Pass03, Pass17 (try " in table
+    assert run.err.count("off, again: ") == 2
+    assert "`fusion off Pass03 Pass17` switches them off, or this command with --write" in run.text
+    # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
     assert "of an earlier attempt are used" in again.text
-    assert again.err.count("of 20 passes off") == 2
+    assert "this search was finished before: nothing was run" in again.text
+    assert "of 20 passes off" not in again.err
+    assert len([*logs[0].parent.glob("try_*.log")]) == len(logs)
+    # Asked for more often than before, the answers are not enough.
+    assert (
+        "of 20 passes off" in bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--repeat", "2", "--passes", *NAMES).err
+    )
     switches = read_switches(str(tmp_path / "my.cfg"))
     assert [name for _, name, on in switches.named() if not on] == ["Mine", "Pass03", "Pass17"]
 
@@ -388,8 +484,9 @@ def test_what_the_data_names_is_searched(demo: Path, check: str) -> None:
 )
 def test_nothing_to_be_found(tmp_path: Path, command: str, words: str) -> None:
     (tmp_path / "precision_data").mkdir()
-    run = bisect(tmp_path, command, "--passes", *NAMES, "--timeout", "1")
+    run = bisect(tmp_path, command, "--passes", *NAMES, "--timeout", "1", code=int(command != "true"))
     assert words in run.text
+    assert run.out.splitlines()[-1].startswith("the check ")  # what came out stands last
     assert ("keep_dtype" in run.text) == (command != "true")
 
 
@@ -462,7 +559,7 @@ def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> N
     (tmp_path / "my.cfg").write_text(MINE)
     bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
     (tmp_path / "my.cfg").write_text(MINE.replace("Mine", "Another"))
-    run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
+    run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES, code=1)
     assert "were made with other switches, and are not used" in run.text
     assert "switching them off cannot mend it" in run.text
     run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # another command

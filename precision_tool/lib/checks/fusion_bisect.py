@@ -8,7 +8,7 @@ result can be left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -54,6 +54,8 @@ class _Asker:
 
     check: Check
     known: dict[frozenset[str], bool] = field(default_factory=dict)
+    #: Sets that were asked for twice already.
+    confirmed: frozenset[frozenset[str]] = frozenset()
     interact: bool = False
 
     def ask(self, off: frozenset[str]) -> bool:
@@ -77,17 +79,26 @@ class _Asker:
 
     def confirm(self, off: frozenset[str]) -> None:
         """Asks once more for a set whose answer the result rests on."""
-        self._again(off, self.known[off])
+        if off not in self.confirmed:
+            self._again(off, self.known[off])
 
 
 def bisect_passes(
-    passes: Sequence[str], check: Check, *, known: Mapping[frozenset[str], bool] | None = None
+    passes: Sequence[str],
+    check: Check,
+    *,
+    known: Mapping[frozenset[str], bool] | None = None,
+    confirmed: Iterable[frozenset[str]] = (),
 ) -> Bisection:
-    """A minimal set of `passes` to switch off for `check` to succeed. `known` are answers of an earlier attempt.
+    """A minimal set of `passes` to switch off for `check` to succeed.
+
+    `known` are answers of an earlier attempt, `confirmed` those that it got twice.
 
     The answers that the result rests on are asked for twice.
     """
-    asker = _Asker(check, dict(known or {}))
+    answers = dict(known or {})
+    interact = any(answers[few] and not answers[many] for few in answers for many in answers if few < many)
+    asker = _Asker(check, answers, frozenset(confirmed), interact)
     try:
         outcome, off = _search(tuple(dict.fromkeys(passes)), asker)
     except FlakyCheckError as error:

@@ -107,6 +107,11 @@ class Blame:
     notes: tuple[str, ...] = ()
 
     @property
+    def is_judged(self) -> bool:
+        """Whether anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
+        return any(one.is_switchable and one.verdict is not Verdict.NOT_JUDGED for one in self.passes)
+
+    @property
     def ops(self) -> tuple[OpBlame, ...]:
         """Every fused op once, in execution order."""
         found = {op.op_name: op for one in self.passes for op in one.ops}

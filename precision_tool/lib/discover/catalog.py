@@ -83,11 +83,15 @@ class RunGraphs:
     missing: tuple[MissingGraph, ...] = ()
 
     @property
+    def lost(self) -> tuple[str, ...]:
+        """What has no graph, and why."""
+        several = len({one.model for one in self.missing}) > 1
+        return tuple(f"debug_{one.number}{f' ({one.model})' * several}: {one.reason}" for one in self.missing)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of graphs that cannot be used, a sentence each."""
-        several = len({one.model for one in self.missing}) > 1
-        lost = [f"debug_{one.number}{f' ({one.model})' * several}: {one.reason}" for one in self.missing]
-        return (*lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
+        return (*self.lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
 
 
 @dataclass(frozen=True, kw_only=True)

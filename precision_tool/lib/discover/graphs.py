@@ -220,13 +220,14 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             rejected.append((other.path, why))
     if matched < ENOUGH * total and not by_name:
         what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
+        what += f", {skim.path},"
         hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
         told = ""
         if unread:
             told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
-            what += " that can be read"
+            what = "the best of the others"  # which one does not matter: it is of another model
         raise DataNotFoundError(
-            f"no graph fits the dump: {told}{what}, {skim.path}, names {matched} of {counted(total, 'dumped op')}", hint
+            f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
         )
     reasons = []
     if by_name:
@@ -245,9 +246,10 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
 
 
 def _told(unread: Sequence[tuple[str, str]]) -> str:
-    """Which files cannot be read and why; their errors name them."""
+    """Which files cannot be read and why; their errors name them, and `graphs` shows these whole."""
     more = len(unread) - 1
-    return f"cannot be read: {unread[0][1]}" + (f" (and {counted(more, 'other graph')})" if more else "")
+    why, *_ = unread[0][1].split("; still open")
+    return f"cannot be read: {why}" + (f" (and {counted(more, 'other graph')})" if more else "")
 
 
 def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:

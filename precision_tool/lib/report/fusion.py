@@ -237,7 +237,12 @@ def _op_lines(op: OpBlame) -> RenderableType:
         fed = "inputs not compared" if op.input_error is None else f"inputs {_error(op.input_error)} off"
         rows.append(("compared", plain(f"output {_error(op.output_error)} off, {fed}")))
     rows.append(("why", plain(shown_reason(op.reason))))
-    return LabelledLines(rows)
+    table = Table.grid(padding=(0, 2, 0, 0))  # a panel cuts what stands out over its end: names are folded
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _advice(blame: Blame) -> Iterator[RenderableType]:
@@ -255,9 +260,8 @@ def _advice(blame: Blame) -> Iterator[RenderableType]:
         yield from (plain(f"  - {what}") for what in LEFT_TO_DO)
     if not blame.switch_off and not blame.unavoidable:
         suspicious = any(one.verdict is Verdict.SUSPICIOUS for one in blame.passes)
-        judged = any(one.verdict is not Verdict.NOT_JUDGED for one in blame.passes)
-        if not judged:
-            yield plain("no fused op could be judged", "bold yellow")
+        if not blame.is_judged:
+            yield plain("nothing was judged: of no pass that a switch file turns off an op could be", "bold yellow")
         elif suspicious:
             yield plain('no pass is guilty; `fusion bisect --check "CMD"` decides about the suspicious ones', "bold")
         else:
@@ -285,6 +289,7 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
             "ops": [asdict(op) for op in blame.ops],
             "switch_off": blame.switch_off,
             "unavoidable": [op.op_name for op in blame.unavoidable],
+            "judged": blame.is_judged,
             "notes": blame.notes,
         }
     )
@@ -293,13 +298,15 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
 # --- bisection --------------------------------------------------------------------------------------------------------
 
 
-def try_line(number: int, off: int, total: int, succeeded: bool, code: int | None, seconds: float) -> Text:
-    """One try, as it ends."""
+def try_line(number: int, off: int, total: int, succeeded: bool, code: int | None, seconds: float, again: bool) -> Text:
+    """One try, as it ends; `again`: of a set that was tried before."""
     result = Text("succeeds", style="green") if succeeded else Text("fails", style="red")
     if not succeeded:
         result.append(" (out of time)" if code is None else f" ({code})")
     return Text.assemble(
-        f"try {number}: {off} of {counted(total, 'pass', 'passes')} off: ", result, f", {seconds:.1f} s"
+        f"try {number}: {off} of {counted(total, 'pass', 'passes')} off{', again' * again}: ",
+        result,
+        f", {seconds:.1f} s",
     )
 
 
@@ -308,24 +315,29 @@ def bisect_lines(
 ) -> list[RenderableType]:
     """The table of all tries, and what they come to."""
     table = _table(("try", True), ("off", True), ("check", False), ("seconds", True), ("passes off", False))
+    first: dict[tuple[str, ...], int] = {}
     for number, (off, succeeded, code, seconds, _) in enumerate(tries, start=1):
         check = Text("succeeds", style="green") if succeeded else Text("fails", style="red")
         if not succeeded:
             check.append(" (time)" if code is None else f" ({code})")
         named = "none" if not off else "all" if len(off) == total else ", ".join(off) if len(off) < SHOWN else "…"
+        if first.setdefault(off, number) != number:  # what the result rests on is asked for twice
+            named += f" (try {first[off]} again)"
         table.add_row(str(number), str(len(off)), check, f"{seconds:.1f}", plain(named))
     lines: list[RenderableType] = [table]
     if tries:
         lines.append(whole_path(f"{os.path.dirname(tries[0][4])}/try_*.log"))
-    lines.append(_bisect_verdict(result))
     failed = [code for _, succeeded, code, _, _ in tries if not succeeded]
     if failed and all(code is None for code in failed):
         lines.append(plain("every try that failed ran out of time: --timeout may be too short", "yellow"))
     if result.outcome is Outcome.NOT_FUSION:
-        lines.append(plain("What is left to do, if it is an op of a pass that is always on (`fusion blame` tells):"))
-        lines += [plain(f"  - {what}") for what in LEFT_TO_DO]
+        lines.append(plain("What is left to do:"))
+        lines.append(plain("  - see in a log whether the check uses the switch file of the try (`fusion -h`)"))
+        lines.append(plain("  - if it is an op of a pass that is always on (`fusion blame` tells):"))
+        lines += [plain(f"    - {what}") for what in LEFT_TO_DO]
     if result.interact:
         lines.append(plain("passes interact: switching off more was seen to break what less had mended", "yellow"))
+    lines.append(_bisect_verdict(result))
     return lines
 
 

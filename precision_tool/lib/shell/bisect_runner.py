@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -67,6 +68,12 @@ class BisectRun:
         for one in self.tries:
             answers.setdefault(frozenset(one.off), set()).add(one.succeeded)
         return {off: found.pop() for off, found in answers.items() if len(found) == 1}
+
+    @property
+    def confirmed(self) -> set[frozenset[str]]:
+        """The sets that were asked for twice, each time as often as a try is repeated."""
+        times = Counter(frozenset(one.off) for one in self.tries)
+        return {off for off, count in times.items() if count >= 2 * self.repeat}
 
     # --- on the disk ---
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.checks.fusion_blame import Blame, Verdict
 from precision_tool.lib.compare.folders import CompareOptions, find_inputs
+from precision_tool.lib.discover.fusion_pair import Fusion
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, SECTIONS, is_switchable
 from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
@@ -20,7 +21,7 @@ from precision_tool.lib.report import fusion as report
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import counted, json_text, plain, shown_path
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.bisect_runner import BisectRun, Try
+from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -47,7 +48,7 @@ def _parser(session: Session) -> Parser:
         description="Without a word: the fusion passes in effect. show: the switch files that the training helper "
         "points to. off, on PASS: switches passes; all-off: all of them; reset: as installed. blame: which pass "
         "computes wrong, from a run with fusion and one without, or from one with fusion and the benchmark. bisect: "
-        "which passes must be off for a command of yours to succeed.",
+        "which passes must be off for a command of yours to succeed (exit code 1 if that does not help).",
         epilog="example: fusion blame --benchmark; fusion off SoftmaxFusionPass --file my.cfg",
     )
     parser.add_argument(
@@ -68,6 +69,9 @@ def _parser(session: Session) -> Parser:
     files.add_argument("--off-file", action="store_true", help="the fusion_off.cfg of the training helper")
     parser.add_argument(
         "--section", choices=SECTIONS, help="with off and on: the section of a pass that no data tells of"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="with off, on and bisect: take names that the data does not have"
     )
     _add_blame(parser, session)
     _add_bisect(parser)
@@ -102,12 +106,17 @@ def _add_blame(parser: Parser, session: Session) -> None:
     parser.add_argument(
         "--write", action="store_true", help="with blame and bisect: switch off what was found in the switch file"
     )
-    parser.add_argument("--fail", action="store_true", help="with blame: exit code 1 if a pass is not clean")
+    parser.add_argument(
+        "--fail", action="store_true", help="with blame: exit code 1 if a pass is not clean, or nothing could be judged"
+    )
 
 
 def _add_bisect(parser: Parser) -> None:
     parser.add_argument(
-        "--check", metavar="CMD", help="with bisect: the command that succeeds (exit code 0) without the fault"
+        "--check",
+        metavar="CMD",
+        help="with bisect: the command that succeeds (exit code 0) without the fault; the switch file of the try is "
+        f"the one of the training helper, or --file; its path is in ${FILE_VARIABLE} of its environment",
     )
     completes(
         parser.add_argument(
@@ -131,6 +140,7 @@ _GOES_WITH = {
     "--file": ("show", "off", "on", "all-off", "reset", "blame", "bisect"),
     "--off-file": ("show", "off", "on", "all-off", "reset"),
     "--section": ("off", "on"),
+    "--force": ("off", "on", "bisect"),
     "-lt": ("blame",),
     "-rt": ("blame",),
     "-g": ("blame", "list"),
@@ -148,8 +158,8 @@ _GOES_WITH = {
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     given = {
-        "--file": args.file, "--off-file": args.off_file, "--section": args.section, "-lt": args.left,
-        "-rt": args.right, "-g": args.graph, "-cf": args.other_graph, "--benchmark": args.benchmark,
+        "--file": args.file, "--off-file": args.off_file, "--section": args.section, "--force": args.force,
+        "-lt": args.left, "-rt": args.right, "-g": args.graph, "-cf": args.other_graph, "--benchmark": args.benchmark,
         "--write": args.write, "--fail": args.fail, "--check": args.check, "--passes": args.more_passes,
         "--timeout": args.timeout, "--fresh": args.fresh, "PASS": args.passes,
     }  # fmt: skip
@@ -246,6 +256,35 @@ def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
+def _meant(session: Session, args: argparse.Namespace, names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The passes that are meant: a part of one known name is taken for it, with a note.
+
+    What is no known name, and not built like one, is refused. Without data everything may be a name.
+    """
+    meant = []
+    for name in names:
+        parts = [one for one in known if name.lower() in one.lower()]
+        if not known or name in known or not is_switchable(name) or args.force or name.lower().endswith("pass"):
+            meant.append(name)
+        elif len(parts) == 1:
+            session.workspace.notes.append(f"{name}: taken for {parts[0]}")
+            meant.append(parts[0])
+        elif parts or (close := _closest(name, known)):
+            why = "a part of several" if parts else "misspelt"
+            raise UsageError(
+                f"{name}: no pass of this name is in the data; it may be {why}: {', '.join(parts or close)}",
+                "give the whole name, or --force for one that the data does not have",
+            )
+        elif name.lower().endswith("fusion"):
+            meant.append(name)
+        else:
+            raise UsageError(
+                f"{name}: no pass of this name is in the data, and it does not look like one (…FusionPass)",
+                "`fusion` lists those of the data; --force takes the name as it is",
+            )
+    return list(dict.fromkeys(meant))
+
+
 def _check_names(names: Sequence[str]) -> None:
     """Refuses what cannot be the name of a pass, above all several in one word."""
     wrong = next((name for name in names if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None), None)
@@ -262,20 +301,22 @@ def _switch(session: Session, args: argparse.Namespace, output: Output) -> int:
     if ALL in args.passes:
         raise UsageError(f"fusion {args.action}: {ALL} is no pass", "`fusion all-off` and `fusion reset` are for all")
     _check_names(args.passes)
+    seen = _seen(session)
+    (file,) = _files(session, args)
+    known = dict.fromkeys([*seen, *(name for _, name, _ in file.read().named())]) if seen else {}
+    args.passes = _meant(session, args, args.passes, [*known])
     always = [name for name in args.passes if not is_switchable(name)]
     if always and not on:
         raise UsageError(
             f"{', '.join(always)}: {ALWAYS_ON_REASON}",
             "left to do: compute its ops in float32 (mixed_precision_list, keep_dtype), report it to the vendor",
         )
-    seen = _seen(session)
 
     def change(switches: Switches) -> Switches:
         for name in args.passes:
             switches = switches.with_pass(name, on, args.section or seen.get(name))
         return switches
 
-    (file,) = _files(session, args)
     return _write(session, args, output, [(file, change)], seen)
 
 
@@ -346,6 +387,7 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
     for analysis in analyses:
         if analysis.leaf is None or not analysis.rows:
             continue
+        session.workspace.notes += analysis.leaf.notes
         try:
             with ProgressReport(output.err, "recomputing") as progress:
                 result = session.blame(analysis, progress)
@@ -361,7 +403,6 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
             "result": analysis.path,
         }
         found.append((result, analysis.path, sources))
-        session.workspace.notes += leaf.notes
     if not found:
         raise problems[0] if problems else DataNotFoundError("nothing could be compared", "`vc` says why")
     session.workspace.notes += [error.message for error in problems]
@@ -382,7 +423,8 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
     not_clean = any(
         one.verdict in (Verdict.GUILTY, Verdict.SUSPICIOUS) for result, _, _ in found for one in result.passes
     )
-    return FOUND if args.fail and not_clean else DONE
+    judged = any(result.is_judged for result, _, _ in found)
+    return FOUND if args.fail and (not_clean or not judged) else DONE
 
 
 def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, CompareOptions]:
@@ -395,13 +437,14 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         is_dump = isinstance(find_inputs(args.left, args.right).golden, Run)
         return args.left, args.right, pair_options if is_dump else CompareOptions()
     has_benchmark = workspace.tf_dump_dir.is_dir() and any(workspace.tf_dump_dir.iterdir())
+    why_benchmark: list[str] = []
     if not args.benchmark:
         try:
             pair = session.fusion_pair()
         except PrecisionToolError as error:
             if not has_benchmark or args.other_graph is not None:
                 raise
-            workspace.notes.append(f"{error.message}, so that the benchmark is what it is compared with")
+            why_benchmark = [f"{error.message}, so that the benchmark is what it is compared with"]
         else:
             workspace.notes += pair.notes
             fused, unfused = pair.fused.number or 0, pair.unfused.number or 0
@@ -414,6 +457,14 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
     if not runs:
         raise DataNotFoundError("no run has both a dump and a graph", "`graphs` and `ls dump` show what there is")
     best = max(runs, key=lambda run: sum(bool(op.pass_names) for op in run.file.ops))
+    missing = session.graph_reasons()
+    if missing and not Fusion(best.file).switchable:
+        # The run without fusion would pass for the one with it, and come out clean.
+        raise DataNotFoundError(
+            f"the run with fusion is not among those whose graphs can be used: {'; '.join(missing)}",
+            "copy that graph again, or name the run with -lt, -rt and -g",
+        )
+    workspace.notes += why_benchmark
     return str(workspace.dump_dir(best.number or 0)), str(workspace.tf_dump_dir), CompareOptions()
 
 
@@ -446,7 +497,8 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     file.read()  # one that GE would refuse is refused before anything runs
 
     def tell(one: Try, number: int) -> None:
-        line = report.try_line(number, len(one.off), len(passes), one.succeeded, one.code, one.seconds)
+        again = any(before.off == one.off for before in run.tries[: number - 1])
+        line = report.try_line(number, len(one.off), len(passes), one.succeeded, one.code, one.seconds, again)
         output.err.print(line, soft_wrap=True)
 
     run = BisectRun(
@@ -465,13 +517,17 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         tell_notes(session, output)
         interrupted = True
         try:
-            result = bisect_passes(passes, run.ask, known=run.known)
+            before = len(run.tries)
+            result = bisect_passes(passes, run.ask, known=run.known, confirmed=run.confirmed)
             interrupted = False
         finally:
             run.close()
             if interrupted:
                 told = f"{counted(len(run.tries), 'try', 'tries')} kept: the same command takes it up again"
                 output.err.print(plain(told, "yellow"), soft_wrap=True)
+    if len(run.tries) == before:
+        told = "this search was finished before: nothing was run; --fresh searches anew, after a change of the check"
+        output.err.print(plain(f"note: {told}", "yellow"), soft_wrap=True)
     _show_bisection(output, args, result, run)
     if result.outcome is Outcome.FLAKY:
         raise UsageError(
@@ -481,24 +537,26 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.write:
         _write_off(session, args, output, sorted(result.off))
     elif result.off and not args.json:
-        output.out.print(plain(f"`fusion off {' '.join(sorted(result.off))}` switches off", "dim"), soft_wrap=True)
-    return DONE
+        what = "it" if len(result.off) == 1 else "them"
+        command = f"fusion off {' '.join(sorted(result.off))}"
+        output.out.print(plain(f"`{command}` switches {what} off, or this command with --write", "dim"), soft_wrap=True)
+    return FOUND if result.outcome is Outcome.NOT_FUSION else DONE
 
 
 def _candidates(session: Session, args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The passes to search, and those of the data that GE never switches off."""
     named = tuple(dict.fromkeys((*args.passes, *args.more_passes)))
     _check_names(named)
+    seen = _seen(session)
+    named = tuple(_meant(session, args, named, [*seen]))
     always = [name for name in named if not is_switchable(name)]
     if always:
         raise UsageError(f"{', '.join(always)}: {ALWAYS_ON_REASON}", "leave it out")
     if named:
-        seen = _seen(session)
         unknown = [name for name in named if seen and name not in seen]
         if unknown:
             session.workspace.notes.append(f"in no graph and no fusion_result.json of the data: {', '.join(unknown)}")
         return named, ()
-    seen = _seen(session)
     passes = tuple(sorted(filter(is_switchable, seen)))
     if not passes:
         raise DataNotFoundError(

@@ -74,7 +74,7 @@ def _of_runs(session: Session) -> tuple[RunGraph, RunGraph]:
     runs = session.run_graphs()
     numbers = sorted({run.number for run in runs if run.number is not None})
     if len(numbers) < 2:
-        missing = "; ".join(f"debug_{one.number}: {one.reason}" for one in session.missing_graphs())
+        missing = "; ".join(session.graph_reasons())
         only = f"only debug_{numbers[0]} has a graph" if numbers else "no run has a graph"
         raise DataNotFoundError(
             f"{only}{f' ({missing})' * bool(missing)}",
