@@ -77,10 +77,10 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         ("ops", plain(f"{len(report.ops)}: {told}")),
     ]
     apart = (("first only", report.left_only), ("other only", report.right_only), ("two types", report.other_types))
-    for label, names in apart:
-        if names:
-            begin = ", ".join(names[:_SHOWN_APART]) + (", …" if len(names) > _SHOWN_APART else "")
-            lines.append((label, plain(f"{counted(len(names), 'op')}: {begin}", "yellow")))
+    for label, alone in apart:
+        if alone:
+            begin = ", ".join(alone[:_SHOWN_APART]) + (", …" if len(alone) > _SHOWN_APART else "")
+            lines.append((label, plain(f"{counted(len(alone), 'op')}: {begin}", "yellow")))
     yield LabelledLines(lines)
     if not report.is_pair:
         yield plain(NO_PAIR, "bold yellow")
