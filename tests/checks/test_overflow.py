@@ -294,7 +294,7 @@ def test_a_trail_in_a_damaged_graph_with_a_loop_ends(tmp_path: Path) -> None:
      ("scope/gradients/x", True), ("ingredients/x", False), ("fc1/MatMul", False)],
 )  # fmt: skip
 def test_names_of_gradients(name: str, is_one: bool) -> None:
-    assert is_gradient(RunOp(number=0, name=name, op_type="", timestamp=0, flat="")) is is_one
+    assert is_gradient(RunOp(number=0, index=0, name=name, op_type="", timestamp=0, flat="")) is is_one
 
 
 def gradient_tree(root: Path, *sizes: float) -> Tree:

@@ -275,7 +275,7 @@ def test_other_shapes_and_ops_of_one_run(tmp_path: Path) -> None:
     left = [*chain(numbers(1), numbers(2, 3)), Step(name="mine", output=numbers(1))]
     right = [*chain(numbers(1), numbers(2, 3, 4)), Step(name="theirs", output=numbers(1))]
     found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
-    assert set(found.unmatched) == {"mine", "theirs"}
+    assert (found.left_only, found.right_only, found.is_pair, found.is_clean) == (("mine",), ("theirs",), False, False)
     assert kinds(found)["b"] is Kind.RANDOM
     assert "[2] and" in found.ops[1].outputs[0].reason
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,35 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert "\x1b" not in run.out
 
 
+def test_all_ops_with_their_numbers(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    listed = json.loads(tool("--work", tmp_path, "ls", "--json", cwd=cwd).out)
+    numbers = {one["name"]: one["index"] for one in listed["graphs"][0]["ops"]}
+    run = tool("--work", tmp_path, "overflow", "-l", "0", cwd=cwd)
+    assert "more shown" not in run.text
+    for name in truth.overflowed:
+        assert re.search(rf"\[{numbers[name]}\] +{re.escape(name)}", run.text)
+
+
+def test_what_used_the_range_is_in_the_advice(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    advice = overflow(cwd, work=tmp_path)["advice"]
+    assert advice[0]["kind"] == "upstream"
+    assert advice[0]["text"].startswith("look at conv2/kernel (Variable): its values of up to 40000 ")
+
+
+def test_ops_that_overflow_themselves_come_first(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="scale")
+    (leaf,) = overflow(tmp_path, work=tmp_path / "w")["leaves"]
+    origins = [op["origin"] for op in leaf["ops"]]
+    own = [op["name"] for op in leaf["ops"] if op["origin"] == "own"]
+    assert origins != sorted(origins)  # in execution order one is behind some that received it
+    text = tool("overflow", cwd=tmp_path).text
+    assert all(f"{name} overflowed itself" in text for name in own[1:])
+    assert text.count("the loss scale to") == 1
+    assert leaf["loss_scale"]["tightest"] in tool("overflow", "-l", "1", cwd=tmp_path).text.split("range on the way")[0]
+
+
 def test_narrow_terminals(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, _ = demo
     lines = tool("--work", tmp_path, "overflow", "-l", "1", cwd=cwd, columns=60).out.splitlines()
@@ -111,6 +141,7 @@ def test_the_list_for_mixed_precision(demo: tuple[Path, DemoTruth], tmp_path: Pa
     run = tool("--work", tmp_path / "w", "overflow", "--mixlist", cwd=cwd)
     path = tmp_path / "w" / "modify_mixlist.json"
     assert "mixed-precision list" in run.out
+    assert f"NPURunConfig(modify_mixlist={str(path)!r})" in run.out
     lists = json.loads(path.read_text())
     assert lists["black-list"] == {"to-add": ["Conv2D"], "to-remove": []}
     assert set(lists) == {"black-list", "white-list", "gray-list"}
@@ -119,6 +150,15 @@ def test_the_list_for_mixed_precision(demo: tuple[Path, DemoTruth], tmp_path: Pa
     assert json.loads(named.read_text()) == lists
     refused = tool("overflow", "--mixlist", "precision_data/overflow/dump/x.json", cwd=cwd, code=2)
     assert "only read" in refused.err
+    for wrong in (tmp_path / "nowhere" / "x.json", tmp_path):
+        refused = tool("overflow", "--mixlist", wrong, cwd=cwd, code=2)
+        assert "cannot be written" in refused.err
+        assert refused.out == ""
+
+
+def test_the_list_where_the_helper_finds_it(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="overflow")
+    assert "session_dump_config(config, action='mixlist')" in tool("overflow", "--mixlist", cwd=tmp_path).out
 
 
 def test_no_list_without_a_reason(tmp_path: Path) -> None:

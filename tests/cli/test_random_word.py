@@ -101,6 +101,7 @@ def test_overwritten_memory(tmp_path: Path) -> None:
     assert "Memory overwritten" in run.out
     assert "there is no second run" in run.text
     assert f"{truth.overwriter} (TransData) writes there, and its bytes were read" in run.text
+    assert f",{truth.overwriter} in the environment" in run.text  # what to do
     assert all(len(line) <= 80 for line in run.out.splitlines() if "precision_data" not in line)
     (pair,) = random(tmp_path, work=tmp_path / "w")["pairs"]
     first = pair["overwritten"][0]
@@ -114,6 +115,56 @@ def test_the_same_run_twice_is_equal(tmp_path: Path) -> None:
     run = tool("random", "--fail", cwd=tmp_path)
     assert "No op computes differently" in run.out
     assert "are what the ops before put out" in run.out
+
+
+def test_runs_of_other_ops_are_no_pair(tmp_path: Path) -> None:
+    """They get neither an all-clear nor a noise floor, which would hide errors."""
+    generate_demo(tmp_path / "precision_data", fault="fusion")
+    found = random(tmp_path, "--fail", work=tmp_path / "w", code=1)
+    (pair,) = found["pairs"]
+    assert (pair["is_pair"], found["noise_floor"]) == (False, None)
+    apart = {*pair["first_run_only"], *pair["other_run_only"]}
+    assert {"conv1/Conv2D", "conv1/Conv2Dconv1/BiasAddconv1/Relu"} <= apart
+    assert not (tmp_path / "w" / "random").exists()
+    shown = tool("--work", tmp_path / "w", "random", cwd=tmp_path).text
+    assert "no two runs of one script" in shown
+    assert "fusion blame" in shown
+    assert "computes differently in the two runs." not in shown
+
+
+def test_an_op_that_one_run_did_not_dump_takes_the_all_clear(tmp_path: Path) -> None:
+    root = tmp_path / "precision_data"
+    generate_demo(root, fault="none")
+    shutil.copytree(root / "npu" / "debug_0", root / "npu" / "debug_1")
+    next((root / "npu" / "debug_1").rglob("MaxPool.pool2_MaxPool.*")).unlink()
+    found = random(tmp_path, "--fail", work=tmp_path / "w", code=1)
+    assert (found["pairs"][0]["one_run_only"], found["noise_floor"]) == (["pool2/MaxPool"], None)
+
+
+def test_graphs_that_differ_where_nothing_is_dumped(tmp_path: Path) -> None:
+    root = tmp_path / "precision_data"
+    generate_demo(root, fault="none")
+    shutil.copytree(root / "npu" / "debug_0", root / "npu" / "debug_1")
+    for graph in (root / "npu" / "debug_1" / "graph").glob("*_Build.txt"):
+        graph.write_text(graph.read_text().replace('"conv2/bias', '"conv2/other'))
+    (pair,) = random(tmp_path, "--fail", work=tmp_path / "w", code=1)["pairs"]
+    assert (pair["first_run_only"], pair["other_run_only"]) == (["conv2/bias"], ["conv2/other"])
+
+
+def test_the_pair_that_made_a_noise_floor_is_within_it(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, _ = demo
+    path = random(cwd, work=tmp_path)["noise_floor"]
+    words = ("vc", "-lt", "precision_data/npu/debug_0", "-rt", "precision_data/npu/debug_1", "--json")
+    for threshold in ("0.9999", "0.99999999", "1"):
+        judged = tool("--work", tmp_path, *words, "--noise-floor", path, "-c", threshold, cwd=cwd)
+        assert json.loads(judged.out)["results"][0]["overview"]["below"] == 0
+
+
+def test_numbers_of_ops_and_all_of_them(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    listed = json.loads(tool("--work", tmp_path, "ls", "--json", cwd=cwd).out)
+    (row,) = [one for one in listed["graphs"][0]["ops"] if one["name"] == truth.culprit]
+    assert f"[{row['index']}] {truth.culprit}" in tool("--work", tmp_path, "random", "-l", "0", cwd=cwd).out
 
 
 def test_runs_that_are_named(tmp_path: Path) -> None:

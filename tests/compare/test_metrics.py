@@ -327,6 +327,16 @@ def test_a_cosine_of_many_elements_stays_right() -> None:
 # ---- NaN and Inf
 
 
+def test_a_cosine_near_1_keeps_its_digits() -> None:
+    """Sums of float32 products alone are off by 1e-8, more than what is left to 1 here."""
+    rng = np.random.default_rng(5)
+    y = rng.normal(size=50_000).astype(np.float32)
+    x = (y + rng.normal(size=y.size) * 1e-5).astype(np.float32)
+    one, two = x.astype(np.longdouble), y.astype(np.longdouble)
+    left = 1 - np.dot(one, two) / np.sqrt(np.dot(one, one) * np.dot(two, two))
+    assert 1 - compare(x, y)[0].cosine == pytest.approx(float(left), rel=1e-3)
+
+
 def test_nan_and_inf_that_agree_are_left_out() -> None:
     rng = np.random.default_rng(1)
     for size in (5, 1500, 70_000):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isnan, sqrt
+from math import inf, isfinite, isnan, sqrt
 
 from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.comparison import Status
@@ -46,7 +46,13 @@ def agrees(row: ResultRow, threshold: float) -> bool | None:
 
 def _is_noise(row: ResultRow) -> bool:
     """True for an error that two runs of the same script have as well."""
-    return row.noise is not None and distance(row) <= _OVER_NOISE * row.noise
+    return row.noise is not None and noise_distance(row) <= _OVER_NOISE * row.noise
+
+
+def noise_distance(row: ResultRow) -> float:
+    """How far off a tensor is in the measure of noise floors, so that the pair that made one is within it."""
+    off, relative = distance(row), row.relative_euclidean_distance
+    return off if row.is_scalar or relative is None or not isfinite(off) else relative
 
 
 def is_only_noise(row: ResultRow, threshold: float) -> bool:

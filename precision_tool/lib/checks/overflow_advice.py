@@ -84,12 +84,31 @@ def _about_range(report: OverflowReport, op: OverflowOp, leaf: LeafOverflow | No
     scale = leaf.scale if leaf is not None else None
     if op.is_gradient and scale is not None and scale.exponent is not None:
         advice.append(Advice(kind=AdviceKind.LOSS_SCALE, text=f"{scale_words(scale)}: {scale.reason}"))
+    if not advice:
+        advice += _spender(op, leaf)
     advice += _wider(op, leaf)
     bad = [one.extremes for one in op.bad_outputs if one.extremes is not None]
     if bad and not any(one.saturated or one.inf_count for one in bad):
         text = f"or look for 0 / 0, or a log or root of what is not positive, in {op.name}: it has NaN, and no Inf"
         advice.append(Advice(kind=AdviceKind.VALUES, text=text))
     return advice
+
+
+def _spender(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
+    """To look at the op on the way that used more of the range than the one that overflowed; [] if none did."""
+    trail = leaf.trail if leaf is not None and leaf.first is not None and leaf.first.name == op.name else ()
+    used = [step for step in trail if step.growth is not None]
+    most = max(used, key=lambda step: step.growth or 0.0, default=None)
+    if most is None or most is trail[-1] or not most.growth or most.growth <= 0:
+        return []
+    kind = f" ({most.op_type})" if most.op_type else ""
+    return [
+        Advice(
+            kind=AdviceKind.UPSTREAM,
+            text=f"look at {most.op_name}{kind}: its values of up to {most.extremes.largest:g} use {most.growth:.1f} "
+            f"bits of the range, more than {op.name} itself",
+        )
+    ]
 
 
 def _is_small(op: OverflowOp) -> bool:

@@ -35,6 +35,8 @@ _ROUNDINGS = 16
 _EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 #: Ops between two others that are named.
 _MAX_BETWEEN = 50
+#: Ops that are named to be given memory of their own.
+_MAX_NAMED = 8
 
 
 class State(StrEnum):
@@ -140,8 +142,11 @@ class RandomReport:
     graph: str
     ops: tuple[RandomOp, ...]
     stomps: tuple[Stomp, ...]
-    #: Ops that only one run has.
-    unmatched: tuple[str, ...] = ()
+    #: Ops that only one run has, in its dump or its graph.
+    left_only: tuple[str, ...] = ()
+    right_only: tuple[str, ...] = ()
+    #: Ops of one name and two types.
+    other_types: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     #: Inputs whose producer's output was there to be compared.
     memory_checked: int = 0
@@ -156,8 +161,18 @@ class RandomReport:
         return next(iter(self.of(Kind.RANDOM)), None)
 
     @property
+    def is_pair(self) -> bool:
+        """True for two runs of one script, compiled alike: only what these differ by is noise."""
+        return bool(self.right) and not (self.left_only or self.right_only or self.other_types)
+
+    @property
     def is_clean(self) -> bool:
-        """True if nothing differs but what is made to be random and what follows from it, and memory was kept."""
+        """True if nothing differs but what is made to be random and what follows from it, and memory was kept.
+
+        Nothing can be said so of two runs that are no pair.
+        """
+        if self.right and not self.is_pair:
+            return False
         return not self.stomps and not self.of(Kind.RANDOM, Kind.DATA, Kind.UNSURE)
 
 
@@ -178,14 +193,18 @@ def compare_runs(
 ) -> RandomReport:
     """Every op of both leaves bit by bit, and with metrics where bits differ; `progress` hears of both, in turn."""
     pairs: list[tuple[RunOp, list[SlotPair]]] = []
-    alone = [op.name for op in right.ops if left.find(op.flat) is None]
+    left_only: list[str] = []
+    right_only = [op.name for op in right.ops if left.find(op.flat) is None]
+    other_types: list[str] = []
     for number, op in enumerate(left.ops):
         if progress is not None:
             progress(number, len(left.ops))
         other = right.find(op.flat)
         if other is None:
-            alone.append(op.name)
+            left_only.append(op.name)
             continue
+        if other.op_type != op.op_type:
+            other_types.append(op.name)
         pairs.append((op, list(_slots(left, op, right, other))))
     measured = _measured(pairs, workers, progress)
     ops = tuple(_judged(op, slots) for (op, _), slots in zip(pairs, measured, strict=True))
@@ -196,7 +215,9 @@ def compare_runs(
         graph="",
         ops=ops,
         stomps=(),
-        unmatched=tuple(alone),
+        left_only=tuple(left_only),
+        right_only=tuple(right_only),
+        other_types=tuple(other_types),
         unreadable=unreadable,
     )
 
@@ -290,7 +311,7 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | str:
     except LayoutError as error:
         return str(error)
     return Pair(
-        index=op.number,
+        index=op.index,
         op_name=op.name,
         op_type=op.op_type,
         npu_names=op.name,
@@ -324,7 +345,7 @@ def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
         kind=kind,
         slots=tuple(slots),
         why=why,
-        number=op.number,
+        number=op.index,
         pass_names=() if op.op is None else op.op.pass_names,
         original_names=() if op.op is None else op.op.original_names or (),
     )
@@ -454,6 +475,26 @@ def _stomp(
         address=base,
         between=tuple(shown[:_MAX_BETWEEN]),
         ran_between=len(between),
+    )
+
+
+def memory_advice(stomps: Sequence[Stomp]) -> str:
+    """What to do about memory that was overwritten; "" where none was."""
+    if not stomps:
+        return ""
+    names = [name for one in stomps for name in (one.producer, *(each.name for each in one.suspects[:1]))]
+    some = ",".join(list(dict.fromkeys(names))[:_MAX_NAMED])
+    if not any(one.suspects for one in stomps):
+        return (
+            "no dumped op writes there, so look for a kernel that writes beside its output: run again with "
+            "op_debug_config 'oom', which stops at it. If it finds none, give the producers memory of their own: "
+            f"OP_NO_REUSE_MEM={some}"
+        )
+    return (
+        f"run again with OP_NO_REUSE_MEM={some} in the environment, which gives these ops memory of their own (or with "
+        "ge.exec.disableReuseMemory=1, atc --disable_reuse_memory=1, which does so for all). If the fault is gone, GE "
+        "gave one memory to two ops: keep the setting, and report the graph to Huawei. If it stays, a kernel writes "
+        "beside its output: run with op_debug_config 'oom', which stops at it"
     )
 
 

@@ -12,6 +12,7 @@ from precision_tool.lib.compare.run_values import RunValues
 from precision_tool.lib.discover import walk
 from precision_tool.lib.discover.catalog import RunGraph
 from precision_tool.lib.discover.h5_files import refuse_h5
+from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.workspace import lies_in
@@ -89,6 +90,15 @@ def _compare_leaf(
     found = compare_runs(left, right, workers=workers, progress=progress)
     stomps, checked = check_memory(left, name)
     others, others_checked = check_memory(right, _name(counterpart, beside))
+    if run is not None and beside is not None and beside.file is not file:
+        mine, theirs = ({flatten(op.name): op.name for op in one.file.ops} for one in (run, beside))
+        found = replace(
+            found,
+            left_only=tuple(dict.fromkeys((*found.left_only, *(mine[flat] for flat in mine if flat not in theirs)))),
+            right_only=tuple(
+                dict.fromkeys((*found.right_only, *(theirs[flat] for flat in theirs if flat not in mine)))
+            ),
+        )
     return replace(
         found,
         graph=file.path if file is not None else "",

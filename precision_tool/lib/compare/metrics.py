@@ -33,6 +33,8 @@ _SMALLEST_SPAN, _LARGEST_SPAN = 1e-15, 1e15
 _SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
 #: Larger errors leave float64's range when they are divided by ZERO_BELOW.
 _LARGEST_ERROR = 1e290
+#: Squares of errors, of the product of the sides' lengths, up to which these tell the cosine best.
+_NEAR = 2.0**-10
 
 
 def _is_extreme(size: float) -> bool:
@@ -518,6 +520,18 @@ def cosine(sums: Sums | KlSums) -> float:
     return max(-1.0, min(1.0, sums.dot / (sqrt(sums.npu_squares) * sqrt(sums.golden_squares))))
 
 
+def _near_cosine(first: Sums) -> float | None:
+    """The cosine of sides that are nearly the same; None for others.
+
+    By the law of cosines: the small squares of the errors keep the digits that float32's sums of products lose.
+    """
+    product = sqrt(first.npu_squares) * sqrt(first.golden_squares)
+    if first.is_extreme or not 0 < product < inf or first.error_squares > _NEAR * product:
+        return None
+    lengths = sqrt(first.npu_squares) - sqrt(first.golden_squares)
+    return 1 - max(0.0, first.error_squares - lengths * lengths) / (2 * product)
+
+
 def kl_divergence(second: KlSums) -> float:
     """Σ p ln(p/q) of p and q normalised to sum 1, from the sums before normalising."""
     if second.p <= 0 or second.q <= 0:
@@ -594,8 +608,9 @@ def _metrics(first: Sums, second: KlSums, shape: tuple[int, ...]) -> Metrics:
     if first.is_extreme:
         sums, error_scale, golden_scale = second, first.error_scale, first.golden.scale
     distance, golden_norm = sqrt(sums.error_squares), sqrt(sums.golden_squares)
+    near = _near_cosine(first)
     return Metrics(
-        cosine=1.0 if first.size == 1 or not count else cosine(sums),
+        cosine=1.0 if first.size == 1 or not count else cosine(sums) if near is None else near,
         max_absolute_error=max(first.max_error, 0.0),
         accumulated_relative_error=first.relative_total,
         relative_euclidean_distance=distance / golden_norm * (golden_scale / error_scale) if golden_norm else 0.0,

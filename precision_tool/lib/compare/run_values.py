@@ -12,7 +12,7 @@ from math import inf
 
 from precision_tool.lib.compare.dumps import DumpedOp, DumpIndex, Missing
 from precision_tool.lib.compare.extremes import Extremes, extremes_of, merged
-from precision_tool.lib.compare.match import in_order
+from precision_tool.lib.compare.match import groups_of, in_order
 from precision_tool.lib.discover.names import flatten
 from precision_tool.lib.discover.neighbourhood import Link, Node, Wiring
 from precision_tool.lib.errors import PrecisionToolError
@@ -36,9 +36,13 @@ _MAX_BACK = 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunOp:
-    """A dumped op of a leaf. `node` is its place in the graph, None without one."""
+    """A dumped op of a leaf. `node` is its place in the graph, None without one.
+
+    `number` is its place among the dumped ops, `index` its number as `ls` and results have it, where there is a graph.
+    """
 
     number: int
+    index: int
     name: str
     op_type: str
     timestamp: int
@@ -96,12 +100,17 @@ class RunValues:
         types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
         others = deque(flat for flat in self.index.names_by_time() if flat not in named)
         number = count()
+        groups = [] if file is None else groups_of(file)
+        index_of = {id(op): index for index, group in enumerate(groups) for op in group.ops}
+        strangers = count(len(groups))  # behind the graph's own, as results number them
 
         def others_before(time: float) -> Iterator[RunOp]:
             while others and self.index.timestamp(others[0]) < time:
                 flat = others.popleft()
                 known = self.index.timestamp(flat)
-                yield RunOp(number=next(number), name=flat, op_type=types[flat], timestamp=known, flat=flat)
+                place = next(number)
+                index = place if file is None else next(strangers)
+                yield RunOp(number=place, index=index, name=flat, op_type=types[flat], timestamp=known, flat=flat)
 
         self._spelled: Counter[str] = Counter()
         if file is not None:
@@ -114,7 +123,13 @@ class RunValues:
                     yield from others_before(time)
                     node = Node(graph=graph_of[id(op)], name=op.name, op=op)
                     yield RunOp(
-                        number=next(number), name=op.name, op_type=op.type, timestamp=time, flat=flat, node=node
+                        number=next(number),
+                        index=index_of[id(op)],
+                        name=op.name,
+                        op_type=op.type,
+                        timestamp=time,
+                        flat=flat,
+                        node=node,
                     )
         yield from others_before(inf)
 

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from precision_tool.lib.checks.agreement import OpAgreement, agrees, distance, is_only_noise
+from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.elements import Detail, Element
 from precision_tool.lib.compare.folders import LeafResult
@@ -254,7 +254,7 @@ def _noise_words(row: ResultRow) -> str:
         return "not compared"
     if not row.noise:
         return "has none"
-    times = distance(row) / row.noise
+    times = noise_distance(row) / row.noise
     return f"{times:.3g} times it" if isfinite(times) else "far beyond it"
 
 

@@ -83,11 +83,11 @@ _SHOWN_LEAVES = 2
 # --- one op -----------------------------------------------------------------------------------------------------------
 
 
-def op_title(number: int, op: OverflowOp | None, name: str = "") -> Text:
-    """`[1] name (type)`."""
+def op_title(op: OverflowOp | None, name: str = "") -> Text:
+    """`[17] name (type)`; only the name of what no op was found for."""
     if op is None:
-        return Text.assemble(f"[{number}] ", (safe(name), "bold"))
-    return Text.assemble(f"[{number}] ", (safe(op.name), "bold"), f" ({safe(op.op_type)})")
+        return Text(safe(name), "bold")
+    return Text.assemble(f"[{op.number}] ", (safe(op.name), "bold"), f" ({safe(op.op_type)})")
 
 
 def slot_table(slots: Sequence[SlotValues]) -> Table:
@@ -133,9 +133,9 @@ def unit_words(unit: UnitStatus) -> str:
     return f"{unit.unit} {codes}: {'; '.join(unit.words) or 'no bit is set'}"
 
 
-def status_block(number: int, one: StatusReport) -> RenderableType:
+def status_block(one: StatusReport) -> RenderableType:
     """One status file: its op, the status in words, own or received, and the op's tensors."""
-    title = op_title(number, one.op, one.file.name.op_name if one.op is None else "")
+    title = op_title(one.op, one.file.name.op_name if one.op is None else "")
     lines: list[tuple[str, Text]] = []
     for unit in one.units:
         lines.append(("accelerator", plain(ACCELERATORS.get(unit.unit, unit.unit))))
@@ -182,10 +182,12 @@ def _clean_line(one: LeafOverflow) -> Text:
     return plain(f"{_leaf_name(one.leaf)}: {counted(one.scanned_ops, 'op')} without such values{scale}", "green")
 
 
-def leaf_block(one: LeafOverflow, limit: int, shown: Collection[str] = ()) -> RenderableType:
+def leaf_block(
+    one: LeafOverflow, limit: int, shown: Collection[str] = (), advised: Collection[str] = ()
+) -> RenderableType:
     """What the values of one leaf show: the first op, the others in short, and what spent the range.
 
-    `shown` are the names of ops whose tensors were shown before.
+    `shown` are the names of ops whose tensors were shown before, `advised` what the advice will say.
     """
     title = f"dumped values, {_leaf_name(one.leaf)}"
     scanned = f"{counted(one.scanned_ops, 'op')}, {byte_size(one.scanned_bytes)} of outputs"
@@ -202,7 +204,7 @@ def leaf_block(one: LeafOverflow, limit: int, shown: Collection[str] = ()) -> Re
         parts.append(Text(words, style="green" if not unread else "yellow"))
     else:
         parts += _bad_parts(one, first, limit, shown)
-    if one.scale is not None:
+    if one.scale is not None and loss_scale_words(one.scale) not in advised:
         parts.append(LabelledLines([("loss scale", plain(loss_scale_words(one.scale)))]))
     return Group(*parts)
 
@@ -214,18 +216,21 @@ def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collecti
         [
             ("mode", plain(MODE_WORDS[one.mode])),
             ("found", plain(f"{counted(len(one.ops), 'op')} with such values: {told}")),
-            ("first", plain(f"{first.name} ({first.op_type})", "bold red")),
+            ("first", plain(f"[{first.number}] {first.name} ({first.op_type})", "bold red")),
             ("", _origin_line(first)),
             *([] if first.name in shown else _op_lines(first)),
         ]
     )
     if first.name not in shown:
         yield slot_table(first.slots)
-    others = [op for op in one.ops if op is not first]
-    if others:
-        yield pairs_table(_behind(op) for op in others[: max(limit - 1, 0)])
-        if len(others) > limit - 1:
-            yield Text(f"{min(limit, len(one.ops))} of {len(one.ops)} ops shown; -l N shows more", style="dim")
+    others = sorted((op for op in one.ops if op is not first), key=lambda op: op.origin is Origin.RECEIVED)
+    named = "" if one.scale is None else one.scale.tightest  # the line of the loss scale tells of it
+    some = [op for at, op in enumerate(others) if at < limit - 1 or op.name == named]
+    if some:
+        yield pairs_table(map(_behind, some))
+    if len(some) < len(others):
+        words = f"{len(some) + 1} of {len(one.ops)} ops shown, those that only received it last; -l N shows more"
+        yield Text(words, style="dim")
     if one.trail:
         yield trail_table(one.trail)
 
@@ -293,14 +298,15 @@ def overflow_lines(
     told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
     parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
     parts += unreadable_lines([why for _, why in report.unreadable])
-    parts += [status_block(at + 1, one) for at, one in enumerate(report.statuses[:limit])]
+    parts += [status_block(one) for one in report.statuses[:limit]]
     if number > limit:
         parts.append(Text(f"{limit} of {number} statuses shown, earliest first; -l N shows more", style="dim"))
     shown = {one.op.name for one in report.statuses[:limit] if one.op is not None}
+    advised = {item.text for item in advice}
     is_many = len(report.leaves) > _SHOWN_LEAVES
     for leaf in report.leaves:
         is_short = is_many and not leaf.ops and not leaf.unreadable
-        parts.append(_clean_line(leaf) if is_short else leaf_block(leaf, limit, shown))
+        parts.append(_clean_line(leaf) if is_short else leaf_block(leaf, limit, shown, advised))
     if advice:
         parts.append(Rule(Text("advice"), align="left", style="dim"))
         for item in advice:

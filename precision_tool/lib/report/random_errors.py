@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp
+from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp, memory_advice
 from precision_tool.lib.report.compare import pairs_table
 from precision_tool.lib.report.text import (
     LabelledLines,
@@ -40,6 +40,12 @@ KIND_WORDS = {
 }
 _STATE_STYLE = {State.EQUAL: "green", State.SAME_VALUES: "green", State.DIFFERENT: "bold red", State.UNKNOWN: "dim"}
 _SHOWN_BETWEEN = 5
+_SHOWN_APART = 3
+NO_PAIR = (
+    "These are no two runs of one script: their ops are not the same, so that differences may come from that. Only ops "
+    "that both have are compared, and no noise floor is written. Of a run with fusion and one without, `fusion blame` "
+    "tells which pass changes results."
+)
 
 
 def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
@@ -70,10 +76,14 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         ("bit by bit", plain(bits)),
         ("ops", plain(f"{len(report.ops)}: {told}")),
     ]
-    if report.unmatched:
-        some = ", ".join(report.unmatched[:3]) + (", …" if len(report.unmatched) > 3 else "")
-        lines.append(("one run only", plain(f"{counted(len(report.unmatched), 'op')}: {some}", "yellow")))
+    apart = (("first only", report.left_only), ("other only", report.right_only), ("two types", report.other_types))
+    for label, alone in apart:
+        if alone:
+            begin = ", ".join(alone[:_SHOWN_APART]) + (", …" if len(alone) > _SHOWN_APART else "")
+            lines.append((label, plain(f"{counted(len(alone), 'op')}: {begin}", "yellow")))
     yield LabelledLines(lines)
+    if not report.is_pair:
+        yield plain(NO_PAIR, "bold yellow")
     shown = report.of(Kind.DATA, Kind.RANDOM, Kind.UNSURE)
     for number, op in enumerate(shown[:limit]):
         yield op_panel(op, is_first=op is report.first, has_before=number > 0)
@@ -82,8 +92,9 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     if not shown:
         unread = report.of(Kind.NOT_COMPARED)
         words = "No op computes differently in the two runs"
+        words += ", of those that both have" if not report.is_pair else ""
         words += f", of those that could be compared: not {unread[0].name}: {unread[0].why}" if unread else "."
-        yield plain(shown_reason(words), "yellow" if unread else "green")
+        yield plain(shown_reason(words), "yellow" if unread or not report.is_pair else "green")
     expected = report.of(Kind.EXPECTED)
     if expected:
         names = ", ".join(f"{op.name} ({op.op_type})" for op in expected[:limit])
@@ -151,6 +162,7 @@ def _memory_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         yield stomp_panel(stomp)
     if len(report.stomps) > limit:
         yield Text(f"{limit} of {len(report.stomps)} shown, in execution order; -l N shows more", style="dim")
+    yield LabelledLines([("what to do", plain(memory_advice(report.stomps)))])
 
 
 def stomp_panel(stomp: Stomp) -> RenderableType:
@@ -210,10 +222,15 @@ def _report_json(report: RandomReport) -> dict[str, Any]:
         "graph": report.graph or None,
         "first": None if first is None else first.name,
         "ops": [_op_json(op) for op in report.ops],
-        "one_run_only": list(report.unmatched),
+        "is_pair": report.is_pair,
+        "one_run_only": [*report.left_only, *report.right_only],
+        "first_run_only": list(report.left_only),
+        "other_run_only": list(report.right_only),
+        "other_types": list(report.other_types),
         "unreadable": list(report.unreadable),
         "memory_checked": report.memory_checked,
         "overwritten": [_stomp_json(stomp) for stomp in report.stomps],
+        "advice": memory_advice(report.stomps) or None,
     }
 
 

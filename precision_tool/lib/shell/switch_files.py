@@ -126,15 +126,24 @@ def write_text(path: str, text: str, *, keep_last: bool = False) -> None:
 def script_lines(file: SwitchFile) -> list[str]:
     """What a training script has to say to use the file."""
     if file.helper_name:
-        return [
-            "import precision_tool.tf_config as npu_tf_config",
-            f"config = npu_tf_config.session_dump_config(config, action='{file.action}')  # session",
-            f"npu_config = NPURunConfig(fusion_switch_file=npu_tf_config.{file.helper_name})  # Estimator",
-            f"npu_tf_config.npu_device_dump_config(npu_device, action='{file.action}')  # TensorFlow 2",
-        ]
-    path = os.path.abspath(file.target)
+        return helper_lines(file.action, f"fusion_switch_file=npu_tf_config.{file.helper_name}")
+    return option_lines("fusion_switch_file", os.path.abspath(file.target))
+
+
+def helper_lines(action: str, argument: str) -> list[str]:
+    """A training script's lines for an action of the helper; `argument` is what an Estimator's config takes for it."""
     return [
-        f"custom_op.parameter_map['fusion_switch_file'].s = tf.compat.as_bytes({path!r})  # session",
-        f"npu_config = NPURunConfig(fusion_switch_file={path!r})  # Estimator",
-        f"npu_device.global_options().fusion_switch_file = {path!r}  # TensorFlow 2",
+        "import precision_tool.tf_config as npu_tf_config",
+        f"config = npu_tf_config.session_dump_config(config, action='{action}')  # session",
+        f"npu_config = NPURunConfig({argument})  # Estimator",
+        f"npu_tf_config.npu_device_dump_config(npu_device, action='{action}')  # TensorFlow 2",
+    ]
+
+
+def option_lines(name: str, path: str) -> list[str]:
+    """A training script's lines for an option that names a file."""
+    return [
+        f"custom_op.parameter_map[{name!r}].s = tf.compat.as_bytes({path!r})  # session",
+        f"npu_config = NPURunConfig({name}={path!r})  # Estimator",
+        f"npu_device.global_options().{name} = {path!r}  # TensorFlow 2",
     ]

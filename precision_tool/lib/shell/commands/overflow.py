@@ -14,13 +14,15 @@ from precision_tool.lib.checks.overflow import (
     bad_words,
 )
 from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
-from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.report import overflow as report
+from precision_tool.lib.report.fusion import script_block
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import plain, shape_text, shown_path
 from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -33,12 +35,15 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
-from precision_tool.lib.training.mixlist import MIXLIST_NAME, mixed_precision_list
+from precision_tool.lib.shell.switch_files import helper_lines, option_lines
+from precision_tool.lib.training.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 
 #: `ac` stays quick: it reads so many bytes of outputs at most.
 _AC_BYTES = 4 << 30
 #: Stands for the usual place of the list.
 _DEFAULT = ""
+#: More ops than any network has.
+_ALL = 1 << 31
 
 
 def _parser(session: Session) -> Parser:
@@ -56,8 +61,8 @@ def _parser(session: Session) -> Parser:
         Completion.FOLDER,
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(1), default=session.settings.limit,
-        help="how many ops to show (default %(default)s)",
+        "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
+        help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     completes(
         parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"),
@@ -65,8 +70,8 @@ def _parser(session: Session) -> Parser:
     )
     mixlist = parser.add_argument(
         "--mixlist", metavar="FILE", nargs="?", const=_DEFAULT, default=None,
-        help="write the advised black list as a modify_mixlist file (default: temp/modify_mixlist.json, which the "
-        "action mixlist takes)",
+        help="write the advised black list as a modify_mixlist file (default: modify_mixlist.json in the folder for "
+        "results, which is precision_data/temp or that of --work)",
     )  # fmt: skip
     completes(mixlist, Completion.FILE)
     add_engine(parser, session)
@@ -76,9 +81,12 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    args.limit = args.limit or _ALL
     engine = engine_of(session, args)
     if engine == "cann":
         return _run_toolkit(session, args, output)
+    if args.mixlist:
+        _check_target(session, args.mixlist)
     with ProgressReport(output.err, "scanning") as progress:
         found, looked_in = session.overflow(args.folder, args.graph, args.limit, progress)
     advice = advise(found)
@@ -92,6 +100,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.show(*report.overflow_lines(found, advice, args.limit, looked_in))
         if mixlist:
             output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
+            output.out.print(script_block(_script_lines(mixlist)), crop=False)
     is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
     return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
 
@@ -125,6 +134,29 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
     session.workspace.notes.append(f"{count}; the toolkit's summary of their folder: {paths}")
 
 
+def _check_target(session: Session, path: str) -> None:
+    """OutputError for a file that cannot be written, before anything is scanned."""
+    folder = os.path.dirname(os.path.abspath(os.path.expanduser(path)))
+    session.workspace.check_outside_dumps(folder)
+    reason = (
+        "it is a folder" if os.path.isdir(os.path.expanduser(path))
+        else f"there is no folder {folder}" if not os.path.isdir(folder)
+        else "" if os.access(folder, os.W_OK | os.X_OK) else "no permission"
+    )  # fmt: skip
+    if reason:
+        raise OutputError(f"overflow --mixlist: {path} cannot be written ({reason})", "name another file")
+
+
+def _script_lines(path: str) -> list[str]:
+    """What a training script has to say to use the list: the action, where it finds the list by itself."""
+    try:
+        is_found = find_mixlist(load_settings()) == path
+    except PrecisionToolError:
+        is_found = False
+    lines = helper_lines("mixlist", f"modify_mixlist={path!r}") if is_found else option_lines("modify_mixlist", path)
+    return [*lines, "# with precision_mode 'allow_mix_precision' (or precision_mode_v2 'mixed_float16')"]
+
+
 def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str:
     types = black_list(advice)
     if not types:
@@ -134,8 +166,6 @@ def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str
         )
     if path == _DEFAULT:
         path = str(session.workspace.output_dir() / MIXLIST_NAME)
-    else:
-        session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(path)))
     return mixed_precision_list(black=types, path=Path(path))
 
 
@@ -147,6 +177,7 @@ NAME, TITLE = "overflow", "Overflow"
 def check_overflow(session: Session, folder: str | None, graph: str | None, limit: int) -> CheckResult:
     """What `ac` shows of it; of `folder` if another dump than the data folder's was named."""
     try:
+        limit = limit or _ALL
         found, root = session.overflow(folder, graph, limit, max_bytes=_AC_BYTES)
     except PrecisionToolError as error:
         return CheckResult(name=NAME, title=TITLE, skipped=error.advice)

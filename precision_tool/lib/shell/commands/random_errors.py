@@ -46,8 +46,8 @@ def _parser(session: Session) -> Parser:
     completes(right, Completion.FOLDER)
     completes(graph, Completion.GRAPH)
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(1), default=session.settings.limit,
-        help="how many ops to show (default %(default)s)",
+        "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
+        help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--workers", metavar="N", type=count(0), default=session.settings.workers,
@@ -55,7 +55,9 @@ def _parser(session: Session) -> Parser:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     parser.add_argument(
-        "--fail", action="store_true", help="exit code 1 if an op computes differently or memory was overwritten"
+        "--fail",
+        action="store_true",
+        help="exit code 1 if an op computes differently, memory was overwritten, or the two runs have not the same ops",
     )
     return parser
 
@@ -63,6 +65,7 @@ def _parser(session: Session) -> Parser:
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     with ProgressReport(output.err, "comparing") as progress:
         reports = session.random_errors(args.left, args.right, args.graph, args.workers, progress)
+    limit = args.limit or max((len(one.ops) + len(one.stomps) for one in reports), default=0)
     noise = _write_noise(session, reports)
     tell_notes(session, output)
     if args.json:
@@ -70,18 +73,22 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     else:
         for one in reports:
             title = [Rule(plain(shown_path(one.left)), align="left", style="dim")] if len(reports) > 1 else []
-            output.show(*title, *report.random_lines(one, args.limit))
+            output.show(*title, *report.random_lines(one, limit))
         if noise:
             output.out.print(report.noise_line(noise), soft_wrap=True)
     return FOUND if args.fail and not all(one.is_clean and not one.unreadable for one in reports) else DONE
 
 
 def _write_noise(session: Session, reports: Sequence[RandomReport]) -> str:
-    """The path of the noise floor of two runs, with all their devices and steps; "" of one run alone."""
-    if not any(one.right for one in reports):
+    """The path of the noise floor of two runs, with all their devices and steps; "" where no pair was compared.
+
+    What differs in runs of two graphs is no noise, and would hide errors.
+    """
+    pairs = [one for one in reports if one.is_pair]
+    if not pairs:
         return ""
     path = noise_path(session.workspace.output_dir(FOLDER), f"{datetime.now():%Y%m%d%H%M%S}")
-    write_noise(path, (row for one in reports for row in _noise(one)))
+    write_noise(path, (row for one in pairs for row in _noise(one)))
     return path
 
 
