@@ -171,7 +171,7 @@ def test_dc_of_a_file_a_folder_and_an_op(data: Data, tmp_path: Path) -> None:
     name = f"{data.tree.dump_path.name}.output.0"
     for number, what in enumerate((data.dump, str(data.tree.dump_dir), "block_add")):
         run = tool("dc", what, "-f", "nhwc", "-o", tmp_path / str(number), cwd=data.cwd)
-        assert "1 tensors decoded" in run.out
+        assert "1 tensor decoded" in run.out
         found = np.load(tmp_path / str(number) / f"{name}.2x5x3x19.npy", allow_pickle=False)
         np.testing.assert_array_equal(found, data.npu)
     tool("--work", tmp_path / "w", "dc", "-n", data.dump, cwd=data.cwd)
@@ -184,7 +184,7 @@ def test_dc_lists_and_counts_what_failed(tmp_path: Path) -> None:
     write_dump(folder / "Add.good.1.0.1772443800000000", "good", [], [np.arange(3.0)])
     (folder / "Add.bad.1.0.1772443800000001").write_bytes(b"\xff" * 64)
     run = tool("dc", "dump", "-o", "out", cwd=tmp_path)
-    assert "1 tensors decoded" in run.out
+    assert "1 tensor decoded" in run.out
     assert "1 not decoded" in run.out
     failed = (tmp_path / "out" / "convert_failed_file_list.txt").read_text()
     assert failed.startswith(f"{folder}/Add.bad.1.0.1772443800000001: ")
