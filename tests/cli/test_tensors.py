@@ -179,6 +179,11 @@ def test_dc_of_a_file_a_folder_and_an_op(data: Data, tmp_path: Path) -> None:
     assert stored.shape == (2, 2, 5, 3, 16)
 
 
+def test_dc_of_a_folder_that_is_not_there(data: Data, tmp_path: Path) -> None:
+    run = tool("--work", tmp_path / "w", "dc", "nonexistent_dir", cwd=data.cwd, code=2)
+    assert "nonexistent_dir: no such file or folder here, and no such op" in run.text
+
+
 def test_dc_lists_and_counts_what_failed(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     write_dump(folder / "Add.good.1.0.1772443800000000", "good", [], [np.arange(3.0)])

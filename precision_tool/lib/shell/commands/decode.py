@@ -109,9 +109,9 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     try:
         sources, notes = _sources(session, name, args.graph, args.folder)
     except DataNotFoundError as error:
-        if os.path.exists(name) or error.message.startswith(f"{name}: no such file"):
+        reason = error.message.removeprefix(f"{name}: ").removeprefix("no such file, and ")
+        if os.path.exists(name) or reason.startswith("no such file"):
             raise
-        reason = error.message.removeprefix(f"{name}: ")
         raise DataNotFoundError(f"{name}: no such file or folder here, and {reason}", error.hint) from error
     if args.folder is not None:
         _check_output(session, args.folder, name, sources)
