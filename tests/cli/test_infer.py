@@ -14,6 +14,8 @@ from om_files import model_def, om_bytes
 from small_tree import SmallTree, faulty_chain, small_tree
 
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import Settings
 
 
 def msquickcmp_output(folder: Path, tree: SmallTree, benchmark: str = "tf") -> Path:
@@ -78,6 +80,19 @@ def test_it_starts_the_prompt(tmp_path: Path, tree: SmallTree) -> None:
     )
     assert run.returncode == 0
     assert "middle/Mul" in run.stdout
+    (found,) = Session(Settings(data=folder)).overview().runs
+    assert found.graph_files == 1
+
+
+@pytest.mark.parametrize("keeps_folder", [True, False])
+def test_without_a_model_its_json_is_asked_for(tmp_path: Path, tree: SmallTree, keeps_folder: bool) -> None:
+    folder = msquickcmp_output(tmp_path / "out", tree)
+    shutil.rmtree(folder / "model")
+    if keeps_folder:
+        (folder / "model").mkdir()
+    run = tool("--work", "w", "infer", folder, "ls", cwd=tmp_path, code=2)
+    assert "no *.json in out/model" in run.text
+    assert "ge_proto" not in run.text
 
 
 def test_an_offline_model(tmp_path: Path, tree: SmallTree) -> None:

@@ -389,6 +389,43 @@ def test_what_the_toolkit_does_not_decode_is_refused(data: Path, options: tuple[
     assert "--engine cann does not do" in run.text
 
 
+def test_a_data_set_is_found_as_ac_names_it(data: Path) -> None:
+    """Without `input` and `output`, where that leaves no doubt."""
+    run = tool("pt", f"{CULPRIT}/grad_inputs/1", "--json", cwd=data)
+    assert run.out == tool("pt", f"{CULPRIT}/output/grad_inputs/1", "--json", cwd=data).out
+    unknown = tool("pt", f"{CULPRIT}/grad_inputs/7", cwd=data, code=2)
+    assert f"{CULPRIT}/output/grad_inputs/1" in unknown.text
+    npu, _ = dumps(data)
+    assert f"among 12 ops of precision_data/pt/npu/{npu.name}, 12 ops of precision_data/pt/gpu/" in unknown.err
+    with h5py.File(npu, "a") as file:
+        add_tensor(file, f"{CULPRIT}/input/grad_inputs/1", np.zeros(3, np.float32))
+    doubtful = tool("pt", f"{CULPRIT}/grad_inputs/1", cwd=data, code=2)
+    assert f"{CULPRIT}/input/grad_inputs/1" in doubtful.text
+    assert f"{CULPRIT}/output/grad_inputs/1" in doubtful.text
+
+
+def test_cp_tells_of_the_other_outputs(data: Path) -> None:
+    run = tool("cp", CULPRIT, cwd=data)
+    assert f"note: {CULPRIT}: output:grad_inputs/0 is compared, one of 2 outputs" in run.err
+    assert "-o 1 (grad_inputs/1)" in run.err
+    chosen = tool("cp", CULPRIT, "-o", "1", cwd=data)
+    assert f"{CULPRIT}/output/grad_inputs/1" in chosen.out
+    assert chosen.err == tool("cp", "/Addmm/4", cwd=data).err == ""
+
+
+def test_vc_takes_the_op_of_exactly_this_type(data: Path) -> None:
+    run = tool("vc", "-op", "Addmm", cwd=data)
+    assert "of 1 op" in run.text
+    assert "/Addmm/4" in run.text
+    assert "2 ops" in tool("vc", "-op", "Addm", cwd=data, code=2).text
+
+
+def test_dc_writes_nowhere_among_the_dumps(data: Path) -> None:
+    assert "only read" in tool("dc", CULPRIT, "-o", "precision_data/pt/x", cwd=data, code=2).text
+    assert not (data / "precision_data" / "pt" / "x").exists()
+    assert "no such file or folder" in tool("dc", "nonexistent_dir", cwd=data, code=2).text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

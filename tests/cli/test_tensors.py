@@ -171,7 +171,7 @@ def test_dc_of_a_file_a_folder_and_an_op(data: Data, tmp_path: Path) -> None:
     name = f"{data.tree.dump_path.name}.output.0"
     for number, what in enumerate((data.dump, str(data.tree.dump_dir), "block_add")):
         run = tool("dc", what, "-f", "nhwc", "-o", tmp_path / str(number), cwd=data.cwd)
-        assert "1 tensors decoded" in run.out
+        assert "1 tensor decoded" in run.out
         found = np.load(tmp_path / str(number) / f"{name}.2x5x3x19.npy", allow_pickle=False)
         np.testing.assert_array_equal(found, data.npu)
     tool("--work", tmp_path / "w", "dc", "-n", data.dump, cwd=data.cwd)
@@ -179,12 +179,17 @@ def test_dc_of_a_file_a_folder_and_an_op(data: Data, tmp_path: Path) -> None:
     assert stored.shape == (2, 2, 5, 3, 16)
 
 
+def test_dc_of_a_folder_that_is_not_there(data: Data, tmp_path: Path) -> None:
+    run = tool("--work", tmp_path / "w", "dc", "nonexistent_dir", cwd=data.cwd, code=2)
+    assert "nonexistent_dir: no such file or folder here, and no such op" in run.text
+
+
 def test_dc_lists_and_counts_what_failed(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     write_dump(folder / "Add.good.1.0.1772443800000000", "good", [], [np.arange(3.0)])
     (folder / "Add.bad.1.0.1772443800000001").write_bytes(b"\xff" * 64)
     run = tool("dc", "dump", "-o", "out", cwd=tmp_path)
-    assert "1 tensors decoded" in run.out
+    assert "1 tensor decoded" in run.out
     assert "1 not decoded" in run.out
     failed = (tmp_path / "out" / "convert_failed_file_list.txt").read_text()
     assert failed.startswith(f"{folder}/Add.bad.1.0.1772443800000001: ")

@@ -54,6 +54,7 @@ def test_nothing_is_found(tmp_path: Path) -> None:
     run = tool("toolkit", cwd=tmp_path, env={"PRECISION_TOOL_CMD_ROOT_PATH": str(tmp_path / "none")})
     assert "not found" in run.text
     assert run.text.count("missing") == 2
+    assert "PRECISION_TOOL_CMD_ROOT_PATH" in run.text
 
 
 # --- vc ---------------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_none_at_all(tmp_path: Path, tree: SmallTree) -> None:
     absent = {"PRECISION_TOOL_CMD_ROOT_PATH": str(tmp_path / "none")}
     run = tool("vc", "--engine", "cann", cwd=tmp_path, code=2, env=absent)
     assert "msaccucmp was not found" in run.text
-    assert "CMD_ROOT_PATH" in run.text
+    assert "CMD_ROOT_PATH in the configuration, or PRECISION_TOOL_CMD_ROOT_PATH in the environment" in run.text
     assert "--engine native" in run.text
     assert result_files(tree.root) == []
     # auto needs none as long as native can read everything
@@ -389,6 +390,14 @@ def test_auto_decodes_the_rest_with_the_toolkit(tmp_path: Path, tree: SmallTree)
     assert call[1:3] == ["convert", "-d"]
 
 
+def test_the_engine_is_an_option_of_the_comparison(tmp_path: Path, tree: SmallTree) -> None:
+    """So `ac` compares without -c."""
+    made = make_toolkit(tmp_path / "cann")
+    run = tool("ac", "--engine", "cann", cwd=tmp_path, env=made.environment)
+    assert "middle/Mul" in run.text
+    assert made.calls
+
+
 # --- graph2json -------------------------------------------------------------------------------------------------------
 
 
@@ -418,4 +427,16 @@ def test_graph2json_refusals(tmp_path: Path, tree: SmallTree) -> None:
     for words, said in cases.items():
         assert said in tool("graph2json", *words, cwd=tmp_path, code=2).text
     tool("graph2json", "graph.txt", "graph.json", cwd=tmp_path)
+    other = tmp_path / "other.txt"
+    shutil.copy(tree.graph, other)
+    run = tool("graph2json", "graph.txt", "other.txt", cwd=tmp_path, code=2)  # as graph2json *.txt
+    assert "other.txt: is there already and no JSON" in run.text
+    assert other.read_bytes() == tree.graph.read_bytes()
+    before = fingerprint(tree.graph.parent)
+    assert (
+        "holds the run's own graphs"
+        in tool("graph2json", "graph.txt", tree.graph.parent / "new.json", cwd=tmp_path, code=2).text
+    )
+    assert fingerprint(tree.graph.parent) == before
+    tool("graph2json", "graph.txt", "graph.json", cwd=tmp_path)  # its own result is made anew
     assert "JSON already" in tool("graph2json", "graph.json", "x.json", cwd=tmp_path, code=2).text

@@ -51,7 +51,6 @@ def test_every_mode_and_path(tmp_path: Path, mode: str) -> None:
         ("--dump-op-switch", "off"),
         ("--dump-path", ""),
         ("--dump-path", "~/out"),
-        ("no/dir/a.json",),
     ],
 )
 def test_what_would_dump_nothing_is_not_written(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -101,6 +100,8 @@ def change(**fields: object) -> str:
         (change(dump_list=[{"model_name": "ResNet-50"}]), "dump_list names models"),
         (change(dump_debug="on"), "exclude each other"),
         (change(dump_level="graph"), "it can be op, kernel, all"),
+        (change(dump_mod="input"), "did you mean dump_mode?"),
+        (change(dump_modus="input"), "did you mean dump_mode?"),
     ],
 )
 def test_each_fault_of_a_file_is_named(tmp_path: Path, text: str, problem: str) -> None:
@@ -116,7 +117,7 @@ def test_each_fault_of_a_file_is_named(tmp_path: Path, text: str, problem: str) 
         (change(), ""),
         (change(dump_list=[{}]), ""),  # as later documents have it
         (change(dump_data="stats", dump_level="op", dump_step="0|5"), ""),
-        (change(dump_modus="all"), "dump_modus is no known field"),
+        (change(dump_kernel_data="all"), "dump_kernel_data is no known field"),
         (change(dump_mode=None), "only outputs"),
     ],
 )
@@ -148,6 +149,48 @@ def test_brackets_within_texts_do_not_count_as_depth(tmp_path: Path) -> None:
     path = tmp_path / "acl.json"
     path.write_text(change(dump_path="x" + "[" * 40), "utf-8")
     assert check_acl_json(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (json.dumps(DOCUMENTED)[:-1], "} is missing at its end"),
+        (json.dumps(DOCUMENTED)[:-2] + "\n", "}} is missing at its end"),
+        ('{"dump": {"dump_list": [', "]}} is missing at its end"),
+        (WITHOUT_COMMAS.rstrip()[:-1], "put a comma"),  # what comes first
+        ("", "remove it"),
+        (" \n", "remove it"),
+    ],
+)
+def test_the_hint_says_what_to_mend(tmp_path: Path, text: str, hint: str) -> None:
+    path = tmp_path / "acl.json"
+    path.write_text(text, "utf-8")
+    with pytest.raises(FormatError) as caught:
+        check_acl_json(path)
+    assert hint in caught.value.hint
+
+
+def test_a_folder_and_what_is_no_text(tmp_path: Path) -> None:
+    assert "train: a folder" in tool("acl_json", "--check", made(tmp_path / "train"), cwd=tmp_path, code=2).text
+    (tmp_path / "acl.json").write_bytes(b"{\xff}")
+    assert "byte 1 is not UTF-8" in tool("acl_json", "--check", cwd=tmp_path, code=2).text
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("option", [("--dump-path", "./output_IR2TBE"), ("--dump-mode", "all")])
+def test_check_takes_no_fields(tmp_path: Path, option: tuple[str, str]) -> None:
+    tool("acl_json", cwd=tmp_path)
+    assert option[0] in tool("acl_json", "--check", *option, cwd=tmp_path, code=2).text
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    tool("acl_json", "train/run/acl.json", cwd=tmp_path)
+    assert json.loads((tmp_path / "train" / "run" / "acl.json").read_text("utf-8")) == DOCUMENTED
+    assert "cannot be written" in tool("acl_json", "train/run/acl.json/acl.json", cwd=tmp_path, code=2).text
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from precision_tool.lib.discover.names import pattern
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.comparison import Pair
-from precision_tool.lib.model.pytorch import H5Dump, H5Op, H5Value
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.model.pytorch import INPUT, OUTPUT, H5Dump, H5Op, H5Value
+from precision_tool.lib.model.wording import counted, first_of
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.
@@ -158,13 +158,7 @@ def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[
     sides = tuple(sides)
     hits = [hit for side in sides for hit in _find_in(side, name)]
     if not hits:
-        known = list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
-        close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
-        where = ", ".join(dict.fromkeys(os.path.basename(side.dump.path) for side in sides)) or "no .h5 dump"
-        raise DataNotFoundError(
-            f"{name}: no such op or data set among {counted(len(known), 'op')} of {where}",
-            f"closest are {', '.join(close)}" if close else "`ls dump` lists what there is",
-        )
+        raise _not_found(sides, name)
     for side in sides:
         ops = [hit.op.name for hit in hits if hit.side is side]
         if len(ops) > 1 and not many:
@@ -180,18 +174,50 @@ def _all_of(sides: Iterable[H5Side]) -> tuple[H5Hit, ...]:
     return tuple(H5Hit(side=side, op=op, values=op.values, is_part=False) for side in sides for op in side.dump.ops)
 
 
+def _exact_ops(side: H5Side, parts: Sequence[str]) -> list[H5Op]:
+    """The op that the parts of a name begin with, as `Addmm`, `4`."""
+    if len(parts) < 2 or not parts[1].isdigit():
+        return []
+    return [op for op in side.dump.ops if op.seq == int(parts[1]) and op.type == parts[0]]
+
+
+def _values_named(op: H5Op, place: Sequence[str]) -> tuple[H5Value, ...]:
+    """The data sets of an op that a path in it leads to.
+
+    `ac` calls them without `input` and `output`, which may be left out where only one of the two has such a path.
+    """
+
+    def at(*place: str) -> tuple[H5Value, ...]:
+        inside = "/".join((op.name, *place))
+        return tuple(one for one in op.values if one.path == inside or one.path.startswith(f"{inside}/"))
+
+    short = [values for direction in (INPUT, OUTPUT) if (values := at(direction, *place))]
+    return at(*place) or (short[0] if len(short) == 1 else ())
+
+
+def _not_found(sides: Sequence[H5Side], name: str) -> DataNotFoundError:
+    """What there is instead: the data sets of the op if the name begins with one, else the closest ops."""
+    parts = [part for part in name.split("/") if part]
+    values = list(dict.fromkeys(one.path for side in sides for op in _exact_ops(side, parts) for one in op.values))
+    known = values or list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
+    close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
+    dumps = [f"{counted(len(side.dump.ops), 'op')} of {side.dump.path}" for side in sides]
+    return DataNotFoundError(
+        f"{name}: no such op or data set among {first_of(dumps, _LISTED) or 'the ops of no .h5 dump'}",
+        f"closest are {', '.join(close)}" if close else "`ls dump` lists what there is",
+    )
+
+
 def _find_in(side: H5Side, name: str) -> list[H5Hit]:
     """The exact op, or what is inside it; else every op that a part of a name fits."""
     parts = [part for part in name.split("/") if part]
-    if len(parts) >= 2 and parts[1].isdigit():
-        exact = [op for op in side.dump.ops if op.seq == int(parts[1]) and op.type == parts[0]]
-        for op in exact:
-            inside = "/".join((op.name, *parts[2:]))
-            values = tuple(one for one in op.values if one.path == inside or one.path.startswith(f"{inside}/"))
-            if values:
-                return [H5Hit(side=side, op=op, values=values, is_part=len(parts) > 2)]
-        if exact:
-            return []
+    exact = _exact_ops(side, parts)
+    for op in exact:
+        values = _values_named(op, parts[2:])
+        if values:
+            return [H5Hit(side=side, op=op, values=values, is_part=len(parts) > 2)]
+    if exact:
+        return []
     if not parts:
         return []
     fits = pattern(name)

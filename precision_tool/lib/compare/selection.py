@@ -172,7 +172,7 @@ def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
 
 def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) -> Selected:
     run = RunGraph(number=None, leaf=None, file=file or _as_graph(pairs), reason="")
-    chosen = {found.op.name for name in selection.names for found in find_ops([run], name)}
+    chosen = {found.op.name for name in selection.names for found in find_ops([_of_type(run, name)], name)}
     found: list[Pair] = []
     for op_name in chosen:
         of_op = [pair for pair in pairs if pair.op_name == op_name and pair.slot]
@@ -185,6 +185,12 @@ def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) 
         found += _slots(op_name, of_op, selection)
     order = {id(pair): position for position, pair in enumerate(pairs)}
     return Selected(sorted(found, key=lambda pair: order[id(pair)]))
+
+
+def _of_type(run: RunGraph, name: str) -> RunGraph:
+    """Of PyTorch dumps the ops of exactly this type, if there are any: `Addmm` is not `AddmmBackward`, as in `pt`."""
+    ops = tuple(op for op in run.file.ops if op.name.startswith("/") and op.type == name.strip("/"))
+    return replace(run, file=replace(run.file, graphs=(Graph(name="", ops=ops),))) if ops else run
 
 
 def _as_graph(pairs: Sequence[Pair]) -> GraphFile:

@@ -439,7 +439,11 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
             RunOverview(
                 number=number,
                 dumps=_dumps_below(str(space.dump_dir(number))),
-                graph_files=sum(map(names.is_build_graph, _names_below(str(space.graph_dir(number))))),
+                graph_files=sum(
+                    names.is_build_graph(name) or names.is_infer_graph(folder, name)
+                    for folder, file_names in _folders_below(str(space.graph_dir(number)))
+                    for name in file_names
+                ),
             )
             for number in space.debug_numbers()
         ),

@@ -93,6 +93,12 @@ def graph_folders(dump_path: str) -> list[str]:
     return []
 
 
+def _infer_model(dump_path: str) -> str:
+    """Where the graphs of a dump of msquickcmp belong, there or not; empty for dumps of training."""
+    root, found, _ = os.path.abspath(dump_path).rpartition(os.path.join(os.sep, names.INFER_DUMPS, ""))
+    return os.path.join(root, names.INFER_MODEL) if found else ""
+
+
 def dumped_ops(leaf: DumpLeaf) -> set[str]:
     """The flattened names of the ops of which there are dump files."""
     return {dump.name.op_name for dump in leaf.files if dump.is_file}
@@ -341,6 +347,12 @@ def find_graph(
     # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
     paths = find_graph_files(folders) or find_graph_files((), () if graph is not None else extra_folders)
     if not paths:
+        model = _infer_model(leaf.path) if graph is None else ""
+        if model:
+            raise DataNotFoundError(
+                f"no graph: no *.json in {model}",
+                "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
+            )
         where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
         raise DataNotFoundError(
             f"no graph: no ge_proto_*_Build.txt {where}",

@@ -86,7 +86,8 @@ def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
 def _counts(words: str, shown: int, fitting: int) -> Text:
     text = Text(words, style="bold")
     if shown < fitting:
-        text.append(f"; the first {shown} are shown, -l N shows more, -l 0 all", style="dim")
+        first = "the first is" if shown == 1 else f"the first {shown:,} are"
+        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
     return text
 
 

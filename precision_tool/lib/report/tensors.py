@@ -25,6 +25,7 @@ from precision_tool.lib.report.histogram import edges, histogram
 from precision_tool.lib.report.text import (
     LabelledLines,
     byte_size,
+    counted,
     json_text,
     plain,
     shape_text,
@@ -77,10 +78,10 @@ def tensor_block(views: Sequence[View]) -> RenderableType:
     parts: list[RenderableType] = [Rule(plain(_title(first)), align="left", style="dim")]
     for view in views:
         parts.append(LabelledLines(list(_facts(view))))
-    counted = [view for view in views if view.figures is not None]
-    if counted:
-        parts.append(_figures(counted))
-    for view in counted:
+    with_figures = [view for view in views if view.figures is not None]
+    if with_figures:
+        parts.append(_figures(with_figures))
+    for view in with_figures:
         parts += _values(view, f"{view.named.side} " if len(views) > 1 else "")
     parts.append(Text())
     return Group(*parts)
@@ -446,8 +447,8 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts.append(plain(f"  {row.reason.removeprefix(f'{row.source}: ')}", "yellow"))
     if len(failed) > _SHOWN_ROWS:
         parts.append(Text(f"and {len(failed) - _SHOWN_ROWS} more that failed", style="yellow"))
-    size = byte_size(sum(row.nbytes for row in done))
-    parts.append(plain(f"{len(done)} tensors decoded, {size}, into {shown_path(folder)}", "green" if done else ""))
+    size, number = byte_size(sum(row.nbytes for row in done)), counted(len(done), "tensor")
+    parts.append(plain(f"{number} decoded, {size}, into {shown_path(folder)}", "green" if done else ""))
     kept = Counter(row.kept for row in done if row.kept)
     if kept:
         parts.append(plain(f"{kept.total()} of them kept as stored, as they have no {layout}:", "yellow"))

@@ -8,7 +8,7 @@ from precision_tool.lib.formats.om_file import OmHeader
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.report.text import byte_size, plain, shown_path
-from precision_tool.lib.toolkit.finder import Toolkit
+from precision_tool.lib.toolkit.finder import VARIABLES, Toolkit
 
 _WIDTH = 13
 
@@ -20,6 +20,7 @@ def _line(label: str, text: str, style: str = "") -> Text:
 def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
     """One line a part."""
     looked = ", ".join(toolkit.looked_in) + (" (searched)" if toolkit.searched else "")
+    variables = ", ".join(("PRECISION_TOOL_CMD_ROOT_PATH", *VARIABLES))
     missing = {"atc": "graphs are converted by graph2json", "msaccucmp": "the engine cann has nothing to run"}
     found = [
         _line("toolkit", toolkit.root, "green") if toolkit.root else _line("toolkit", "not found", "yellow"),
@@ -32,7 +33,10 @@ def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
         *found,
         _line("environment", toolkit.set_env or "ours: no set_env.sh was found"),
         _line("python", f"{python} (runs msaccucmp; setting PYTHON)"),
-        _line("looked in", f"{looked} (setting CMD_ROOT_PATH, ASCEND_TOOLKIT_HOME, ASCEND_HOME_PATH)"),
+        _line(
+            "looked in",
+            f"{looked} (setting CMD_ROOT_PATH; in the environment {variables})",
+        ),
         _line("engine", f"{engine} (setting ENGINE, option --engine)"),
     ]
 

@@ -59,7 +59,8 @@ class Toolkit:
         if path is None:
             raise DataNotFoundError(
                 f"the toolkit's {tool} was not found in {', '.join(self.looked_in) or 'any folder'}",
-                "set CMD_ROOT_PATH to where CANN is installed, or use --engine native, which needs no toolkit; "
+                "set CMD_ROOT_PATH in the configuration, or PRECISION_TOOL_CMD_ROOT_PATH in the environment, to where "
+                "CANN is installed, or use --engine native, which needs no toolkit; "
                 "`toolkit` shows what was looked for",
             )
         return path

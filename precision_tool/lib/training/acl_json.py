@@ -6,6 +6,7 @@ overflow detection with PyTorch 1.5 and of aclInit.
 """
 
 import argparse
+import difflib
 import json
 import os
 import re
@@ -42,6 +43,11 @@ _FIELDS: Mapping[str, Optional[Tuple[str, ...]]] = {
 #: aclInit reads no deeper file.
 _MAX_DEPTH = 10
 _MAX_BYTES = 1 << 20
+#: A text in JSON, in which braces do not count.
+_TEXT = r'"(?:\\.|[^"\\])*"'
+
+#: How alike (`difflib`) an unknown field is to the one that was meant; less so is dump_kernel_data, of a later release.
+_MISTYPED = 0.8
 
 _USE = (
     "next: put it beside the training script, export ACL_DUMP_DATA=1 and run one step inside",
@@ -111,7 +117,11 @@ def _dump_problems(dump: Dict[str, Any]) -> List[Problem]:
     found: List[Problem] = []
     for name, value in dump.items():
         if name not in _FIELDS:
-            found.append(Problem(f"{name} is no known field", is_error=False))
+            meant = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_MISTYPED)
+            if meant:
+                found.append(Problem(f"{name} is no known field; did you mean {meant[0]}?"))
+            else:
+                found.append(Problem(f"{name} is no known field", is_error=False))
             continue
         allowed = _FIELDS[name]
         if allowed is not None and value not in allowed:
@@ -147,11 +157,17 @@ def _read(path: Path) -> Dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise FormatError(f"{path}: too large for an acl.json", "name the right file")
+        if path.is_dir():
+            raise FormatError(f"{path}: a folder", f"name the file in it, as {path / FILE_NAME}")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DataNotFoundError(f"{path}: no such file", "acl_json without --check writes one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: cannot be read ({error})", "check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: no text: byte {error.start} is not UTF-8", "name the right file") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
+    if not text.strip():
+        raise FormatError(f"{path}: the file is empty", "remove it: acl_json then writes one")
     depth = _depth(text)
     if depth > _MAX_DEPTH:
         raise FormatError(f"{path}: nested {depth} levels deep, {_MAX_DEPTH} are most", "write it anew")
@@ -160,7 +176,10 @@ def _read(path: Path) -> Dict[str, Any]:
     except json.JSONDecodeError as error:
         where = f"{path}: no valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         hint = "acl_json writes it right"
-        if "','" in error.msg or "comma" in error.msg:
+        missing = _missing_at_end(text)
+        if missing and error.pos >= len(text.rstrip()):
+            hint = f"it ends too early: {missing} is missing at its end"
+        elif "','" in error.msg or "comma" in error.msg:
             hint = "put a comma behind the line before (the example in some documents lacks them)"
         elif re.search(r"[}\]\w\"]\s*(#|//)", text):
             hint = "take the comments out: JSON has none"
@@ -181,10 +200,21 @@ def _without_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return found
 
 
+def _missing_at_end(text: str) -> str:
+    """The braces and brackets that are not closed, as they would have to be."""
+    opened: List[str] = []
+    for char in re.sub(_TEXT, "", text):
+        if char in "{[":
+            opened.append("}" if char == "{" else "]")
+        elif char in "}]" and opened:
+            opened.pop()
+    return "".join(reversed(opened))
+
+
 def _depth(text: str) -> int:
     """How deep braces and brackets are nested, those in texts left out."""
     depth = deepest = 0
-    for char in re.sub(r'"(?:\\.|[^"\\])*"', "", text):
+    for char in re.sub(_TEXT, "", text):
         if char in "{[":
             depth += 1
             deepest = max(deepest, depth)
@@ -205,30 +235,36 @@ def _parser() -> Parser:
     )
     parser.add_argument("file", nargs="?", default=FILE_NAME, metavar="FILE", help="the file (default %(default)s)")
     parser.add_argument(
-        "--dump-path", default=DEFAULT_DUMP_PATH, metavar="DIR",
-        help="where the dump goes on the machine that trains, absolute or as seen from there (default %(default)s)",
+        "--dump-path", metavar="DIR",
+        help="where the dump goes on the machine that trains, absolute or as seen from there (default "
+        f"{DEFAULT_DUMP_PATH})",
     )  # fmt: skip
-    parser.add_argument("--dump-mode", default="all", choices=MODES, help="what is dumped (default %(default)s)")
-    parser.add_argument(
-        "--dump-op-switch", default="on", choices=SWITCHES, help="dump of single ops (default %(default)s)"
-    )
+    parser.add_argument("--dump-mode", choices=MODES, help="what is dumped (default all)")
+    parser.add_argument("--dump-op-switch", choices=SWITCHES, help="dump of single ops (default on)")
     parser.add_argument("--check", action="store_true", help="write nothing: check the file")
     return parser
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
+    # None where nothing was given: --check takes none of them.
+    fields = {name: getattr(args, name) for name in ("dump_path", "dump_mode", "dump_op_switch")}
+    given = {name: value for name, value in fields.items() if value is not None}
     if args.check:
+        if given:
+            option = "--" + next(iter(given)).replace("_", "-")
+            raise UsageError(f"acl_json: --check writes nothing, so {option} does not go with it", "leave one out")
         return _check(args.file)
     if args.dump_op_switch == "off":
         raise UsageError("acl_json: --dump-op-switch off: nothing would be dumped", "remove the file instead")
-    config = acl_config(args.dump_path, args.dump_mode, args.dump_op_switch)
+    config = acl_config(**given)
+    path, mode = config["dump"]["dump_path"], config["dump"]["dump_mode"]
     Workspace(settings.data).check_outside_dumps(os.path.dirname(os.path.abspath(args.file)))
     kept = write_acl_json(args.file, config)
-    print_line(f"{args.file}: {_MODE_WORDS[args.dump_mode]} of single ops are dumped to {args.dump_path}")
+    print_line(f"{args.file}: {_MODE_WORDS[mode]} of single ops are dumped to {path}")
     if kept:
         print_line("kept what was there of {}".format(", ".join(kept)))
-    if os.path.isabs(args.dump_path) and not os.path.isdir(args.dump_path):
-        print_line(f"note: {args.dump_path} is not here: make it where the training runs", sys.stderr)
+    if os.path.isabs(path) and not os.path.isdir(path):
+        print_line(f"note: {path} is not here: make it where the training runs", sys.stderr)
     for line in _USE:
         print_line(line)
     return 0

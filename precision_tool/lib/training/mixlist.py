@@ -101,9 +101,10 @@ def _default_file() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write to a temporary name beside it, then rename: nobody reads half a file."""
+    """Write to a temporary name beside it, then rename: nobody reads half a file. Its folder is made."""
     temporary = ""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix="." + path.name, dir=str(path.parent))
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -448,7 +448,7 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
-    asked = (args.left, args.right, args.graph, args.workers, args.custom, args.overflow or None)
+    asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
     analyses: list[Analysis] = []
     lack: NoBenchmarkError | None = None

@@ -106,7 +106,13 @@ def _layout(text: str) -> str:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     name = one_name(args, "dc")
-    sources, notes = _sources(session, name, args.graph, args.folder)
+    try:
+        sources, notes = _sources(session, name, args.graph, args.folder)
+    except DataNotFoundError as error:
+        reason = error.message.removeprefix(f"{name}: ").removeprefix("no such file, and ")
+        if os.path.exists(name) or reason.startswith("no such file"):
+            raise
+        raise DataNotFoundError(f"{name}: no such file or folder here, and {reason}", error.hint) from error
     if args.folder is not None:
         _check_output(session, args.folder, name, sources)
     session.workspace.notes += notes
@@ -154,7 +160,8 @@ def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> N
 def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
     """Raises UsageError if the results would lie among dumps, which are only read."""
     leaves = sorted({os.path.dirname(os.path.realpath(source.path)) for source in sources})
-    session.workspace.check_outside_dumps(folder, *(leaves if os.path.isdir(name) else ()))
+    beside = [dump.parent for dump in session.workspace.dump_dirs()]  # pt/x is as much the user's as pt/npu
+    session.workspace.check_outside_dumps(folder, *beside, *(leaves if os.path.isdir(name) else ()))
     place = os.path.realpath(folder)
     for leaf in leaves:
         root = os.path.realpath(name) if os.path.isdir(name) else leaf

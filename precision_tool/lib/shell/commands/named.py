@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from precision_tool.lib.compare.convert import Origins
 from precision_tool.lib.discover.catalog import FoundOp
@@ -11,10 +12,13 @@ from precision_tool.lib.discover.names import parse_dump_name
 from precision_tool.lib.discover.walk import find_named
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Parser, completes
 from precision_tool.lib.tfdbg import runs as tfdbg
 
+#: Of many outputs as many are named.
+_LISTED = 8
 TENSOR_HELP = "a dump file, one of its slots (FILE:output:0), a .npy file, or an op by any part of its name"
 
 
@@ -70,6 +74,15 @@ def dumped_ops(session: Session, name: str, graph: str | None) -> list[tuple[Fou
             "constants, variables and ops that the compiler works out are not dumped; `ls dump` lists what is",
         )
     return dumped
+
+
+def note_others(session: Session, name: str, taken: str, others: Sequence[str]) -> None:
+    """Notes that an op has other outputs than the one taken; `others` are the options that choose them."""
+    if others:
+        session.workspace.notes.append(
+            f"{name}: {taken} is compared, one of {len(others) + 1} outputs; choose another with "
+            f"{first_of(others, _LISTED)}"
+        )
 
 
 def origins_of(found: FoundOp) -> Origins:

@@ -37,6 +37,7 @@ from precision_tool.lib.shell.commands.base import (
     spaced,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.named import note_others
 
 #: A name as it is in the file.
 _OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)
@@ -117,6 +118,12 @@ def op_pair(session: Session, name: str, slot: str) -> tuple[Pair, NamedTensor, 
         if pair.status is Status.COMPARED:
             npu, golden = tensors_of_pair(pair, "")
             assert golden is not None
+            if not hit.is_part and not slot:
+                outputs = [value.slot for value in hit.values if value.is_tensor and value.direction == OUTPUT]
+                others = [
+                    f"-o {number} ({one.partition(':')[2]})" for number, one in enumerate(outputs) if one != pair.slot
+                ]
+                note_others(session, name, pair.slot, others)
             return pair, npu, golden
     why = fitting[0].reason if fitting else "it has no such tensor"
     raise FormatError(f"{name}: nothing to compare it with: {why}", "name both tensors")

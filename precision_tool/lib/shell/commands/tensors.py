@@ -50,6 +50,7 @@ from precision_tool.lib.shell.commands.named import (
     add_graph,
     dumped_ops,
     named_files,
+    note_others,
     one_name,
     origins_of,
 )
@@ -313,6 +314,7 @@ def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple
     name, own_slot = split_slot(text)
     if graph is None and pytorch.is_asked(session, name):
         return pytorch.op_pair(session, name, own_slot or slot)
+    is_chosen = bool(own_slot or slot)
     slot = own_slot or slot or "output:0"
     parsed = parse_dump_name(os.path.basename(name))
     if parsed is not None:
@@ -320,15 +322,19 @@ def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple
     elif os.path.exists(name) and name.endswith(".npy"):
         raise UsageError(f"cp: {name} with what?", "name a second tensor")
     ops = dumped_ops(session, name, graph)
-    fitting = [(found, pair) for found, pairs in ops for pair in pairs if pair.slot == slot]
+    fitting = [(found, pair, pairs) for found, pairs in ops for pair in pairs if pair.slot == slot]
     if not fitting:
         raise _no_slot(*ops[0], slot)
-    for found, pair in fitting:
+    for found, pair, pairs in fitting:
         if pair.status is Status.COMPARED:
             npu, golden = tensors_of_pair(pair, run_name(found.run))
             assert golden is not None
+            if not is_chosen:
+                outputs = dict.fromkeys(one.slot for one in pairs if one.slot.startswith("output:"))
+                others = [f"-o {one.partition(':')[2]}" for one in outputs if one != slot]
+                note_others(session, name, slot, others)
             return pair, npu, golden
-    _, pair = fitting[0]
+    _, pair, _ = fitting[0]
     raise FormatError(
         f"{pair.tensor_index}: nothing to compare it with: {pair.reason}",
         "name both tensors, or another output with -o N",

@@ -14,6 +14,7 @@ from precision_tool.lib.compare.convert import Decoded, Source
 from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.files import atomic_text
+from precision_tool.lib.formats.ge_graph import is_json
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
@@ -22,9 +23,12 @@ from precision_tool.lib.report.text import byte_size, plain, shown_path
 from precision_tool.lib.session import TOOLKIT_PREFIX, Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
 from precision_tool.lib.toolkit.tools import Produced
+from precision_tool.lib.workspace import lies_in
 
 #: What rows say that native could not read, and that the toolkit is asked for.
 UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)
+#: Bytes that tell whether a file is JSON.
+_HEAD = 4096
 
 
 def engine_of(session: Session, args: argparse.Namespace) -> str:
@@ -205,12 +209,32 @@ def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) 
         path = os.path.join(path, os.path.splitext(os.path.basename(args.graph))[0] + ".json")
     if os.path.exists(path) and os.path.samefile(path, args.graph):
         raise UsageError(f"{path}: is the graph itself", "name another file to write")
-    session.workspace.check_outside_dumps(path)
+    _check_target(session, path)
     with atomic_text(path) as file:
         file.write(text)
     tell_notes(session, output)
     output.out.print(plain(f"{shown_path(path)}: {byte_size(os.path.getsize(path))}"), soft_wrap=True)
     return DONE
+
+
+def _check_target(session: Session, path: str) -> None:
+    """Raises UsageError for a file of the user's that would be lost, or a place where only a run's own files lie."""
+    hint = "name another file, or leave OUT out; one graph is written at a time"
+    if os.path.exists(path) and not _is_json_file(path):  # as the second of `graph2json *.txt`
+        raise UsageError(f"{path}: is there already and no JSON: it is not replaced", hint)
+    session.workspace.check_outside_dumps(path)
+    place = os.path.realpath(path)
+    for number in session.workspace.debug_numbers():
+        folder = session.workspace.graph_dir(number)
+        if lies_in(place, os.path.realpath(folder)):
+            raise UsageError(f"{path}: lies in {folder}, which holds the run's own graphs", hint)
+
+
+def _is_json_file(path: str) -> bool:
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return is_json(file.read(_HEAD))
 
 
 TOOLKIT = Command(_toolkit_parser, _run_toolkit)
