@@ -54,13 +54,10 @@ from precision_tool.lib.formats.files import signature_of
 from precision_tool.lib.formats.graph_cache import GraphStore
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.pytorch import H5Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.report.text import shown_path
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.tfdbg import runs as tfdbg
-from precision_tool.lib.toolkit.finder import Toolkit, find_toolkit
-from precision_tool.lib.toolkit.tools import Tools
 from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -76,6 +73,9 @@ if TYPE_CHECKING:
     from precision_tool.lib.discover.fusion_pair import FusionPair
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
+    from precision_tool.lib.model.pytorch import H5Op
+    from precision_tool.lib.toolkit.finder import Toolkit
+    from precision_tool.lib.toolkit.tools import Tools
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -426,12 +426,16 @@ class Session:
 
     def toolkit(self) -> Toolkit:
         """What was found of it; looked for once."""
+        from precision_tool.lib.toolkit.finder import find_toolkit
+
         if self._toolkit is None:
             self._toolkit = find_toolkit(str(self.settings.cmd_root_path), memories=self.workspace.cache_dirs())
         return self._toolkit
 
     def tools(self) -> Tools:
         """Its programs, ready to run; logs and what is kept of its work go to the folder of results."""
+        from precision_tool.lib.toolkit.tools import Tools
+
         return Tools(
             toolkit=self.toolkit(),
             folder=str(self.workspace.output_dir("toolkit")),
