@@ -227,7 +227,7 @@ def small_types() -> list[Corner]:
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
-def packed(name: str, layout: str, origin: str, shape: tuple[int, ...], golden_order: str = "") -> Corner:
+def packed(name: str, layout: str, origin: str, shape: tuple[int, ...]) -> Corner:
     """Values in `origin`, stored in `layout`; the benchmark's lie in `origin` too."""
     logical = noise(*shape, seed=len(name) + sum(shape)).astype(np.float16)
     stored = OutTensor.packed(logical, layout, origin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import termios
 import time
 from collections.abc import Callable, Mapping
@@ -128,8 +127,3 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def without_home(folder: Path) -> dict[str, str]:
-    """An environment whose history is kept in `folder`."""
-    return {"XDG_STATE_HOME": os.fspath(folder)}

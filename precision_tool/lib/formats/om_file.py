@@ -56,7 +56,6 @@ class OmHeader:
 
     name: str
     platform: str
-    is_encrypted: bool
     models: tuple[tuple[Part, ...], ...]
 
 
@@ -103,7 +102,7 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
             raise FormatError(f"{source.path}: the table of parts at byte {position} cannot be read", _HINT)
         models.append(parts)
         position = max(part.stop for part in parts)
-    return OmHeader(name=header[0], platform=header[1], is_encrypted=False, models=tuple(models))
+    return OmHeader(name=header[0], platform=header[1], models=tuple(models))
 
 
 def _text(raw: bytes) -> str:

@@ -33,7 +33,6 @@ class ToolRun:
     name: str
     code: int
     log: str
-    seconds: float
 
     @property
     def last_lines(self) -> str:
@@ -100,7 +99,6 @@ def run_tool(
     environment = {**(sourced_environment(set_env) if set_env is not None else os.environ), **(variables or {})}
     # Threads of BLAS in each of its workers only stand in each other's way.
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    started = time.monotonic()
     try:
         file = open(log, "wb")  # noqa: SIM115  # closed below, whatever happens
     except OSError as error:
@@ -130,7 +128,7 @@ def run_tool(
             ) from None
         finally:
             end_group(process)
-    return ToolRun(name=name, code=code, log=log, seconds=time.monotonic() - started)
+    return ToolRun(name=name, code=code, log=log)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
