@@ -658,15 +658,10 @@ class Session:
         from precision_tool.lib.compare.pytorch import are_h5, compare_h5
 
         options = options or DEFAULT_OPTIONS
-        if (
-            npu is None
-            and golden is None
-            and self.workspace.dump_dir(1).is_dir()
-            and self._benchmark_folder() is not None
-        ):
+        is_default = npu is None and golden is None
+        if is_default and self.workspace.dump_dir(1).is_dir() and self._benchmark_folder() is not None:
             other = self.workspace.debug_dir(1)
             self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
-        is_default = npu is None and golden is None
         npu = npu or self.default_npu()
         if golden is None:
             golden = self.default_golden(npu)

@@ -8,6 +8,7 @@ h5py is imported when needed.
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from math import prod
 from types import ModuleType, TracebackType
@@ -95,7 +96,7 @@ def open_bytes(tensor: Tensor) -> TensorBytes:
     return LocalFile(tensor.path)
 
 
-class _Reader:
+class _Reader(ABC):
     """What both kinds share."""
 
     def read_at(self, offset: int, count: int) -> bytes:
@@ -103,11 +104,11 @@ class _Reader:
         self.read_into(offset, memoryview(buffer))
         return bytes(buffer)
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def read_into(self, offset: int, buffer: memoryview) -> None: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __enter__(self) -> _Reader:
         return self

@@ -34,6 +34,7 @@ from precision_tool.lib.report.text import (
     byte_size,
     counted,
     json_text,
+    op_heading,
     plain,
     safe,
     shape_text,
@@ -87,7 +88,7 @@ def op_title(op: OverflowOp | None, name: str = "") -> Text:
     """`[17] name (type)`; only the name of what no op was found for."""
     if op is None:
         return Text(safe(name), "bold")
-    return Text.assemble(f"[{op.number}] ", (safe(op.name), "bold"), f" ({safe(op.op_type)})")
+    return op_heading(op.number, op.name, op.op_type)
 
 
 def slot_table(slots: Sequence[SlotValues]) -> Table:

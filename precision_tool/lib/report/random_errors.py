@@ -19,8 +19,8 @@ from precision_tool.lib.report.text import (
     LabelledLines,
     counted,
     json_text,
+    op_heading,
     plain,
-    safe,
     shape_text,
     shown_path,
     shown_reason,
@@ -85,8 +85,8 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     if not report.is_pair:
         yield plain(NO_PAIR, "bold yellow")
     shown = report.of(Kind.DATA, Kind.RANDOM, Kind.UNSURE)
-    for number, op in enumerate(shown[:limit]):
-        yield op_panel(op, is_first=op is report.first, has_before=number > 0)
+    for op in shown[:limit]:
+        yield op_panel(op, is_first=op is report.first)
     if len(shown) > limit:
         yield Text(f"{limit} of {len(shown)} ops shown, in execution order; -l N shows more", style="dim")
     if not shown:
@@ -106,7 +106,7 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         yield plain(f"followers: {counted(len(followers), 'op')}, the first {first.name}: {first.why}", "dim")
 
 
-def op_panel(op: RandomOp, *, is_first: bool, has_before: bool = False) -> RenderableType:
+def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
     """One op that differs, with the state of each of its tensors."""
     words, style = KIND_WORDS[op.kind]
     rows: list[tuple[str, RenderableType]] = []
@@ -116,7 +116,7 @@ def op_panel(op: RandomOp, *, is_first: bool, has_before: bool = False) -> Rende
         rows.append(("original", plain(", ".join(op.original_names))))
     what = "the first op that computes differently: " if is_first else ""
     body = Group(plain(f"{what}{op.why}", "bold"), pairs_table(rows) if rows else Text(), slot_table(op.slots))
-    title = Text.assemble(f"[{op.number}] ", (safe(op.name), "bold"), f" ({safe(op.op_type)})", " ", (words, style))
+    title = Text.assemble(op_heading(op.number, op.name, op.op_type), " ", (words, style))
     return Panel(body, title=title, title_align="left", border_style=style.removeprefix("bold "))
 
 

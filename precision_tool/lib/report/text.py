@@ -93,6 +93,11 @@ def marked_pass(name: str) -> str:
     return name if is_switchable(name) else f"{name} ({ALWAYS_MARK})"
 
 
+def op_heading(number: int, name: str, op_type: str) -> Text:
+    """`[17] name (type)`."""
+    return Text.assemble(f"[{number}] ", (safe(name), "bold"), f" ({safe(op_type)})")
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """A shape as result files have it: [8,12]; [] for a scalar."""
     return f"[{','.join(map(str, shape))}]"

@@ -99,6 +99,16 @@ def cosine(text: str) -> float:
     return value
 
 
+def add_graph(parser: Parser, what: str = "graph file (text or JSON), or a folder of them") -> None:
+    """The option -g; `what` is its help."""
+    completes(parser.add_argument("-g", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
+
+
+def add_json(parser: Parser) -> None:
+    """The option --json."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+
+
 def count(least: int) -> Callable[[str], int]:
     """An argument that is a whole number of at least `least`."""
 

@@ -32,6 +32,8 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
+    add_json,
     completes,
     cosine,
     count,
@@ -58,7 +60,7 @@ def _add_common(parser: Parser, session: Session) -> None:
         "-l", dest="limit", metavar="N", type=count(0), default=settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
     noise = parser.add_argument(
         "--noise-floor",
@@ -79,12 +81,9 @@ def _add_sides(parser: Parser, session: Session) -> None:
     right = parser.add_argument(
         "-rt", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
     )
-    graph = parser.add_argument(
-        "-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"
-    )
+    add_graph(parser)
     completes(left, Completion.FOLDER)
     completes(right, Completion.FOLDER)
-    completes(graph, Completion.GRAPH)
     parser.add_argument(
         "--workers",
         metavar="N",

@@ -32,13 +32,15 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
+    add_json,
     completes,
     count,
     tell_notes,
 )
 from precision_tool.lib.shell.commands.named import (
+    OP_GRAPH_HELP,
     TENSOR_HELP,
-    add_graph,
     dumped_ops,
     named_files,
     one_name,
@@ -87,13 +89,13 @@ def _parser(session: Session) -> Parser:
         parser.add_argument("-o", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"),
         Completion.FOLDER,
     )
-    add_graph(parser)
+    add_graph(parser, OP_GRAPH_HELP)
     parser.add_argument(
         "--workers", metavar="N", type=count(0), default=session.settings.workers,
         help="processes that share the work (default: one a core)",
     )  # fmt: skip
     add_engine(parser, session)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 
@@ -225,7 +227,7 @@ def _output_folder(session: Session, path: str, folder: str | None) -> str:
         if lies_in(place, root):
             return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
     root = os.path.abspath(session.workspace.overflow_dump_dir)
-    if os.path.commonpath([root, place]) == root or parse_status_name(os.path.basename(place)) is not None:
+    if lies_in(place, root) or parse_status_name(os.path.basename(place)) is not None:
         return str(session.workspace.output_dir(*DECODED_FOLDER))
     return str(session.workspace.output_dir("decode", "dump_decode"))
 

@@ -29,6 +29,7 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_json,
     completes,
     cosine,
     count,
@@ -79,7 +80,7 @@ def _parser(session: Session) -> Parser:
         "-l", dest="limit", metavar="N", type=count(1), default=settings.limit,
         help="with blame: how many ops of a pass to show (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 

@@ -13,6 +13,7 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_json,
     completes,
     count,
     some_text,
@@ -48,7 +49,7 @@ def _parser(session: Session) -> Parser:
         "-l", dest="limit", metavar="N", type=count(0), default=report.SHOWN_OPS,
         help="ops to show of each file with --find, 0 for all (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 

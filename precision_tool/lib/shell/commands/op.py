@@ -21,6 +21,8 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
+    add_json,
     completes,
     count,
 )
@@ -44,10 +46,7 @@ def _parser(session: Session) -> Parser:
         Completion.OP,
     )  # fmt: skip
     completes(parser.add_argument("-n", dest="option", metavar="NAME", help="the same"), Completion.OP)
-    completes(
-        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file, or folder of them, to look in"),
-        Completion.GRAPH,
-    )
+    add_graph(parser, "graph file, or folder of them, to look in")
     parser.add_argument("-a", dest="everything", action="store_true", help="all attributes and all readers too")
     parser.add_argument(
         "-s", dest="depth", metavar="DEPTH", type=_depth,
@@ -57,7 +56,7 @@ def _parser(session: Session) -> Parser:
         parser.add_argument("-o", dest="folder", metavar="DIR", help="where the drawing goes (default temp/op_graph)"),
         Completion.FOLDER,
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 

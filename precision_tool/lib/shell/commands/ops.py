@@ -17,6 +17,7 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
     completes,
     cosine,
     count,
@@ -51,10 +52,7 @@ def _parser(session: Session) -> Parser:
         ("-k", "kernel", "KERNEL", Completion.KERNEL, "kernel of the op, or its library"),
     ):
         completes(parser.add_argument(option, dest=dest, metavar=metavar, type=some_text, help=help_), kind)
-    completes(
-        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file, or a folder of them"),
-        Completion.GRAPH,
-    )
+    add_graph(parser, "graph file, or a folder of them")
     parser.add_argument(
         "--below",
         dest="below",

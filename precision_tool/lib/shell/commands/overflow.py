@@ -30,6 +30,8 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
+    add_json,
     completes,
     count,
     tell_notes,
@@ -64,10 +66,7 @@ def _parser(session: Session) -> Parser:
         "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
-    completes(
-        parser.add_argument("-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"),
-        Completion.GRAPH,
-    )
+    add_graph(parser)
     mixlist = parser.add_argument(
         "--mixlist", metavar="FILE", nargs="?", const=_DEFAULT, default=None,
         help="write the advised black list as a modify_mixlist file (default: modify_mixlist.json in the folder for "
@@ -75,7 +74,7 @@ def _parser(session: Session) -> Parser:
     )  # fmt: skip
     completes(mixlist, Completion.FILE)
     add_engine(parser, session)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything overflowed or could not be read")
     return parser
 

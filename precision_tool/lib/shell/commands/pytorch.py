@@ -33,6 +33,7 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_json,
     completes,
     spaced,
     tell_notes,
@@ -251,7 +252,7 @@ def _copy_parser(session: Session) -> Parser:
     )
     parser.add_argument("-p", "--parents", action="store_true", help="as h5copy has it; always done")
     parser.add_argument("-v", "--verbose", action="store_true", help="as h5copy has it; what was copied is always told")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 

@@ -22,6 +22,8 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
+    add_json,
     completes,
     count,
     tell_notes,
@@ -39,12 +41,9 @@ def _parser(session: Session) -> Parser:
     )  # fmt: skip
     left = parser.add_argument("-lt", dest="left", metavar="DIR", help="dump of one run (default: npu/debug_0/dump)")
     right = parser.add_argument("-rt", dest="right", metavar="DIR", help="the other's (default: npu/debug_1/dump)")
-    graph = parser.add_argument(
-        "-g", dest="graph", metavar="GRAPH", help="graph file (text or JSON), or a folder of them"
-    )
+    add_graph(parser)
     completes(left, Completion.FOLDER)
     completes(right, Completion.FOLDER)
-    completes(graph, Completion.GRAPH)
     parser.add_argument(
         "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
@@ -53,7 +52,7 @@ def _parser(session: Session) -> Parser:
         "--workers", metavar="N", type=count(0), default=session.settings.workers,
         help="processes that share the work (default: one a core)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     parser.add_argument(
         "--fail",
         action="store_true",

@@ -41,13 +41,15 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_graph,
+    add_json,
     completes,
     count,
     tell_notes,
 )
 from precision_tool.lib.shell.commands.named import (
+    OP_GRAPH_HELP,
     TENSOR_HELP,
-    add_graph,
     dumped_ops,
     named_files,
     note_others,
@@ -121,8 +123,8 @@ def _pt_parser(session: Session) -> Parser:
         "-p", "-l", dest="shown", metavar="N", type=_shown, default=session.settings.print_count,
         help="how many of the first values to show (default %(default)s)",
     )  # fmt: skip
-    add_graph(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_graph(parser, OP_GRAPH_HELP)
+    add_json(parser)
     return parser
 
 
@@ -252,12 +254,12 @@ def _cp_parser(session: Session) -> Parser:
         "-s", dest="save", action="store_true",
         help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
     )  # fmt: skip
-    add_graph(parser)
+    add_graph(parser, OP_GRAPH_HELP)
     parser.add_argument(
         "--workers", metavar="N", type=count(0), default=settings.workers,
         help="processes that share a large tensor (default: one a core)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 

@@ -21,7 +21,16 @@ from precision_tool.lib.model.wording import counted
 from precision_tool.lib.report import toolkit as report
 from precision_tool.lib.report.text import byte_size, plain, shown_path
 from precision_tool.lib.session import TOOLKIT_PREFIX, Session
-from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_json,
+    completes,
+    tell_notes,
+)
 from precision_tool.lib.toolkit.tools import Produced
 from precision_tool.lib.workspace import lies_in
 
@@ -164,7 +173,7 @@ def _toolkit_parser(session: Session) -> Parser:
         "is missing. Nothing here needs it, unless --engine or the setting ENGINE asks for it.",
         epilog="example: toolkit",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    add_json(parser)
     return parser
 
 
