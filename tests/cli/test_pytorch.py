@@ -8,7 +8,10 @@ import json
 import os
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -712,6 +715,17 @@ def test_from_python(generated: Path) -> None:
     ]
 
 
+@contextmanager
+def impatient_threads() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
 def test_workers_share_a_chunked_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into parts by boxes, as tensors beyond 256 MB are, the result is that of one worker."""
     rng = np.random.default_rng(2)
@@ -724,12 +738,14 @@ def test_workers_share_a_chunked_tensor(tmp_path: Path, monkeypatch: pytest.Monk
     (alone,) = precision_tool.compare(*sides, workers=1)
     for name, value in (("_SERIAL_BYTES", 0), ("_SPLIT_BYTES", 1), ("_PART_BYTES", 1 << 18), ("_BOX", 1 << 14)):
         monkeypatch.setattr(engine, name, value)
-    with ThreadPoolExecutor(2) as pool:
-        (shared,) = precision_tool.compare(*sides, workers=2, executor=pool)
-    one_row, other_row = alone.rows[0], shared.rows[0]
+    (one_row,) = alone.rows
     assert one_row.metrics is not None
-    assert other_row.metrics is not None
-    assert other_row.metrics.max_error_index == one_row.metrics.max_error_index
-    assert other_row.metrics.cosine == pytest.approx(one_row.metrics.cosine, rel=1e-7)
+    with ThreadPoolExecutor(4) as pool, impatient_threads():
+        for _ in range(20):  # HDF5 is not safe beside threads, and h5py's functions do not all guard it
+            (shared,) = precision_tool.compare(*sides, workers=4, executor=pool)
+            (other_row,) = shared.rows
+            assert other_row.metrics is not None, other_row
+            assert other_row.metrics.max_error_index == one_row.metrics.max_error_index
+            assert other_row.metrics.cosine == pytest.approx(one_row.metrics.cosine, rel=1e-7)
     x, y = one.astype(np.float64).reshape(-1), other.astype(np.float64).reshape(-1)
     assert one_row.metrics.cosine == pytest.approx(x @ y / np.sqrt((x @ x) * (y @ y)), rel=1e-7)

@@ -20,6 +20,7 @@ from precision_tool.lib.formats.h5_bytes import (
     H5_ERRORS,
     MAX_CHUNK,
     MAX_GATHERED,
+    alone,
     h5_reason,
     h5py_module,
     open_h5,
@@ -50,7 +51,7 @@ def read_h5(path: str) -> H5Dump:
 
     FormatError for what is no HDF5 file, is damaged or is refused; UsageError where h5py is not installed.
     """
-    with open_h5(path) as file:
+    with open_h5(path) as file, alone(path):
         h5py = h5py_module(path)
         size = file.id.get_filesize()
         walk = _Walk(path, h5py, size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from contextlib import AbstractContextManager
 from math import prod
 from types import ModuleType, TracebackType
 from typing import Any, Protocol
@@ -50,6 +51,12 @@ def h5py_module(path: str) -> ModuleType:
     return module
 
 
+def alone(path: str) -> AbstractContextManager[Any]:
+    """h5py's own lock, to be held while it is used: HDF5 is not safe beside threads, and not all of h5py takes it."""
+    lock: AbstractContextManager[Any] = h5py_module(path)._objects.phil
+    return lock
+
+
 def h5_reason(error: BaseException) -> str:
     """What h5py says, in one line."""
     text = str(error.args[0]) if error.args else ""
@@ -62,7 +69,8 @@ def open_h5(path: str) -> Any:
         size = file.size
     h5py = h5py_module(path)
     try:
-        return h5py.File(path, "r", locking=False)
+        with alone(path):
+            return h5py.File(path, "r", locking=False)
     except H5_ERRORS as error:
         why = "the file is empty" if size == 0 else h5_reason(error)
         raise FormatError(f"{path}: no HDF5 file that can be read: {why}", "copy or dump it again") from error
@@ -125,30 +133,35 @@ class _Chunks(_Reader):
     def __init__(self, tensor: Tensor) -> None:
         self._name = f"{tensor.path}: {tensor.dataset}"
         self._file = open_h5(tensor.path)
+        self._alone = alone(tensor.path)
         try:
             try:
-                self._id = self._file[tensor.dataset].id
-                properties = self._id.get_create_plist()
-                self._chunk = tuple(properties.get_chunk())
-                self._filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
-                shape, self._dtype = tuple(self._id.shape), self._id.dtype
+                with self._alone:
+                    self._open(tensor.dataset)
             except H5_ERRORS as error:
                 raise self._damaged(h5_reason(error)) from error
             self._nbytes = prod(self._chunk) * self._dtype.itemsize
             if self._nbytes > MAX_CHUNK:  # it was not, when the header was read
                 raise self._damaged("the file has changed")
         except PrecisionToolError:
-            self._file.close()
+            self.close()
             raise
-        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(shape, self._chunk, strict=True))
-        self._shape = shape
+        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(self._shape, self._chunk, strict=True))
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
+
+    def _open(self, dataset: str) -> None:
+        self._id = self._file[dataset].id
+        properties = self._id.get_create_plist()
+        self._chunk = tuple(properties.get_chunk())
+        self._filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+        self._shape, self._dtype = tuple(self._id.shape), self._id.dtype
 
     def _damaged(self, why: str) -> FormatError:
         return FormatError(f"{self._name}: cannot be read: {why}", "the file is damaged: copy or dump it again")
 
     def close(self) -> None:
-        self._file.close()
+        with self._alone:
+            self._file.close()
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         done = 0
@@ -187,17 +200,23 @@ class _Chunks(_Reader):
         return tuple(reversed(place))
 
     def _decoded(self, place: tuple[int, ...]) -> bytes:
-        info = self._id.get_chunk_info_by_coord(place)
-        if info.byte_offset is None:
-            raise ValueError("it was never written")
-        if info.size > 2 * self._nbytes + _SLACK:
-            raise ValueError(f"it claims {info.size} bytes")
-        mask, data = self._id.read_direct_chunk(place)
+        mask, data = self._stored(place)
         for number in reversed(range(len(self._filters))):
             if not mask >> number & 1:
                 data = self._undo(self._filters[number], data)
         raw: bytes = data
         return raw
+
+    def _stored(self, place: tuple[int, ...]) -> tuple[int, bytes]:
+        """A chunk as it lies in the file, and the filters that were left out (bits)."""
+        with self._alone:
+            info = self._id.get_chunk_info_by_coord(place)
+            if info.byte_offset is None:
+                raise ValueError("it was never written")
+            if info.size > 2 * self._nbytes + _SLACK:
+                raise ValueError(f"it claims {info.size} bytes")
+            mask, data = self._id.read_direct_chunk(place)
+        return mask, data
 
     def _undo(self, code: int, data: bytes) -> bytes:
         if code == DEFLATE:
@@ -309,7 +328,7 @@ class _Gathered(_Reader):
 def _small(tensor: Tensor) -> npt.NDArray[Any]:
     """The stored elements of a tensor that fits in memory."""
     where = f"{tensor.path}: {tensor.dataset}"
-    with open_h5(tensor.path) as file:
+    with open_h5(tensor.path) as file, alone(tensor.path):
         try:
             dataset = file[tensor.dataset].id
             is_chunked = dataset.get_create_plist().get_layout() == h5py_module(tensor.path).h5d.CHUNKED
