@@ -104,6 +104,54 @@ def test_a_graph_is_converted_once_whatever_it_is_called(tmp_path: Path, tree: S
     assert converted() == 2
 
 
+def test_a_dump_is_compared_once_whatever_it_is_called(tmp_path: Path, tree: SmallTree) -> None:
+    """Until a tensor, its name, the options or the program is another; each comparison has its own result."""
+    made = make_toolkit(tmp_path / "cann")
+    made_of_it: list[Path] = []
+
+    def compared(*options: str) -> tuple[int, str]:
+        run = tool("vc", "--engine", "cann", "--json", *options, cwd=tmp_path, env=made.environment)
+        made_of_it.append(tmp_path / run.results[0]["file"])
+        return sum(call[0] == "msaccucmp.py" for call in made.calls), run.err
+
+    assert compared()[0] == 1
+    moved = tree.leaf.with_name("7")
+    tree.leaf.rename(moved)
+    count, told = compared("-lt", str(moved))
+    assert count == 1
+    assert "msaccucmp compared files of this content before" in told
+    moved.rename(tree.leaf)
+    first, second = map(table, made_of_it)
+    assert first == second == compat_table(tmp_path)
+    assert len(set(made_of_it)) == 2
+
+    assert compared("-a", "0")[0] == 2
+    golden = next(iter(tree.goldens.values()))
+    data = bytearray(golden.read_bytes())
+    data[-1] ^= 1
+    golden.write_bytes(data)
+    assert compared()[0] == 3
+    golden.rename(golden.with_name(golden.name.replace(".0.", ".7.")))
+    assert compared()[0] == 4
+    os.utime(made.msaccucmp, (1, 1))
+    assert compared()[0] == 5
+    count, told = compared()
+    assert count == 5
+    for kept in (tree.root / "temp" / "op_graph").glob("compared_*"):
+        kept.write_text("{", "utf-8")
+    assert compared()[0] == 6
+
+
+def test_what_changes_while_it_is_compared_is_not_kept(tmp_path: Path, tree: SmallTree) -> None:
+    made = make_toolkit(tmp_path / "cann")
+    golden = next(iter(tree.goldens.values()))
+    script = made.msaccucmp.read_text("utf-8")
+    made.msaccucmp.write_text(script.replace("FAULT,", f"os.utime({str(golden)!r}); FAULT,", 1), "utf-8")
+    for count in (1, 2):
+        tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)
+        assert sum(call[0] == "msaccucmp.py" for call in made.calls) == count
+
+
 def test_without_atc_our_own_converter(tmp_path: Path, tree: SmallTree) -> None:
     made = make_toolkit(tmp_path / "cann", atc=None)
     run = tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)

@@ -7,7 +7,6 @@ error and yet wrote a complete result is a warning: msaccucmp ends with 2 when a
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import shutil
@@ -17,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from precision_tool.lib.errors import OutputError
-from precision_tool.lib.formats.files import LocalFile
+from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.formats.files import LocalFile, atomic_text, signature_of
 from precision_tool.lib.formats.om_file import MAGIC
 from precision_tool.lib.toolkit.finder import Toolkit
+from precision_tool.lib.toolkit.kept import content_key, keep_texts, kept_texts, signatures
 from precision_tool.lib.toolkit.runner import ToolRun, run_tool
 
-_BLOCK = 1 << 20
 #: What names of folders for results that are not complete begin with.
 _TEMPORARY = ".precision_tool-toolkit-"
 #: Where temporary files may go if the user's place for them will not do.
@@ -46,7 +45,7 @@ class Produced:
 class Tools:
     """A toolkit with everything that its programs need to run.
 
-    `python` runs msaccucmp ("" for ours), `folder` holds the logs, `cache` what atc made of graphs.
+    `python` runs msaccucmp ("" for ours), `folder` holds the logs, `cache` what they made of files before.
     """
 
     toolkit: Toolkit
@@ -62,7 +61,7 @@ class Tools:
         """The JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
         atc = self.toolkit.need("atc")
         mode = "1" if _is_om(graph) else "5"
-        kept = self.kept_json(graph, "atc", f"{mode} {atc} {os.path.getmtime(atc)}")
+        kept = self.kept_json(graph, "atc", mode, *_version(atc))
         if os.path.isfile(kept):
             return Produced(paths=(kept,))
         os.makedirs(self.cache, exist_ok=True)
@@ -76,13 +75,9 @@ class Tools:
             shutil.move(made, kept)
         return Produced(paths=(kept,), notes=_warning(run, "the JSON it wrote is complete"))
 
-    def kept_json(self, graph: str, maker: str, version: str = "") -> str:
+    def kept_json(self, graph: str, maker: str, *version: str) -> str:
         """Where the JSON that `maker` makes of a graph file's contents is kept, whatever the file is called."""
-        key = hashlib.sha256(f"{version}\0".encode())
-        with LocalFile(graph) as file:
-            for offset in range(0, file.size, _BLOCK):
-                key.update(file.read_at(offset, min(_BLOCK, file.size - offset)))
-        return os.path.join(self.cache, f"{maker}_{key.hexdigest()[:32]}.json")
+        return os.path.join(self.cache, f"{maker}_{content_key(version, [graph])}.json")
 
     # --- msaccucmp ---
 
@@ -99,8 +94,15 @@ class Tools:
         """`msaccucmp compare` of two folders of files, or two `.h5`; its tables, moved to the folder `output`.
 
         `graph` is the JSON of atc, None for two NPU runs by name; with `unfused`, that of the other run, two runs are
-        compared by their graphs. `options` are msaccucmp's own.
+        compared by their graphs. `options` are msaccucmp's own. What it made of files of the same content before is
+        used again.
         """
+        read = [path for path in (npu, golden, graph, unfused) if path is not None]
+        before = signatures(read)
+        kept = self._kept_tables(read, [str(graph is None), str(unfused is None), *options])
+        tables = kept_texts(kept)
+        if tables:
+            return self._compared_before(kept, tables, output)
         with self._place(output) as place, _plain_paths(npu, golden) as paths:
             rule = []
             for flag, path in (("-f", graph), ("-cf", unfused)):
@@ -111,15 +113,34 @@ class Tools:
             arguments = ["compare", "-m", paths[0], "-g", paths[1], *rule, *options, "-out", place]
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".csv", ".txt")))
-            tables = [name for name in made if name.startswith(("result_", "mapping_"))]
-            if not tables:
+            results = [name for name in made if name.startswith(("result_", "mapping_"))]
+            if not results:
                 raise run.failure("it wrote no result")
-            for name in tables:
+            for name in results:
                 problem = _table_problem(os.path.join(place, name))
                 if problem:
                     raise run.failure(f"its result is not complete: {problem}")
+            if kept and signatures(read) == before:
+                keep_texts(kept, [os.path.join(place, name) for name in made])
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=_warning(run, "its result is complete"))
+
+    def _kept_tables(self, read: Sequence[str], how: Sequence[str]) -> str:
+        """The file in which the tables that msaccucmp makes of such files are kept; "" where they cannot be read."""
+        version = _version(self.toolkit.need("msaccucmp"))
+        try:
+            key = content_key([*version, *how], read)
+        except (PrecisionToolError, OSError):
+            return ""  # msaccucmp has its own words for them
+        return os.path.join(self.cache, f"compared_{key}.json")
+
+    def _compared_before(self, kept: str, tables: Mapping[str, str], output: str) -> Produced:
+        paths = [os.path.join(output, name) for name in tables]
+        for path, text in zip(paths, tables.values(), strict=True):
+            with atomic_text(path) as file:
+                file.write(text)
+        told = f"msaccucmp compared files of this content before: its result of then, kept in {kept}"
+        return Produced(paths=tuple(paths), notes=(f"{told} (remove it to have it compare again)",))
 
     def convert(self, dumps: Mapping[str, str], output: str, options: Sequence[str] = ()) -> Produced:
         """`msaccucmp convert` of dump files, given by the names that results begin with; the `.npy`, in `output`."""
@@ -236,6 +257,11 @@ def _short_folder() -> str:
 
 def _is_plain(path: str) -> bool:
     return set(path) <= _PLAIN
+
+
+def _version(program: str) -> tuple[str, ...]:
+    """What changes when a program is another one."""
+    return os.path.realpath(program), str(signature_of(program))
 
 
 def _is_om(path: str) -> bool:

@@ -1,0 +1,78 @@
+"""What the toolkit made before, kept by the contents of what it was made of, whatever the files are called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from precision_tool.lib.errors import OutputError
+from precision_tool.lib.formats.files import LocalFile, atomic_text, signature_of
+
+_BLOCK = 1 << 20
+
+
+def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
+    """A name for the result of `words`, which say who makes it and how, from these files and folders of files.
+
+    The names inside a folder count, its own and those of files given by themselves do not. A user's error, or OSError,
+    for what cannot be read.
+    """
+    key = hashlib.sha256("\0".join([*words, ""]).encode("utf-8", "surrogateescape"))
+    for path in paths:
+        if not os.path.isdir(path):
+            key.update(_digest(path))
+            continue
+        for name in _files_in(path):
+            key.update(hashlib.sha256(os.fsencode(name)).digest())
+            key.update(_digest(os.path.join(path, name)))
+        key.update(b"end of a folder")
+    return key.hexdigest()[:32]
+
+
+def signatures(paths: Iterable[str]) -> list[object]:
+    """What changes when one of these files, or a file in one of these folders, does."""
+    found: list[object] = []
+    for path in paths:
+        if os.path.isdir(path):
+            found += [(name, signature_of(os.path.join(path, name))) for name in _files_in(path)]
+        else:
+            found.append(signature_of(path))
+    return found
+
+
+def keep_texts(path: str, files: Iterable[str]) -> None:
+    """Keeps text files as one. Where there is no room for it they are not kept."""
+    texts = {}
+    for one in files:
+        with open(one, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            texts[os.path.basename(one)] = file.read()
+    with suppress(OutputError), atomic_text(path) as file:
+        json.dump(texts, file)
+
+
+def kept_texts(path: str) -> dict[str, str]:
+    """Name and text of files that were kept; {} if there are none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            texts = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    is_kept = isinstance(texts, dict) and all(
+        isinstance(text, str) and os.path.basename(name) == name for name, text in texts.items()
+    )
+    return texts if is_kept else {}
+
+
+def _files_in(folder: str) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+
+
+def _digest(path: str) -> bytes:
+    key = hashlib.sha256()
+    with LocalFile(path) as file:
+        for offset in range(0, file.size, _BLOCK):
+            key.update(file.read_at(offset, min(_BLOCK, file.size - offset)))
+    return key.digest()
