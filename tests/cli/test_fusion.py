@@ -569,19 +569,60 @@ def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> N
     assert "of an earlier attempt are used" in run.text
 
 
-@pytest.mark.parametrize("file", ["my.cfg", "other.cfg"])
-def test_a_killed_attempt_is_mended_whatever_is_searched_next(tmp_path: Path, check: str, file: str) -> None:
-    """Also where the kill came between the note of a try and its switch file, which then has the try before it."""
+def killed(tmp_path: Path, check: str) -> Path:
+    """A switch file as a bisection leaves it that is killed between the note of a try and its switch file."""
     (tmp_path / "precision_data").mkdir()
-    (tmp_path / "my.cfg").write_text(MINE)
-    bisect(tmp_path, f"{check} Pass03", "--passes", *NAMES)
+    mine = tmp_path / "my.cfg"
+    mine.write_text(MINE)
+    bisect(tmp_path, f"{check} Pass03", "--passes", "Pass02", "Pass03")
     path = tmp_path / "precision_data/temp/fusion_bisect/state.json"
     state = json.loads(path.read_text())
     before, _ = state["written"]
     path.write_text(json.dumps({**state, "running": True}))
-    (tmp_path / "my.cfg").write_text(before)
+    mine.write_text(before)
+    return mine
+
+
+@pytest.mark.parametrize("file", ["my.cfg", "other.cfg"])
+def test_a_killed_attempt_is_mended_whatever_is_searched_next(tmp_path: Path, check: str, file: str) -> None:
+    mine = killed(tmp_path, check)
     arguments = ["fusion", "bisect", "--check", f"{check} Pass04", "--file", file, "--passes", *NAMES]
     assert "my.cfg is put back as it was before it" in tool(*arguments, cwd=tmp_path).text
+    assert mine.read_text() == MINE
+
+
+def test_an_edit_after_a_killed_bisection(tmp_path: Path, check: str) -> None:
+    """`show` says so and changes nothing; an edit begins with the user's own file, and nothing puts that back later."""
+    mine = killed(tmp_path, check)
+    left = mine.read_text()
+    told = f"note: a bisection was killed: {mine.name} holds the switches of its last try"
+    for _ in range(2):
+        assert told in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path).err.replace(f"{tmp_path}/", "")
+    assert "was killed" not in tool("fusion", "show", "--file", "no.cfg", cwd=tmp_path, code=2).text
+    assert mine.read_text() == left
+    run = tool("fusion", "off", "Pass07", "--file", "my.cfg", cwd=tmp_path)
+    assert "is put back as it was before it" in run.err
+    sections = json.loads(mine.read_text())["Switch"].values()
+    assert {name: value for section in sections for name, value in section.items()} == {"Mine": "off", "Pass07": "off"}
+    mine.write_text(left)  # the user's own now, whatever it looks like
+    for word in (["show"], ["on", "Pass07"]):
+        assert "was killed" not in tool("fusion", *word, "--file", "my.cfg", cwd=tmp_path).text
+
+
+def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
+    (tmp_path / "precision_data").mkdir()
+    (tmp_path / "my.cfg").write_text(MINE)
+    word = shlex.join(map(str, TOOL))
+    command = f"""
+        {word} fusion show --file my.cfg > shown 2>&1
+        {word} fusion off Pass09 --file my.cfg > refused 2>&1; echo $? > code
+        {word} fusion off Pass09 --file another.cfg > /dev/null || exit 77
+        {check} Pass03"""
+    run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
+    assert "1 pass has to be off for the check to succeed: Pass03" in run.text
+    assert "holds the switches of its try" in " ".join((tmp_path / "shown").read_text().split())
+    assert (tmp_path / "code").read_text() == "2\n"
+    assert "fusion bisect is running" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 
@@ -606,7 +647,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
     assert (tmp_path / "code").read_text() == "2\n"
-    assert "another one is running" in (tmp_path / "refused").read_text()
+    assert "fusion bisect is running" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 

@@ -214,6 +214,32 @@ class BisectRun:
             raise OutputError(f"{log}: cannot be written, or {shell} not be run ({error.strerror})", "") from error
 
 
+def mend_switch_file(folder: Path, path: str, *, to_write: bool) -> list[str]:
+    """Before a switch file is edited: puts it back if a bisection in `folder` was killed. What to tell.
+
+    One that is only shown stays as it is. UsageError for one to be edited that a running bisection uses.
+    """
+    state = _read_state(str(folder / _STATE))
+    if not state.get("running") or os.path.realpath(state["file"]) != os.path.realpath(path):
+        return []
+    try:
+        handle = _locked(str(folder))
+    except UsageError:
+        if to_write:
+            raise
+        return [f"a bisection is running: {path} holds the switches of its try"]
+    try:
+        if to_write:
+            notes = _put_back(state)
+            write_text(str(folder / _STATE), json.dumps({**state, "running": False}, indent=1) + "\n")
+            return notes
+    finally:
+        os.close(handle)
+    if not _is_left_over(state):
+        return []
+    return [f"a bisection was killed: {path} holds the switches of its last try; the next edit puts it back first"]
+
+
 def _locked(folder: str) -> int:
     """An open folder that no other bisection has; it is free again as soon as it is closed, or the process is gone."""
     try:
@@ -226,7 +252,7 @@ def _locked(folder: str) -> int:
     except BlockingIOError:
         os.close(handle)
         raise UsageError(
-            f"fusion bisect: another one is running, with its results or its switch file in {folder}",
+            f"fusion bisect is running, with its results or its switch file in {folder}",
             "wait for it, or name another switch file with --file and another folder with --work",
         ) from None
     except OSError:  # a file system without locks
@@ -244,13 +270,18 @@ def _text_of(path: str) -> str | None:
 def _put_back(state: dict[str, Any]) -> list[str]:
     """Puts back the switch file of an attempt that was killed, whichever file it was."""
     path, original = str(state["file"]), state.get("original")
-    now = _text_of(path)
-    if now == original:
+    if _text_of(path) == original:
         return []
-    if now not in state["written"]:
-        return [f"an earlier attempt was killed; {path} was changed since and stays as it is"]
+    if not _is_left_over(state):
+        return [f"a bisection was killed; {path} was changed since and stays as it is"]
     _restore(path, original)
-    return [f"an earlier attempt was killed: {path} is put back as it was before it"]
+    return [f"a bisection was killed: {path} is put back as it was before it"]
+
+
+def _is_left_over(state: dict[str, Any]) -> bool:
+    """Whether the switch file of an attempt is as a try of it wanted it."""
+    now = _text_of(str(state["file"]))
+    return now != state.get("original") and now in state["written"]
 
 
 def _restore(path: str, text: str | None) -> None:

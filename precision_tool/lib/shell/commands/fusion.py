@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.checks.fusion_blame import Blame, Verdict
@@ -21,7 +22,7 @@ from precision_tool.lib.report import fusion as report
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import counted, json_text, plain, shown_path
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try
+from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try, mend_switch_file
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -203,8 +204,13 @@ def _files(session: Session, args: argparse.Namespace, *, both: bool = False) ->
     """The file that was chosen; without a choice the one for single passes, or `both`."""
     to_write = args.action != "show"
     if args.file is not None or args.off_file or not both:
-        return [find_switch_file(session.workspace, args.file, off=args.off_file, to_write=to_write)]
-    return [find_switch_file(session.workspace, off=off, to_write=to_write) for off in (False, True)]
+        files = [find_switch_file(session.workspace, args.file, off=args.off_file, to_write=to_write)]
+    else:
+        files = [find_switch_file(session.workspace, off=off, to_write=to_write) for off in (False, True)]
+    if args.action != "bisect":  # which does it itself
+        for file, folder in product(files, session.workspace.result_dirs()):
+            session.workspace.notes += mend_switch_file(folder / _BISECT_FOLDER, file.target, to_write=to_write)
+    return files
 
 
 def _warnings(switches: Switches, seen: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -230,10 +236,11 @@ def _closest(name: str, seen: Sequence[str]) -> list[str]:
 
 def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
     seen = _seen(session)
+    files = _files(session, args, both=True)
     tell_notes(session, output)
     parts, documents = [], []
     problems: list[PrecisionToolError] = []
-    for file in _files(session, args, both=True):
+    for file in files:
         try:
             # One that was named is no new one: its name may be misspelt.
             switches = file.read() if args.file is None else read_switches(file.path)
@@ -476,6 +483,7 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
         console.print(plain("nothing to write: no pass to be switched off was found"), soft_wrap=True)
         return
     (file,) = _files(session, args)
+    tell_notes(session, output)
     seen = _seen(session)
     switches = file.read()
     for name in off:
