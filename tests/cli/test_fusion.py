@@ -592,37 +592,46 @@ def test_a_killed_attempt_is_mended_whatever_is_searched_next(tmp_path: Path, ch
 
 
 def test_an_edit_after_a_killed_bisection(tmp_path: Path, check: str) -> None:
-    """`show` says so and changes nothing; an edit begins with the user's own file, and nothing puts that back later."""
+    """It would be made in the switches of a try: it is refused until the user's own file is back, or given up."""
     mine = killed(tmp_path, check)
     left = mine.read_text()
-    told = f"note: a bisection was killed: {mine.name} holds the switches of its last try"
-    for _ in range(2):
-        assert told in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path).err.replace(f"{tmp_path}/", "")
-    assert "was killed" not in tool("fusion", "show", "--file", "no.cfg", cwd=tmp_path, code=2).text
+    told = "my.cfg holds the switches of a try of `fusion bisect`, which runs, or was killed"
+    assert told in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path).err
+    assert told not in tool("fusion", "off", "Pass07", "--file", "another.cfg", cwd=tmp_path).text
+    for word in (["off", "Pass07"], ["on", "Pass03"], ["all-off"], ["reset"]):
+        run = tool("fusion", *word, "--file", "my.cfg", cwd=tmp_path, code=2)
+        assert told in run.err
+        assert "puts your file back" in run.text
+    elsewhere = ["--work", "elsewhere", "fusion", "bisect", "--check", check, "--file", "my.cfg", "--passes", "Pass03"]
+    assert told in tool(*elsewhere, cwd=tmp_path, code=2).err
     assert mine.read_text() == left
-    run = tool("fusion", "off", "Pass07", "--file", "my.cfg", cwd=tmp_path)
-    assert "is put back as it was before it" in run.err
-    sections = json.loads(mine.read_text())["Switch"].values()
-    assert {name: value for section in sections for name, value in section.items()} == {"Mine": "off", "Pass07": "off"}
-    mine.write_text(left)  # the user's own now, whatever it looks like
-    for word in (["show"], ["on", "Pass07"]):
-        assert "was killed" not in tool("fusion", *word, "--file", "my.cfg", cwd=tmp_path).text
+    path = tmp_path / "precision_data/temp/fusion_bisect/state.json"
+    state = json.loads(path.read_text())
+    for name, value in (("file", "a\0b"), ("written", [[]]), ("original", 3), ("tries", 3), ("version", 0)):
+        path.write_text(json.dumps({**state, name: value}))
+        assert "bisect" not in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path).err
+    path.unlink()
+    assert "bisect" not in tool("fusion", "off", "Pass07", "--file", "my.cfg", cwd=tmp_path).err
 
 
 def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
+    """Wherever the results of the edit's own session would go."""
     (tmp_path / "precision_data").mkdir()
     (tmp_path / "my.cfg").write_text(MINE)
     word = shlex.join(map(str, TOOL))
     command = f"""
         {word} fusion show --file my.cfg > shown 2>&1
         {word} fusion off Pass09 --file my.cfg > refused 2>&1; echo $? > code
-        {word} fusion off Pass09 --file another.cfg > /dev/null || exit 77
+        {word} --data no_data fusion off Pass09 --file my.cfg > refused_too 2>&1; echo $? >> code
+        mkdir -p another
+        {word} fusion off Pass09 --file another/my.cfg > /dev/null || exit 77
         {check} Pass03"""
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
-    assert "holds the switches of its try" in " ".join((tmp_path / "shown").read_text().split())
-    assert (tmp_path / "code").read_text() == "2\n"
-    assert "fusion bisect is running" in (tmp_path / "refused").read_text()
+    for name in ("shown", "refused"):
+        assert "holds the switches of a try" in " ".join((tmp_path / name).read_text().split())
+    assert "fusion bisect is running" in (tmp_path / "refused_too").read_text()
+    assert (tmp_path / "code").read_text() == "2\n2\n"
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 
@@ -647,7 +656,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
     assert (tmp_path / "code").read_text() == "2\n"
-    assert "fusion bisect is running" in (tmp_path / "refused").read_text()
+    assert "holds the switches of a try" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 

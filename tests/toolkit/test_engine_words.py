@@ -104,6 +104,11 @@ def test_a_graph_is_converted_once_whatever_it_is_called(tmp_path: Path, tree: S
     assert converted() == 2
 
 
+def kept_as(name: str) -> str:
+    """What a file of that name would be kept as."""
+    return json.dumps({"texts": {name: "x"}, "notes": []})
+
+
 def test_a_dump_is_compared_once_whatever_it_is_called(tmp_path: Path, tree: SmallTree) -> None:
     """Until a tensor, its name, the options or the program is another; each comparison has its own result."""
     made = make_toolkit(tmp_path / "cann")
@@ -135,11 +140,27 @@ def test_a_dump_is_compared_once_whatever_it_is_called(tmp_path: Path, tree: Sma
     assert compared()[0] == 4
     os.utime(made.msaccucmp, (1, 1))
     assert compared()[0] == 5
-    count, told = compared()
-    assert count == 5
-    for kept in (tree.root / "temp" / "op_graph").glob("compared_*"):
-        kept.write_text("{", "utf-8")
+    made.msaccucmp.with_name("a_module.py").touch()
     assert compared()[0] == 6
+    (tree.leaf / "loop").symlink_to("loop")
+    assert compared()[0] == 6
+    for number, text in enumerate(("{", "[]", '{"texts": {}}', kept_as("a.txt"), kept_as("../result_1.csv")), 7):
+        for kept in (tree.root / "temp" / "op_graph").glob("compared_*"):
+            kept.write_text(text, "utf-8")
+        assert compared()[0] == number
+
+
+@pytest.mark.parametrize(("code", "said", "count"), [(2, "", 1), (2, "[ERROR] out of memory", 2), (5, "", 2)])
+def test_what_has_errors_is_not_kept(tmp_path: Path, tree: SmallTree, code: int, said: str, count: int) -> None:
+    """They may be of the moment. That something was not dumped, which 2 stands for, is kept, and told each time."""
+    made = make_toolkit(tmp_path / "cann", msaccucmp="warn")
+    script = made.msaccucmp.read_text("utf-8")
+    assert "sys.exit(2 " in script
+    made.msaccucmp.write_text(script.replace("sys.exit(2 ", f"print({said!r}); sys.exit({code} "), "utf-8")
+    for _ in range(2):
+        run = tool("vc", "--engine", "cann", cwd=tmp_path, env=made.environment)
+        assert f"msaccucmp ended with exit code {code}" in run.err
+    assert sum(call[0] == "msaccucmp.py" for call in made.calls) == count
 
 
 def test_what_changes_while_it_is_compared_is_not_kept(tmp_path: Path, tree: SmallTree) -> None:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
 from precision_tool.lib.errors import OutputError, UsageError
+from precision_tool.lib.formats.files import could_be_path
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.shell.switch_files import SwitchFile, write_text
@@ -214,30 +215,29 @@ class BisectRun:
             raise OutputError(f"{log}: cannot be written, or {shell} not be run ({error.strerror})", "") from error
 
 
-def mend_switch_file(folder: Path, path: str, *, to_write: bool) -> list[str]:
-    """Before a switch file is edited: puts it back if a bisection in `folder` was killed. What to tell.
-
-    One that is only shown stays as it is. UsageError for one to be edited that a running bisection uses.
-    """
+def bisected(folder: Path, path: str) -> str:
+    """What to say of a switch file that is as a try of a bisection in `folder` wanted it; "" of any other."""
     state = _read_state(str(folder / _STATE))
     if not state.get("running") or os.path.realpath(state["file"]) != os.path.realpath(path):
-        return []
-    try:
-        handle = _locked(str(folder))
-    except UsageError:
-        if to_write:
-            raise
-        return [f"a bisection is running: {path} holds the switches of its try"]
-    try:
-        if to_write:
-            notes = _put_back(state)
-            write_text(str(folder / _STATE), json.dumps({**state, "running": False}, indent=1) + "\n")
-            return notes
-    finally:
-        os.close(handle)
+        return ""
     if not _is_left_over(state):
-        return []
-    return [f"a bisection was killed: {path} holds the switches of its last try; the next edit puts it back first"]
+        return ""
+    return f"{path} holds the switches of a try of `fusion bisect`, which runs, or was killed"
+
+
+def check_edit(folders: Sequence[Path], path: str) -> None:
+    """UsageError for a switch file that a bisection uses, or one in these folders left: an edit would be lost."""
+    for folder in folders:
+        reason = bisected(folder, path)
+        if reason:
+            raise UsageError(
+                reason,
+                "wait for it; of one that was killed, a search with the same --work puts your file back when it "
+                f"begins. To keep the file as it is, remove {folder / _STATE}",
+            )
+    place = os.path.dirname(os.path.realpath(path))
+    if os.path.isdir(place):
+        os.close(_locked(place))
 
 
 def _locked(folder: str) -> int:
@@ -298,7 +298,8 @@ def _read_state(path: str) -> dict[str, Any]:
         state = json.loads(Path(path).read_text("utf-8"))
         for one in state["tries"]:
             _try_of(one)
-        if not isinstance(state["file"], str) or not isinstance(state["written"], list):
+        texts = [state["file"], *state["written"], *([] if state["original"] is None else [state["original"]])]
+        if not all(isinstance(text, str) for text in texts) or not could_be_path(state["file"]):
             return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}

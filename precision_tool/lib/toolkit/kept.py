@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.formats.files import LocalFile, atomic_text, signature_of
@@ -36,38 +37,47 @@ def signatures(paths: Iterable[str]) -> list[object]:
     """What changes when one of these files, or a file in one of these folders, does."""
     found: list[object] = []
     for path in paths:
+        found.append(signature_of(path))
         if os.path.isdir(path):
-            found += [(name, signature_of(os.path.join(path, name))) for name in _files_in(path)]
-        else:
-            found.append(signature_of(path))
+            with suppress(OSError):
+                found += [(name, signature_of(os.path.join(path, name))) for name in _files_in(path)]
     return found
 
 
-def keep_texts(path: str, files: Iterable[str]) -> None:
-    """Keeps text files as one. Where there is no room for it they are not kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Text files, by name, that a program wrote, and what there was to say of the run."""
+
+    texts: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
+    """Keeps text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
     texts = {}
-    for one in files:
-        with open(one, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            texts[os.path.basename(one)] = file.read()
-    with suppress(OutputError), atomic_text(path) as file:
-        json.dump(texts, file)
+    with suppress(OutputError, UnicodeDecodeError):
+        for one in files:
+            with open(one, encoding="utf-8", newline="") as file:
+                texts[os.path.basename(one)] = file.read()
+        with atomic_text(path) as file:
+            json.dump({"texts": texts, "notes": list(notes)}, file)
 
 
-def kept_texts(path: str) -> dict[str, str]:
-    """Name and text of files that were kept; {} if there are none."""
+def read_kept(path: str) -> Kept:
+    """What was kept; of a file that is missing or damaged nothing."""
     try:
         with open(path, encoding="utf-8") as file:
-            texts = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    is_kept = isinstance(texts, dict) and all(
-        isinstance(text, str) and os.path.basename(name) == name for name, text in texts.items()
-    )
-    return texts if is_kept else {}
+            document = json.load(file)
+        texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
+        if all(isinstance(text, str) and os.path.basename(name) == name for name, text in texts.items()):
+            return Kept(texts=texts, notes=notes)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return Kept(texts={})
 
 
 def _files_in(folder: str) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    return sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
 
 
 def _digest(path: str) -> bytes:

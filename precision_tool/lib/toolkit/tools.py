@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from precision_tool.lib.errors import OutputError, PrecisionToolError
 from precision_tool.lib.formats.files import LocalFile, atomic_text, signature_of
 from precision_tool.lib.formats.om_file import MAGIC
 from precision_tool.lib.toolkit.finder import Toolkit
-from precision_tool.lib.toolkit.kept import content_key, keep_texts, kept_texts, signatures
+from precision_tool.lib.toolkit.kept import Kept, content_key, keep, read_kept, signatures
 from precision_tool.lib.toolkit.runner import ToolRun, run_tool
 
 #: What names of folders for results that are not complete begin with.
@@ -29,6 +29,10 @@ _TEMPORARY = ".precision_tool-toolkit-"
 _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp")
 #: Linux takes 107 bytes for a socket, of which Python's multiprocessing uses 32 for names of its own.
 _MAX_SOCKET_FOLDER = 75
+#: msaccucmp's exit code where ops of the graph, often variables, have no dump.
+_NOT_DUMPED = 2
+#: Where msaccucmp looks for the library that reads dumps.
+_LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "ASCEND_TOOLKIT_HOME")
 #: What msaccucmp's own paths may hold; others it refuses.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:()=\\-")
 
@@ -98,11 +102,10 @@ class Tools:
         used again.
         """
         read = [path for path in (npu, golden, graph, unfused) if path is not None]
-        before = signatures(read)
-        kept = self._kept_tables(read, [str(graph is None), str(unfused is None), *options])
-        tables = kept_texts(kept)
-        if tables:
-            return self._compared_before(kept, tables, output)
+        kept, before = self._kept_tables(read, [str(graph is None), str(unfused is None), *options])
+        known = read_kept(kept)
+        if _results_in(known.texts):
+            return _compared_before(kept, known, output)
         with self._place(output) as place, _plain_paths(npu, golden) as paths:
             rule = []
             for flag, path in (("-f", graph), ("-cf", unfused)):
@@ -113,34 +116,34 @@ class Tools:
             arguments = ["compare", "-m", paths[0], "-g", paths[1], *rule, *options, "-out", place]
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".csv", ".txt")))
-            results = [name for name in made if name.startswith(("result_", "mapping_"))]
+            results = _results_in(made)
             if not results:
                 raise run.failure("it wrote no result")
             for name in results:
                 problem = _table_problem(os.path.join(place, name))
                 if problem:
                     raise run.failure(f"its result is not complete: {problem}")
-            if kept and signatures(read) == before:
-                keep_texts(kept, [os.path.join(place, name) for name in made])
+            notes = _warning(run, "its result is complete")
+            if kept and signatures(read) == before and _depends_on_files_alone(run):
+                keep(kept, [os.path.join(place, name) for name in made], notes)
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
-        return Produced(paths=moved, notes=_warning(run, "its result is complete"))
+        return Produced(paths=moved, notes=notes)
 
-    def _kept_tables(self, read: Sequence[str], how: Sequence[str]) -> str:
-        """The file in which the tables that msaccucmp makes of such files are kept; "" where they cannot be read."""
-        version = _version(self.toolkit.need("msaccucmp"))
+    def _kept_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
+        """The file in which the tables that msaccucmp makes of such files are kept, and what changes when they do.
+
+        The file is "" where they cannot be read.
+        """
+        python, script = self._msaccucmp()
+        makers = [shutil.which(python) or python, self.toolkit.set_env or "", *_modules_beside(script)]
+        version = [self.toolkit.version, *(os.environ.get(name, "") for name in _LIBRARY_VARIABLES)]
+        version += [word for one in makers for word in _version(one)]
         try:
+            before = signatures(read)
             key = content_key([*version, *how], read)
         except (PrecisionToolError, OSError):
-            return ""  # msaccucmp has its own words for them
-        return os.path.join(self.cache, f"compared_{key}.json")
-
-    def _compared_before(self, kept: str, tables: Mapping[str, str], output: str) -> Produced:
-        paths = [os.path.join(output, name) for name in tables]
-        for path, text in zip(paths, tables.values(), strict=True):
-            with atomic_text(path) as file:
-                file.write(text)
-        told = f"msaccucmp compared files of this content before: its result of then, kept in {kept}"
-        return Produced(paths=tuple(paths), notes=(f"{told} (remove it to have it compare again)",))
+            return "", []  # msaccucmp has its own words for them
+        return os.path.join(self.cache, f"compared_{key}.json"), before
 
     def convert(self, dumps: Mapping[str, str], output: str, options: Sequence[str] = ()) -> Produced:
         """`msaccucmp convert` of dump files, given by the names that results begin with; the `.npy`, in `output`."""
@@ -262,6 +265,34 @@ def _is_plain(path: str) -> bool:
 def _version(program: str) -> tuple[str, ...]:
     """What changes when a program is another one."""
     return os.path.realpath(program), str(signature_of(program))
+
+
+def _modules_beside(script: str) -> Iterator[str]:
+    """The files of the program that a script belongs to, itself among them."""
+    for folder, folders, names in os.walk(os.path.dirname(os.path.realpath(script))):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith((".py", ".pyc", ".so")))
+
+
+def _depends_on_files_alone(run: ToolRun) -> bool:
+    """Not where msaccucmp tells of an error, which may be one of the moment and leave ops out."""
+    if run.code not in (0, _NOT_DUMPED):
+        return False
+    with open(run.log, "rb") as file:
+        return not any(b"[ERROR]" in line for line in file)
+
+
+def _compared_before(kept: str, known: Kept, output: str) -> Produced:
+    paths = [os.path.join(output, name) for name in known.texts]
+    for path, text in zip(paths, known.texts.values(), strict=True):
+        with atomic_text(path) as file:
+            file.write(text)
+    told = f"msaccucmp compared files of this content before: its result of then, kept in {kept}"
+    return Produced(paths=tuple(paths), notes=(*known.notes, f"{told} (remove it to have it compare again)"))
+
+
+def _results_in(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(("result_", "mapping_"))]
 
 
 def _is_om(path: str) -> bool:

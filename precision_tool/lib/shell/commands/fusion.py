@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.checks.fusion_blame import Blame, Verdict
@@ -22,7 +23,7 @@ from precision_tool.lib.report import fusion as report
 from precision_tool.lib.report.progress import ProgressReport
 from precision_tool.lib.report.text import counted, json_text, plain, shown_path
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try, mend_switch_file
+from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try, bisected, check_edit
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -175,7 +176,9 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
     switches: Switches | None = None
     try:
-        switches = find_switch_file(session.workspace).read()
+        file = find_switch_file(session.workspace)
+        _note_bisected(session, [file])
+        switches = file.read()
     except PrecisionToolError as error:
         session.workspace.notes.append(error.message)
     session.check_data()
@@ -207,10 +210,25 @@ def _files(session: Session, args: argparse.Namespace, *, both: bool = False) ->
         files = [find_switch_file(session.workspace, args.file, off=args.off_file, to_write=to_write)]
     else:
         files = [find_switch_file(session.workspace, off=off, to_write=to_write) for off in (False, True)]
-    if args.action != "bisect":  # which does it itself
-        for file, folder in product(files, session.workspace.result_dirs()):
-            session.workspace.notes += mend_switch_file(folder / _BISECT_FOLDER, file.target, to_write=to_write)
+    if not to_write:
+        _note_bisected(session, files)
+    elif args.action != "bisect":  # which looks itself
+        for file in files:
+            check_edit(_bisect_folders(session), file.target)
     return files
+
+
+def _note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
+    """Notes which of these files are not as the user wrote them."""
+    for folder, file in product(_bisect_folders(session), files):
+        reason = bisected(folder, file.target)
+        if reason:
+            session.workspace.notes.append(reason)
+
+
+def _bisect_folders(session: Session) -> list[Path]:
+    """Where bisections keep what they do."""
+    return [Path(one) / _BISECT_FOLDER for one in dict.fromkeys(map(os.path.realpath, session.workspace.result_dirs()))]
 
 
 def _warnings(switches: Switches, seen: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -483,7 +501,6 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
         console.print(plain("nothing to write: no pass to be switched off was found"), soft_wrap=True)
         return
     (file,) = _files(session, args)
-    tell_notes(session, output)
     seen = _seen(session)
     switches = file.read()
     for name in off:
@@ -503,6 +520,9 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         raise UsageError("fusion bisect: no command is named", 'for example --check "python3 train.py --steps 20"')
     passes, left_out = _candidates(session, args)
     (file,) = _files(session, args)
+    folder = session.workspace.output_dir(_BISECT_FOLDER)
+    # What was killed in this folder is put back; what was in another would pass for the user's own.
+    check_edit([one for one in _bisect_folders(session) if str(one) != os.path.realpath(folder)], file.target)
     file.read()  # one that GE would refuse is refused before anything runs
 
     def tell(one: Try, number: int) -> None:
@@ -511,7 +531,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.err.print(line, soft_wrap=True)
 
     run = BisectRun(
-        folder=session.workspace.output_dir(_BISECT_FOLDER),
+        folder=folder,
         check=args.check,
         passes=passes,
         file=file,
