@@ -237,10 +237,10 @@ def check_edit(folders: Sequence[Path], path: str) -> None:
             )
     place = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(place):
-        os.close(_locked(place))
+        os.close(_locked(place, fcntl.LOCK_SH))  # other edits are no matter
 
 
-def _locked(folder: str) -> int:
+def _locked(folder: str, kind: int = fcntl.LOCK_EX) -> int:
     """An open folder that no other bisection has; it is free again as soon as it is closed, or the process is gone."""
     try:
         os.makedirs(folder, exist_ok=True)
@@ -248,7 +248,7 @@ def _locked(folder: str) -> int:
     except OSError as error:
         raise OutputError(f"{folder}: cannot be used ({error.strerror})", "name another file with --file") from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         raise UsageError(
