@@ -218,9 +218,8 @@ class BisectRun:
 def bisected(folder: Path, path: str) -> str:
     """What to say of a switch file that is as a try of a bisection in `folder` wanted it; "" of any other."""
     state = _read_state(str(folder / _STATE))
-    if not state.get("running") or os.path.realpath(state["file"]) != os.path.realpath(path):
-        return ""
-    if not _is_left_over(state):
+    is_of_it = state.get("running") and os.path.realpath(state["file"]) == os.path.realpath(path)
+    if not is_of_it or not _is_left_over(state):
         return ""
     return f"{path} holds the switches of a try of `fusion bisect`, which runs, or was killed"
 
@@ -270,12 +269,12 @@ def _text_of(path: str) -> str | None:
 def _put_back(state: dict[str, Any]) -> list[str]:
     """Puts back the switch file of an attempt that was killed, whichever file it was."""
     path, original = str(state["file"]), state.get("original")
+    if _is_left_over(state):
+        _restore(path, original)
+        return [f"a bisection was killed: {path} is put back as it was before it"]
     if _text_of(path) == original:
         return []
-    if not _is_left_over(state):
-        return [f"a bisection was killed; {path} was changed since and stays as it is"]
-    _restore(path, original)
-    return [f"a bisection was killed: {path} is put back as it was before it"]
+    return [f"a bisection was killed; {path} was changed since and stays as it is"]
 
 
 def _is_left_over(state: dict[str, Any]) -> bool:

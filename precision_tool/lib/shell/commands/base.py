@@ -109,6 +109,13 @@ def add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
 
 
+def add_workers(
+    parser: Parser, default: int | None, what: str = "processes that share the work (default: one a core)"
+) -> None:
+    """The option --workers; `what` is its help."""
+    parser.add_argument("--workers", metavar="N", type=count(0), default=default, help=what)
+
+
 def count(least: int) -> Callable[[str], int]:
     """An argument that is a whole number of at least `least`."""
 

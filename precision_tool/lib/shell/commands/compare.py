@@ -34,6 +34,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_workers,
     completes,
     cosine,
     count,
@@ -84,13 +85,7 @@ def _add_sides(parser: Parser, session: Session) -> None:
     add_graph(parser)
     completes(left, Completion.FOLDER)
     completes(right, Completion.FOLDER)
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        type=count(0),
-        default=None,
-        help="processes that share the work (default: one a core)",
-    )
+    add_workers(parser, None)
     add_engine(parser, session)
 
 

@@ -34,13 +34,14 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_workers,
     completes,
-    count,
     tell_notes,
 )
 from precision_tool.lib.shell.commands.named import (
     OP_GRAPH_HELP,
     TENSOR_HELP,
+    add_name,
     dumped_ops,
     named_files,
     one_name,
@@ -68,14 +69,7 @@ def _parser(session: Session) -> Parser:
         "Ends with 0 if anything was decoded; what was not is listed and counted.",
         epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
     )
-    completes(
-        parser.add_argument("name", nargs="?", metavar="FILE|DIR|OP", help=f"a folder, or {TENSOR_HELP}"),
-        Completion.TENSOR,
-    )
-    completes(
-        parser.add_argument("-n", dest="option_name", metavar="FILE|DIR|OP", help="the same, as an option"),
-        Completion.TENSOR,
-    )
+    add_name(parser, "FILE|DIR|OP", f"a folder, or {TENSOR_HELP}")
     parser.add_argument(
         "--txt", dest="text", action="store_true",
         help="beside each .npy its values as text, one a line as numpy.savetxt writes them",
@@ -90,10 +84,7 @@ def _parser(session: Session) -> Parser:
         Completion.FOLDER,
     )
     add_graph(parser, OP_GRAPH_HELP)
-    parser.add_argument(
-        "--workers", metavar="N", type=count(0), default=session.settings.workers,
-        help="processes that share the work (default: one a core)",
-    )  # fmt: skip
+    add_workers(parser, session.settings.workers)
     add_engine(parser, session)
     add_json(parser)
     return parser

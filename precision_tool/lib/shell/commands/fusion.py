@@ -32,6 +32,7 @@ from precision_tool.lib.shell.commands.base import (
     Output,
     Parser,
     add_json,
+    add_workers,
     completes,
     cosine,
     count,
@@ -103,9 +104,7 @@ def _add_blame(parser: Parser, session: Session) -> None:
         "--threshold", metavar="COS", type=cosine, default=session.settings.threshold,
         help="with blame: cosine similarity below which a tensor counts as wrong (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--workers", metavar="N", type=count(0), help="with blame: processes that share the work (default: one a core)"
-    )
+    add_workers(parser, None, "with blame: processes that share the work (default: one a core)")
     parser.add_argument(
         "--write", action="store_true", help="with blame and bisect: switch off what was found in the switch file"
     )

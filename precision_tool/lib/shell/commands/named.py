@@ -14,12 +14,21 @@ from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import Completion, Parser, completes
 from precision_tool.lib.tfdbg import runs as tfdbg
 
 #: Of many outputs as many are named.
 _LISTED = 8
 OP_GRAPH_HELP = "graph file to look an op up in"
 TENSOR_HELP = "a dump file, one of its slots (FILE:output:0), a .npy file, or an op by any part of its name"
+
+
+def add_name(parser: Parser, metavar: str, what: str) -> None:
+    """The arguments that `one_name` takes the name from; `what` is their help."""
+    plain = parser.add_argument("name", nargs="?", metavar=metavar, help=what)
+    option = parser.add_argument("-n", dest="option_name", metavar=metavar, help="the same, as an option")
+    completes(plain, Completion.TENSOR)
+    completes(option, Completion.TENSOR)
 
 
 def one_name(args: argparse.Namespace, command: str) -> str:

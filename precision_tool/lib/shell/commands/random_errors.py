@@ -24,6 +24,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_workers,
     completes,
     count,
     tell_notes,
@@ -48,10 +49,7 @@ def _parser(session: Session) -> Parser:
         "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--workers", metavar="N", type=count(0), default=session.settings.workers,
-        help="processes that share the work (default: one a core)",
-    )  # fmt: skip
+    add_workers(parser, session.settings.workers)
     add_json(parser)
     parser.add_argument(
         "--fail",

@@ -43,6 +43,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_workers,
     completes,
     count,
     tell_notes,
@@ -50,6 +51,7 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.shell.commands.named import (
     OP_GRAPH_HELP,
     TENSOR_HELP,
+    add_name,
     dumped_ops,
     named_files,
     note_others,
@@ -108,11 +110,7 @@ def _pt_parser(session: Session) -> Parser:
         "dump file, the outputs like this and the inputs in short, beside the benchmark's.",
         epilog="example: pt conv2/Relu -p 40",
     )
-    completes(parser.add_argument("name", nargs="?", metavar="FILE|NAME", help=TENSOR_HELP), Completion.TENSOR)
-    completes(
-        parser.add_argument("-n", dest="option_name", metavar="FILE|NAME", help="the same, as an option"),
-        Completion.TENSOR,
-    )
+    add_name(parser, "FILE|NAME", TENSOR_HELP)
     slot = parser.add_mutually_exclusive_group()
     slot.add_argument("-i", dest="input", metavar="N", type=count(0), help="only input N, in full")
     slot.add_argument("-o", dest="output", metavar="N", type=count(0), help="only output N")
@@ -255,10 +253,7 @@ def _cp_parser(session: Session) -> Parser:
         help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
     )  # fmt: skip
     add_graph(parser, OP_GRAPH_HELP)
-    parser.add_argument(
-        "--workers", metavar="N", type=count(0), default=settings.workers,
-        help="processes that share a large tensor (default: one a core)",
-    )  # fmt: skip
+    add_workers(parser, settings.workers, "processes that share a large tensor (default: one a core)")
     add_json(parser)
     return parser
 
