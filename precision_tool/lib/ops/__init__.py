@@ -1,0 +1,1 @@
+"""What operators compute, in float64, and how far rounding can take it: one module per family of ops."""

@@ -1,0 +1,170 @@
+"""What the function of an operator takes and gives, and the table of all of them.
+
+A function is pure: it takes the inputs in the order of the training script (no blocked layouts, no padding) and the
+attributes of the op, and gives its outputs in float64, each with what is needed to say how far rounding can take it.
+It knows no files and no graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Doubles = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+
+
+class NotComputedError(Exception):
+    """Why an op cannot be recomputed; the message completes "not recomputed: …"."""
+
+
+class Kind(Enum):
+    """How the result of an op is rounded. The judgement has one documented slack for each."""
+
+    #: Moves, comparisons, selections, Relu, MaxPool: every element is one of the inputs' (or 0 and 1), bit for bit.
+    EXACT = "exact"
+    #: A few correctly rounded float32 operations an element (Add, Mul, BiasAdd, ReluGrad of a scaled slope).
+    ROUNDED = "rounded"
+    #: Functions that kernels approximate: Exp, Log, Tanh, Rsqrt, division, Pow.
+    APPROXIMATE = "approximate"
+    #: Sums over elements in float32: reductions, AddN, pooling by average, moments.
+    SUM = "sum"
+    #: Sums of products on the matrix unit: MatMul, Conv2D and their gradients.
+    MATRIX = "matrix"
+    #: Several of these in one kernel: softmax, norms, losses, optimizers, recurrent cells.
+    COMPOSITE = "composite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A tensor as an op takes it.
+
+    `array` is float64 for floating types and complex128 for complex ones; integers and bools keep their type.
+    `dtype` is the stored type's name ("float16", "bfloat16", "float32", "int32", "bool"). `layout` names the axes of
+    the script ("NHWC", "NCHW", "HWCN", "NDHWC", "NCDHW", "DHWCN"), "ND" where they have no names.
+    """
+
+    array: npt.NDArray[Any]
+    dtype: str = "float32"
+    layout: str = "ND"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the graph says of an output: shape in the order of the script (None: unknown), stored type, axes."""
+
+    shape: tuple[int, ...] | None = None
+    dtype: str = "float32"
+    layout: str = "ND"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One op with its inputs (None: an optional one that is not connected), attributes and wanted outputs.
+
+    Attributes are as GE's graphs or TensorFlow's have them, by name; lists are lists or tuples of numbers. A function
+    takes what a 'D' op has as attribute (`axes`) from the last inputs as well, where the op without 'D' has it there.
+    """
+
+    op_type: str
+    inputs: tuple[Input | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[Wanted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One output, in the order of the script, and what rounding makes of it.
+
+    With the unit roundoff u_acc of what the kernel accumulates in, u_in of what it rounds its inputs to and u_out of
+    the stored type, the error that rounding makes of an element has an rms of about
+    `0.425 sqrt(u_out² y² + u_acc² summed² + u_in² terms²)` (rounding to nearest has an rms of 0.425 u).
+
+    - `summed`: sqrt(Σ s_k²) over the partial sums s_k of an element; where their order is not known, for n terms p
+      with the sum S: sqrt(n S² / 3 + n Σ(p − p̄)² / 6). For a few float32 operations an element: the size of what was
+      rounded on the way, such as |a| + |b| for a + b − c. A number, or an array that broadcasts to `array`.
+    - `terms`: sqrt(Σ p_k²) over the products an element is the sum of, as far as an input's rounding moves it.
+    - `doubtful`: True where the element hangs on a switch (x > 0, argmax, floor) that rounding of the inputs by a
+      few units in the last place flips: a difference there accuses nobody.
+    """
+
+    array: npt.NDArray[Any]
+    summed: Doubles | float = 0.0
+    terms: Doubles | float = 0.0
+    doubtful: npt.NDArray[np.bool_] | None = None
+
+
+#: Outputs by slot; None for one that has no formula (a reserve space, a mask whose packing is not documented).
+Outputs = Sequence[Output | None]
+Function = Callable[[Call], Outputs]
+#: Output 0 at some places only (flat indices in the order of the script): its `array` and all else are 1-D.
+Sampled = Callable[[Call, Places], Output]
+#: Multiplications and additions that `Function` makes, from the shapes alone.
+Work = Callable[[Call], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSpec:
+    """What is known of an op type."""
+
+    op_type: str
+    kind: Kind
+    function: Function
+    sampled: Sampled | None = None
+    work: Work | None = None
+    #: Names of the inputs by slot as the op's prototype has them ("x", "filter"); the last may repeat.
+    inputs: tuple[str, ...] = ()
+
+
+_TABLE: dict[str, OpSpec] = {}
+
+
+def op(
+    *op_types: str,
+    kind: Kind,
+    inputs: Sequence[str] = (),
+    sampled: Sampled | None = None,
+    work: Work | None = None,
+) -> Callable[[Function], Function]:
+    """Puts a function into the table under GE's and TensorFlow's names of the op."""
+
+    def register(function: Function) -> Function:
+        for op_type in op_types:
+            if op_type in _TABLE:
+                raise ValueError(f"two functions for {op_type}")
+            _TABLE[op_type] = OpSpec(
+                op_type=op_type, kind=kind, function=function, sampled=sampled, work=work, inputs=tuple(inputs)
+            )
+        return function
+
+    return register
+
+
+def known_types() -> Mapping[str, OpSpec]:
+    """The table, of what was imported; `ops.table` imports all."""
+    return _TABLE
+
+
+# --- what functions share ---------------------------------------------------------------------------------------------
+
+
+def needed(call: Call, slot: int) -> Input:
+    """An input that the op cannot do without."""
+    found = call.inputs[slot] if slot < len(call.inputs) else None
+    if found is None:
+        raise NotComputedError(f"input {slot} of {call.op_type} is not connected")
+    return found
+
+
+def summed_of(total: Doubles, spread: Doubles, count: int) -> Doubles:
+    """`Output.summed` of sums of `count` terms in unknown order.
+
+    `total` is the sum S of an element's terms, `spread` is Σ(p − p̄)² = Σp² − S²/n.
+    """
+    result: Doubles = np.sqrt(count * total**2 / 3 + count * np.maximum(spread, 0) / 6)
+    return result

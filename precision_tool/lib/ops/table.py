@@ -1,0 +1,10 @@
+"""The table of all ops whose formula is known, with every family imported."""
+
+from __future__ import annotations
+
+from precision_tool.lib.ops.base import OpSpec, known_types
+
+
+def find(op_type: str) -> OpSpec | None:
+    """What is known of an op type, by GE's or TensorFlow's name."""
+    return known_types().get(op_type)
