@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, sqrt
 
-from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.results.result_csv import ResultRow
 
 #: Statuses of ops that no device op stands for, or that only pass on what others made.
 _NOT_RUN = frozenset({Status.NO_NPU_DUMP, Status.NO_ORIGINAL_OP, "no result"})

@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from precision_tool.lib.compare.compat import vendor_rows
-from precision_tool.lib.compare.custom import CustomMetrics
-from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
-from precision_tool.lib.compare.elements import Detail, compare_elements
-from precision_tool.lib.compare.engine import Measures, Progress, WorkStoppedError, compare_pairs
-from precision_tool.lib.compare.match import match_by_graph, match_by_name
-from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice
-from precision_tool.lib.compare.selection import Selection, is_by_number, select
-from precision_tool.lib.compare.unfused import GraphDumps
-from precision_tool.lib.discover import walk
-from precision_tool.lib.discover.fusion_pair import check_fits, pair_notes
-from precision_tool.lib.discover.graphs import NAMED, GraphChoice, find_graph
-from precision_tool.lib.discover.walk import Stamps
+from precision_tool.lib.engine.custom import CustomMetrics
+from precision_tool.lib.engine.elements import Detail, compare_elements
+from precision_tool.lib.engine.scheduler import Measures, Progress, WorkStoppedError, compare_pairs
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.graph_cache import GraphStore
+from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.graph.choice import NAMED, GraphChoice, find_graph
 from precision_tool.lib.model.comparison import Comparison, Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.pairing.fusion_pair import check_fits, pair_notes
+from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.selection import Selection, is_by_number, select
+from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.results.compat import vendor_rows
+from precision_tool.lib.results.result_csv import METRIC_COLUMNS, ColumnChoice
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
+from precision_tool.lib.sources.walk import Stamps
 
 
 @dataclass(frozen=True, kw_only=True)

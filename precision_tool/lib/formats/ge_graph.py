@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias
 
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats import proto_text
-from precision_tool.lib.formats.data_types import BY_CODE, BY_GE_NAME
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_json
 from precision_tool.lib.formats.om_file import MAGIC, WireScalars, model_bytes, parse_om
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.numbers.data_types import BY_CODE, BY_GE_NAME
+from precision_tool.lib.storage.files import LocalFile
 
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
 MAX_FILE_SIZE = 1 << 30
