@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from precision_tool.lib.ops.base import OpSpec, known_types
 
 
 def find(op_type: str) -> OpSpec | None:
     """What is known of an op type, by GE's or TensorFlow's name."""
     return known_types().get(op_type)
+
+
+def all_types() -> Iterable[str]:
+    """Every name that `find` knows."""
+    return known_types().keys()
