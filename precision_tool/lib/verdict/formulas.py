@@ -97,7 +97,9 @@ class Formula:
         return results
 
 
-def _value(ref: Ref | None, inputs: Mapping[int, Input], done: list[Sequence[Output | None]], stage: Stage) -> Input | None:
+def _value(
+    ref: Ref | None, inputs: Mapping[int, Input], done: list[Sequence[Output | None]], stage: Stage
+) -> Input | None:
     if ref is None:
         return None
     if ref.stage is None:
@@ -201,7 +203,9 @@ class UnfusedGraph:
         return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
                 for edge in op.inputs]  # fmt: skip
 
-    def formula(self, op: Op, fed: Mapping[tuple[str, int], int], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
+    def formula(
+        self, op: Op, fed: Mapping[tuple[str, int], int], puts_out: Mapping[int, tuple[str, int]]
+    ) -> Formula | None:
         """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors."""
         names = sorted({flatten(name) for name in originals(op)} & set(self.ops), key=lambda name: self.order[name])
         if len(names) != len(set(map(flatten, originals(op)))):
@@ -312,7 +316,10 @@ def by_names(op: Op, kinds: Kinds, count: int, puts_out: Mapping[int, tuple[str,
             guessed = True
     # The op's own type stands for the one among its originals that names of no type spell.
     if op.type in _MATRIX_UNIT:
-        types = [(op.type,) if any(t in _MATRIX_UNIT or op.type.startswith(t) for t in one) and len(one) == 1 else one for one in types]
+        types = [
+            (op.type,) if any(t in _MATRIX_UNIT or op.type.startswith(t) for t in one) and len(one) == 1 else one
+            for one in types
+        ]
     flat = [flatten(name) for name in names]
     shown = {flat.index(key[0]) for key in puts_out.values() if key[0] in flat}
     found = 0
@@ -341,7 +348,9 @@ def _wirings(types: Sequence[str], count: int, shown: set[int]) -> Iterator[tupl
     Every input is taken once, and every result that is not put out is used.
     """
 
-    def extend(done: tuple[tuple[Ref, ...], ...], taken: int, unused: frozenset[int]) -> Iterator[tuple[tuple[Ref, ...], ...]]:
+    def extend(
+        done: tuple[tuple[Ref, ...], ...], taken: int, unused: frozenset[int]
+    ) -> Iterator[tuple[tuple[Ref, ...], ...]]:
         number = len(done)
         if number == len(types):
             if taken == count and unused <= shown | {number - 1}:
@@ -357,7 +366,9 @@ def _wirings(types: Sequence[str], count: int, shown: set[int]) -> Iterator[tupl
     yield from extend((), 0, frozenset())
 
 
-def _args(number: int, arity: int, taken: int, count: int, unused: frozenset[int]) -> Iterator[tuple[tuple[Ref, ...], int]]:
+def _args(
+    number: int, arity: int, taken: int, count: int, unused: frozenset[int]
+) -> Iterator[tuple[tuple[Ref, ...], int]]:
     """What one stage may be fed, with the number of inputs that are taken then; results not used yet come first."""
     results = sorted(range(number), key=lambda stage: (stage not in unused, -stage))
     choices = [*(Ref(0, stage) for stage in results), None]

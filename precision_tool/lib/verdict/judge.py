@@ -102,7 +102,7 @@ class Judge:
             found = replace(base, reason=error.message)
         except MemoryError:
             found = replace(base, reason="too large for the memory there is")
-        except Exception as error:  # noqa: BLE001  # a bug in one op's function is a row with a reason, no lost run
+        except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
             found = replace(base, reason=f"its formula failed: {type(error).__name__}: {error}")
         return replace(found, seconds=time.monotonic() - start)
 
@@ -151,7 +151,9 @@ class Judge:
             layout = loaded.input.layout
             if slot.desc is not None and slot.desc.origin_layout and len(slot.desc.origin_layout) == array.ndim:
                 layout = slot.desc.origin_layout
-            fed.inputs[slot.index] = Input(array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND")
+            fed.inputs[slot.index] = Input(
+                array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND"
+            )
             fed.elsewhere.append(f"{slot.name}: {loaded.source}")
         return fed
 
@@ -261,9 +263,11 @@ class Judge:
         """The op judged by one formula."""
         true = formula.run(inputs)
         kind = formula.kind
-        wide = kind in (Kind.MATRIX, Kind.COMPOSITE) and any(
-            one.dtype == "float32" for one in inputs.values()
-        ) and any(spec is not None and spec.kind is Kind.MATRIX for spec in map(table.find, formula.how))
+        wide = (
+            kind in (Kind.MATRIX, Kind.COMPOSITE)
+            and any(one.dtype == "float32" for one in inputs.values())
+            and any(spec is not None and spec.kind is Kind.MATRIX for spec in map(table.find, formula.how))
+        )
         u_in = _HF32 if wide else 0.0
         noise = noise_of(formula, inputs, true) if len(formula.stages) > 1 else {}
         stored: dict[str, dict[int, Output]] = {}
@@ -316,8 +320,14 @@ class Judge:
         except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
             return None
         moved = _relative(
-            np.concatenate([np.asarray(fed.inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs] or [np.zeros(0)]),
-            np.concatenate([np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs] or [np.zeros(0)]),
+            np.concatenate(
+                [np.asarray(fed.inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
+                or [np.zeros(0)]
+            ),
+            np.concatenate(
+                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
+                or [np.zeros(0)]
+            ),
         )
         slots = []
         for slot in found.slots:

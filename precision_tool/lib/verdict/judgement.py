@@ -81,7 +81,9 @@ class OpJudgement:
     @property
     def worst_slot(self) -> SlotJudgement | None:
         """The output that is farthest beyond rounding."""
-        return max(self.slots, key=lambda slot: (slot.beyond > 0, slot.worst / max(slot.slack, 1e-9), slot.own), default=None)
+        return max(
+            self.slots, key=lambda slot: (slot.beyond > 0, slot.worst / max(slot.slack, 1e-9), slot.own), default=None
+        )
 
     @property
     def overflow(self) -> SlotJudgement | None:

@@ -210,6 +210,10 @@ class RunValues:
             op, index = behind.op, behind.index
         return None
 
+    def parameter_is_updated(self, root: Root) -> bool:
+        """Whether a tensor is a variable's memory, which ops of the run write to."""
+        return root.op.type.startswith(("Assign", "Apply", "SparseApply")) and bool(root.op.inputs)
+
     # --- dumps ---
 
     def dumped(self, op: Op) -> DumpedOp | None:
@@ -325,7 +329,9 @@ def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None
         raise NoValueError(reading.note or "the order of its axes is not known")
     try:
         with open_reader(tensor, reading.plan) as reader:
-            kind: Any = np.float64 if not known.is_integer else np.dtype(known.numpy_name if known.bits >= 8 else "int8")
+            kind: Any = (
+                np.float64 if not known.is_integer else np.dtype(known.numpy_name if known.bits >= 8 else "int8")
+            )
             array = np.empty(reader.logical_shape, kind)
             flat = array.reshape(-1)
             for box in reader.boxes():
