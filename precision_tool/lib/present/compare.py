@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from math import isfinite, isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
@@ -32,6 +33,9 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.results.result_csv import ResultRow, RowNumbers, numbers_of, read_numbers
+
+if TYPE_CHECKING:
+    from precision_tool.lib.verdict.model import Verdict
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -400,10 +404,17 @@ def _check_json(check: CheckResult) -> dict[str, Any]:
     }
 
 
-def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None = None) -> str:
-    """All results as one JSON document, of one schema whether compared now or read from a file; `checks` are `ac`'s."""
-    documents = []
-    for analysis in analyses:
+def to_json(
+    analyses: Sequence[Analysis],
+    checks: Sequence[CheckResult] | None = None,
+    verdicts: Sequence[Verdict | None] = (),
+) -> str:
+    """All results as one JSON document, of one schema whether compared now or read from a file.
+
+    `checks` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top.
+    """
+    documents: list[dict[str, Any]] = []
+    for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         leaf, source = analysis.leaf, analysis.source
         if leaf is not None:
             numbers = [numbers_of(row, leaf.choice) for row in leaf.rows]
@@ -423,5 +434,10 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
                 "rows": [_row_json(row, each) for row, each in zip(analysis.rows, numbers, strict=True)],
             }
         )
-    made = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+        if verdict is not None:
+            documents[-1]["verdict"] = verdict.to_dict()
+    made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+    alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
+    if alone is not None:
+        made["verdict"] = alone.to_dict()
     return json_text({"results": documents, **made})

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.rule import Rule
 
@@ -40,6 +41,10 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
+
+if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
+    from precision_tool.lib.verdict.decide import Judged
+    from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.sources.h5_files import is_h5_side
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
@@ -385,15 +390,16 @@ def _finish(
     analyses: list[Analysis],
     *,
     checks: Sequence[CheckResult] | None = None,
+    verdicts: Sequence[Verdict | None] = (),
     is_whole: bool = False,
 ) -> int:
-    """Shows or prints as JSON; with `checks`, which `ac` has, the verdict too.
+    """Shows or prints as JSON; with `checks` and `verdicts`, which `ac` has, these too.
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts) + "\n")
     else:
         _show(analyses, args, output, verdict=checks is not None, checks=checks or ())
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
@@ -456,16 +462,28 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
     checks = _checks(session, args, analyses)
+    judged = _judge(session, args, output, analyses, is_alone=lack is not None)
+    verdicts = [None if one is None else one.verdict for one in judged]
     if lack is not None:
         tell_notes(session, output)
         if args.json:
-            output.out.file.write(report.to_json([], checks) + "\n")
+            output.out.file.write(report.to_json([], checks, verdicts) + "\n")
         _show_checks(() if args.json else checks, output)
         raise lack
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    return _finish(session, args, output, analyses, checks=checks, is_whole=compares)
+    return _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares)
+
+
+def _judge(
+    session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
+) -> list[Judged | None]:
+    """The verdict on each result, or without a benchmark on the NPU's dump alone."""
+    with ProgressReport(output.err, "recomputing") as progress:
+        if is_alone:
+            return [*session.verdicts_alone(args.left, args.graph, progress)]
+        return session.verdicts(analyses, args.left, args.graph, progress)
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:

@@ -1,0 +1,92 @@
+"""The verdicts on the runs of a data folder: which runs there are to judge, and which of two is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+
+from precision_tool.lib.compare.folders import find_golden, golden_leaf
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.results.result_csv import ResultRow
+from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
+from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run
+
+#: Of the runs beside the one that is asked about, how many are judged.
+_OTHERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One dump that a verdict is wanted of, and what is known of it."""
+
+    leaf: DumpLeaf
+    file: GraphFile
+    golden_root: str | None = None
+    rows: Sequence[ResultRow] = ()
+    threshold: float = 0.98
+
+
+def judge(
+    asked: Asked, runs: Sequence[RunGraph], *, seconds: float = SECONDS, progress: Progress | None = None
+) -> Judged:
+    """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
+
+    `runs` are the graphs of the data folder's runs.
+    """
+    mine = next((run for run in runs if any(leaf.path == asked.leaf.path for leaf in run.leaves)), None)
+    number = mine.number if mine is not None else None
+    others = [run for run in runs if run.leaf is not None and run is not mine and run.number != number]
+    others = [run for run in others if mine is not None]
+    benchmark, is_run = _benchmark(asked, others)
+    subject = Subject(
+        leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
+        number=number, cosines=_cosines(asked.rows), threshold=asked.threshold,
+    )  # fmt: skip
+    first = judge_run(subject, seconds=seconds, progress=progress)
+    if first.verdict.culprit is not None:
+        return first
+    for run in others[:_OTHERS]:
+        assert run.leaf is not None
+        side = NoBenchmark() if is_run else benchmark
+        other = Subject(
+            leaf=run.leaf, file=run.file, benchmark=side, unfused=asked.file, number=run.number,
+            threshold=asked.threshold,
+        )  # fmt: skip
+        found = judge_run(other, seconds=seconds, progress=progress)
+        if found.verdict.culprit is not None:
+            return found
+    return first
+
+
+def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, bool]:
+    """What the dump is held against, and whether that is an NPU run."""
+    if asked.golden_root is None:
+        return NoBenchmark(), False
+    try:
+        golden = find_golden(asked.golden_root)
+    except PrecisionToolError:
+        return NoBenchmark(), False
+    if not isinstance(golden, Run):
+        return golden, False
+    try:
+        leaf = golden_leaf(golden, asked.leaf, 0, 1)
+    except DataNotFoundError:
+        return NoBenchmark(), True
+    other = next((run for run in others if any(one.path == leaf.path for one in run.leaves)), None)
+    if other is None:
+        return NoBenchmark(), True
+    return GraphDumps(leaf, other.file), True
+
+
+def _cosines(rows: Sequence[ResultRow]) -> Mapping[tuple[str, str], float]:
+    return {
+        (row.op_name, row.slot): nan if row.mismatches else row.cosine
+        for row in rows
+        if row.cosine is not None and not row.is_scalar
+    }
+
