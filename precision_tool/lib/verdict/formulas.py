@@ -1,16 +1,12 @@
 """What an op of a compiled graph has to put out: one formula, or those of the original ops that were fused into it.
 
-The graph of a run without fusion tells how the original ops hang together. Where there is none, their names tell what
-they are, as TensorFlow makes names, and the order of the fused op's inputs tells what feeds them: compilers append an
-op's outside inputs as they take the op in. What that leaves open is tried, and must fit the benchmark or the dump.
+The graph of a run without fusion tells how the original ops hang together; `chains` finds it out where there is none.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -23,8 +19,6 @@ from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.verdict.rounding import rounded_to
 
-#: Ways to wire a fused op that are tried at most.
-_MOST_WIRINGS = 96
 #: Multiplications and additions that are made for one op at most.
 _MAX_WORK = 4e10
 _IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
@@ -85,7 +79,7 @@ class Formula:
         done: list[Sequence[Output | None]] = []
         for stage in self.stages:
             args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
-            done.append(_run_stage(stage, args, stored))
+            done.append(run_stage(stage, args, stored))
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
@@ -113,7 +107,8 @@ def _value(
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
-def _run_stage(stage: Stage, args: tuple[Input | None, ...], stored: str) -> Sequence[Output | None]:
+def run_stage(stage: Stage, args: tuple[Input | None, ...], stored: str = "") -> Sequence[Output | None]:
+    """The results of one original op from its inputs."""
     spec = table.find(stage.op_type)
     if spec is None:
         raise NotComputedError(f"there is no formula for {stage.op_type}")
@@ -240,149 +235,6 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
     """The tensor of the script that an output stands for."""
     origin = None if op is None else origins.of(op, index, NoBenchmark())
     return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
-
-
-# --- fused ops, by names ----------------------------------------------------------------------------------------------
-
-#: The names that TensorFlow gives to Python's operators, and types that GE has under another name.
-_SPELLED = {
-    "add": "Add", "addv2": "Add", "mul": "Mul", "sub": "Sub", "truediv": "RealDiv", "div": "RealDiv", "neg": "Neg",
-    "pow": "Pow", "mean": "ReduceMeanD", "sum": "ReduceSumD", "max": "ReduceMaxD", "min": "ReduceMinD",
-    "sqdiff": "SquaredDifference", "squareddifference": "SquaredDifference", "softmax": "SoftmaxV2", "sqrt": "Sqrt",
-    "rsqrt": "Rsqrt", "square": "Square", "matmul": "MatMulV2",
-}  # fmt: skip
-#: Inputs that ops of a chain take, those of other types are two.
-_TAKES = {
-    **dict.fromkeys(
-        ("Relu", "Relu6", "Sigmoid", "Tanh", "Elu", "Selu", "LeakyRelu", "Softplus", "Softsign", "Sqrt", "Rsqrt", "Exp",
-         "Log", "Log1p", "Square", "Neg", "Abs", "Reciprocal", "Inv", "Sign", "Cast", "Identity", "SoftmaxV2", "Gelu",
-         "ReduceMeanD", "ReduceSumD", "ReduceMaxD", "ReduceMinD", "Swish", "Floor", "Erf", "L2Loss", "Softmax"),
-        (1,),
-    ),
-    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "BatchNorm"), (3, 5)),
-    **dict.fromkeys(("Select", "FusedMulAdd"), (3,)),
-    **dict.fromkeys(("AddN", "ConcatV2", "ConcatV2D"), (2, 3, 4)),
-}  # fmt: skip
-#: What is tried for an op whose name does not tell what it is.
-_TRIED = {
-    1: ("Relu", "Relu6", "Tanh", "Sigmoid", "Elu", "Square", "Sqrt", "Rsqrt", "Neg", "Exp", "Softplus", "LeakyRelu"),
-    2: ("Add", "Mul", "Sub", "SquaredDifference", "RealDiv", "Maximum", "Minimum"),
-}
-_MATRIX_UNIT = ("Conv2D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2", "DepthwiseConv2D", "Conv3D")
-
-
-def kind_in(name: str) -> str | None:
-    """The type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
-    word = re.sub(r"_\d+$", "", re.split(r"[/.]", name)[-1])
-    known = _SPELLED.get(word.lower())
-    if known is not None:
-        return known
-    if table.find(word) is not None:
-        return word
-    return next((one for one in table.all_types() if one.lower() == word.lower()), None)
-
-
-class Kinds:
-    """The types of the script's ops as names tell them: their own, or those of the ops of their gradients."""
-
-    def __init__(self, file: GraphFile) -> None:
-        self._by_gradient: dict[str, str] = {}
-        for op in file.ops:
-            for name in originals(op):
-                match = re.match(r"(?:.*/)?gradients(?:_\d+)?/(.+)_grad/([A-Za-z0-9]+)Grad(?:_\d+)?$", name)
-                if match and table.find(match[2]) is not None:
-                    self._by_gradient[match[1]] = match[2]
-
-    def of(self, name: str) -> str | None:
-        return self._by_gradient.get(name) or kind_in(name)
-
-
-Fits = Callable[[Formula], bool]
-
-
-def by_names(op: Op, kinds: Kinds, count: int, puts_out: Mapping[int, tuple[str, int]]) -> Iterator[Formula]:
-    """Formulas of a fused op with `count` inputs by the names of its original ops, the likeliest first."""
-    names = originals(op)
-    types: list[tuple[str, ...]] = []
-    guessed = False
-    for name in names:
-        known = kinds.of(name)
-        if known is not None:
-            types.append((known,))
-        elif op.type in _MATRIX_UNIT and (op.type,) not in types and not any(one[0] in _MATRIX_UNIT for one in types):
-            types.append((op.type,))
-        else:
-            types.append((*_TRIED[1], *_TRIED[2]))
-            guessed = True
-    # The op's own type stands for the one among its originals that names of no type spell.
-    if op.type in _MATRIX_UNIT:
-        types = [
-            (op.type,) if any(t in _MATRIX_UNIT or op.type.startswith(t) for t in one) and len(one) == 1 else one
-            for one in types
-        ]
-    flat = [flatten(name) for name in names]
-    shown = {flat.index(key[0]) for key in puts_out.values() if key[0] in flat}
-    found = 0
-    ways = [
-        (chosen, wiring)
-        for chosen in islice(product(*types), _MOST_WIRINGS)
-        for wiring in islice(_wirings(chosen, count, shown), _MOST_WIRINGS)
-    ]
-    for chosen, wiring in ways:
-        stages = tuple(
-            Stage(name=name, op_type=kind, args=args, attrs=op.attrs)
-            for name, kind, args in zip(names, chosen, wiring, strict=True)
-        )
-        outputs = {slot: Ref(key[1], flat.index(key[0])) for slot, key in puts_out.items() if key[0] in flat}
-        if not outputs and len(op.output_descs) <= 1:
-            outputs = {0: Ref(0, len(stages) - 1)}
-        yield Formula(stages=stages, outputs=outputs, is_certain=len(ways) == 1 and not guessed)
-        found += 1
-        if found >= _MOST_WIRINGS:
-            return
-
-
-def _wirings(types: Sequence[str], count: int, shown: set[int]) -> Iterator[tuple[tuple[Ref, ...], ...]]:
-    """Ways to feed the stages with the op's inputs, in their order, and with each other's results.
-
-    Every input is taken once, and every result that is not put out is used.
-    """
-
-    def extend(
-        done: tuple[tuple[Ref, ...], ...], taken: int, unused: frozenset[int]
-    ) -> Iterator[tuple[tuple[Ref, ...], ...]]:
-        number = len(done)
-        if number == len(types):
-            if taken == count and unused <= shown | {number - 1}:
-                yield done
-            return
-        for arity in _TAKES.get(types[number], (2,)):
-            for args, now in _args(number, arity, taken, count, unused):
-                used = {ref.stage for ref in args if ref.stage is not None}
-                if number and not used and types[number] not in _MATRIX_UNIT and len(types) == 2:
-                    continue
-                yield from extend((*done, args), now, (unused - used) | {number})
-
-    yield from extend((), 0, frozenset())
-
-
-def _args(
-    number: int, arity: int, taken: int, count: int, unused: frozenset[int]
-) -> Iterator[tuple[tuple[Ref, ...], int]]:
-    """What one stage may be fed, with the number of inputs that are taken then; results not used yet come first."""
-    results = sorted(range(number), key=lambda stage: (stage not in unused, -stage))
-    choices = [*(Ref(0, stage) for stage in results), None]
-    for chosen in product(choices, repeat=arity):
-        args: list[Ref] = []
-        now = taken
-        for one in chosen:
-            if one is None:
-                args.append(Ref(now))
-                now += 1
-            else:
-                args.append(one)
-        if now <= count:
-            yield tuple(args), now
 
 
 def noise_of(formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output]) -> dict[int, Doubles]:

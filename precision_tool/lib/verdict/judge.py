@@ -18,11 +18,10 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known
 from precision_tool.lib.verdict.formulas import (
     Formula,
-    Kinds,
     UnfusedGraph,
-    by_names,
     direct,
     is_fused,
     noise_of,
@@ -159,7 +158,7 @@ class Judge:
 
     # --- which formula ---
 
-    def _formulas(self, op: Op, fed: _Fed) -> Iterator[Formula]:
+    def _formulas(self, op: Op, fed: _Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
         """What the op may compute, best first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
@@ -181,7 +180,14 @@ class Judge:
             formula = self._unfused.formula(op, keys, puts_out)
             if formula is not None:
                 yield formula
-        yield from by_names(op, self._kinds, len(slots), puts_out)
+        if not fed.missing:
+            known = Known(
+                inputs=fed.inputs,
+                golden_inputs=self._golden_inputs(op, fed),
+                golden=self._golden,
+                put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
+            )
+            yield from ChainSearch(op, self._kinds, known, puts_out).formulas()
         if table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
 
@@ -210,7 +216,7 @@ class Judge:
         reason = ""
         key = (op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ()))
         tried: list[tuple[Formula, OpJudgement]] = []
-        for formula in self._formulas(op, fed):
+        for formula in self._formulas(op, fed, got):
             try:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
@@ -295,10 +301,19 @@ class Judge:
 
     # --- beside the benchmark ---
 
-    def _split(self, found: OpJudgement, formula: Formula, fed: _Fed) -> OpJudgement | None:
-        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell."""
+    def _golden(self, name: str, index: int) -> np.ndarray | None:
+        """A tensor of the script as the benchmark has it."""
+        golden = self.values.benchmark.output_of(name, index)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            return np.asarray(self.values.load(golden, None).array, np.float64)
+        except NoValueError:
+            return None
+
+    def _golden_inputs(self, op: Op, fed: _Fed) -> dict[int, Input] | None:
+        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack."""
         values = self.values
-        op = found.op
         inputs: dict[int, Input] = {}
         for slot in values.input_slots(op):
             root = values.fed_by.get((id(op), slot.graph_index))
@@ -314,6 +329,15 @@ class Judge:
                 array = array.reshape(mine.array.shape)
             layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
             inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
+        return inputs
+
+    def _split(self, found: OpJudgement, formula: Formula, fed: _Fed) -> OpJudgement | None:
+        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell."""
+        values = self.values
+        op = found.op
+        inputs = self._golden_inputs(op, fed)
+        if inputs is None:
+            return None
         try:
             true = formula.run(inputs)
             mine_true = formula.run(fed.inputs)

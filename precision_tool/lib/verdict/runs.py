@@ -89,4 +89,3 @@ def _cosines(rows: Sequence[ResultRow]) -> Mapping[tuple[str, str], float]:
         for row in rows
         if row.cosine is not None and not row.is_scalar
     }
-

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -325,6 +325,11 @@ def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None
     if tensor.size > MAX_ELEMENTS:
         raise NoValueError(f"a tensor of {tensor.size:,} numbers is too large")
     reading = reading_of(tensor, named, shape)
+    declared = tensor.origin_shape if tensor.origin_shape is not None else shape
+    if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
+        # One number a channel: GE stores it as an image of one pixel.
+        as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
+        reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
     if not reading.layout:
         raise NoValueError(reading.note or "the order of its axes is not known")
     try:
