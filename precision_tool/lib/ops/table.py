@@ -10,7 +10,9 @@ from precision_tool.lib.ops.base import OpSpec, known_types
 _FAMILIES = (
     "activations",
     "compare_select",
+    "convolution",
     "elementwise",
+    "matrix",
 )
 for _family in _FAMILIES:
     import_module(f"precision_tool.lib.ops.{_family}")
