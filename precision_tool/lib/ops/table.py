@@ -14,6 +14,7 @@ _FAMILIES = (
     "elementwise",
     "fills",
     "movement",
+    "optimizers",
     "reductions",
     "resize",
     "scatter",
