@@ -70,7 +70,7 @@ def _swish_slope(x: Doubles, scale: float) -> Doubles:
 
 
 def _mish_slope(x: Doubles) -> Doubles:
-    inner = np.tanh(softplus(x))
+    inner: Doubles = np.tanh(softplus(x))
     return inner + x * sigmoid(x) * (1 - inner * inner)
 
 

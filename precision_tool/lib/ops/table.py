@@ -9,10 +9,18 @@ from precision_tool.lib.ops.base import OpSpec, known_types
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
     "activations",
+    "blocks",
     "compare_select",
     "convolution",
     "elementwise",
+    "fills",
     "matrix",
+    "movement",
+    "optimizers",
+    "pooling",
+    "reductions",
+    "resize",
+    "scatter",
 )
 for _family in _FAMILIES:
     import_module(f"precision_tool.lib.ops.{_family}")
