@@ -17,6 +17,8 @@ _FAMILIES = (
     "fills",
     "matrix",
     "movement",
+    "optimizers",
+    "pooling",
     "reductions",
     "resize",
     "scatter",
