@@ -13,9 +13,10 @@ from precision_tool.lib.model.graph import Op
 from precision_tool.lib.verdict.copies import Departure, Overwritten
 from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
+from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
 from precision_tool.lib.verdict.trace import Flow, distance
-from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
+from precision_tool.lib.verdict.values import DATA_TYPES, Root, RunValues
 
 #: Ops that are random by design.
 _RANDOM = re.compile(
@@ -58,9 +59,12 @@ class Explainer:
     def suspects(self) -> list[Suspect]:
         """Every independent fault, best first."""
         stomps = list(self._stomps())
-        wrong = list(self._wrong())
+        departures, explained = self._borrowed()
+        shared = list(self._shared_inputs(explained))
+        explained |= {name for one in shared for name in (one.culprit, *one.also)}
+        wrong = [*shared, *self._wrong(explained)]
         lost = list(self._lost_in_integers())
-        sources, scale = self._sources()
+        sources, scale = self._sources([*self._findings.departures, *departures])
         proven = [*stomps, *wrong, *lost]
         ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
         ops += [one.consumer for one in self._findings.overwritten]
@@ -69,8 +73,7 @@ class Explainer:
         found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
         if scale is not None:
             found.append(scale)
-        if not found:
-            found += self._jumps()
+        found += self._jumps(found)
         return found
 
     # --- memory ---
@@ -93,11 +96,79 @@ class Explainer:
 
     # --- what recomputing says ---
 
-    def _wrong(self) -> Iterator[Suspect]:
+    def _borrowed(self) -> tuple[list[Departure], set[str]]:
+        """Variables that were not dumped, and that differ as every op shows that was recomputed with the benchmark's.
+
+        With them the names of these ops, which are not to blame.
+        """
+        known = {id(one.root.op): one for one in self._findings.departures}
+        by_parameter: dict[int, list[tuple[Root, OpJudgement]]] = {}
+        for one in self._findings.judged:
+            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
+            for index, source in one.from_elsewhere:
+                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+                parameter = self._values.parameter_of(root) if root is not None else None
+                if source == "benchmark" and parameter is not None:
+                    by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), one))
+        found, explained = [], set()
+        for readers in by_parameter.values():
+            root = readers[0][0]
+            wrong = [one for _, one in readers if one.state is State.WRONG]
+            judged = [one for _, one in readers if one.state in (State.WRONG, State.RIGHT)]
+            if not wrong:
+                continue
+            factors = [factor for one in wrong if (factor := _whole_factor(one)) is not None]
+            size = root.op.output_descs[0].shape if root.op.output_descs else (0,)
+            is_scalar = size in ((), (1,))
+            if id(root.op) not in known:
+                if len(wrong) < len(judged) or (len(wrong) < 2 and not (is_scalar and factors)):
+                    continue
+                slot = wrong[0].worst_slot
+                found.append(
+                    Departure(
+                        root=root, distance=slot.own if slot is not None else 0.0, different=0, size=0, cosine=0.0,
+                        factor=factors[0] if len(factors) == len(wrong) else None, is_scalar=is_scalar,
+                        seen_in=wrong[0].name,
+                    )
+                )  # fmt: skip
+            explained |= {one.name for one in wrong}
+        return found, explained
+
+    def _shared_inputs(self, explained: set[str]) -> Iterator[Suspect]:
+        """Ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
+        readers: dict[tuple[int, int], list[OpJudgement]] = {}
+        roots: dict[tuple[int, int], Root] = {}
+        for one in self._findings.judged:
+            if one.state is not State.WRONG or one.name in explained or not _is_unlike_kernels(one):
+                continue
+            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
+            for index, source in one.from_elsewhere:
+                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+                if root is not None and source == "producer":
+                    readers.setdefault(root.key, []).append(one)
+                    roots[root.key] = root
+        done: set[str] = set()
+        for key, together in sorted(readers.items(), key=lambda item: (-len(item[1]), item[1][0].number)):
+            producer = self._by_id.get(id(roots[key].op))
+            names = {one.name for one in together}
+            if len(names) < 2 or names & done or producer is None or producer.state is not State.RIGHT:
+                continue
+            if len({one.op.pass_names for one in together}) == 1 and together[0].op.pass_names:
+                continue  # the same pass made them all: that explains it as well
+            done |= names
+            first = min(together, key=lambda one: one.number)
+            suspect = self._own_error(first)
+            facts = (Fact(name="tensor", value=roots[key].name), *suspect.facts)
+            yield replace(
+                suspect, cause=Cause.STOMP, confidence=0.75, pass_name="", facts=facts,
+                also=(*sorted(names - {first.name}), roots[key].op.name),
+            )  # fmt: skip
+
+    def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
         """Ops with an error of their own; those of one pass are one suspect."""
         by_pass: dict[str, list[Suspect]] = {}
         for one in self._findings.judged:
-            if one.state is not State.WRONG:
+            if one.state is not State.WRONG or one.name in explained:
                 continue
             suspect = self._own_error(one)
             if suspect.cause is Cause.FUSION:
@@ -114,6 +185,9 @@ class Explainer:
         wrong = [other for other in one.slots if other.beyond]
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
+        sure = 0.97 if one.is_confirmed else 0.9
+        if slot.places is not None and slot.places.is_run and _is_seen_apart(one):
+            cause, sure = Cause.STOMP, 0.7
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
             Fact(name="worst_over_rounding", value=_number(slot.worst)), Fact(name="wrong_elements", value=slot.beyond),
@@ -134,7 +208,6 @@ class Explainer:
                 facts.append(Fact(name=name, value=_number(value)))
         if one.is_confirmed is not None:
             facts.append(Fact(name="benchmark_obeys", value=one.is_confirmed))
-        sure = 0.97 if one.is_confirmed else 0.9
         return Suspect(
             culprit=one.name, cause=cause, proof=Proof.RECOMPUTED, confidence=sure if one.is_dumped else sure - 0.1,
             number=one.number, op_type=one.op.type, facts=tuple(facts), judgement=one,
@@ -199,6 +272,8 @@ class Explainer:
         for slot in self._values.input_slots(op):
             root = self._values.fed_by.get((id(op), slot.graph_index))
             loaded = self._values.load_root(root) if root is not None else None
+            if loaded is None and root is not None:
+                loaded = self._values.load_benchmark(root)
             if loaded is None:
                 return None
             x = np.asarray(loaded.input.array, np.float64).reshape(-1)
@@ -210,11 +285,11 @@ class Explainer:
 
     # --- what nothing computes ---
 
-    def _sources(self) -> tuple[list[Suspect], Suspect | None]:
+    def _sources(self, departures: Sequence[Departure]) -> tuple[list[Suspect], Suspect | None]:
         """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart."""
         found = []
         scale = None
-        for one in self._findings.departures:
+        for one in departures:
             op = one.root.op
             cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
             facts = (
@@ -251,7 +326,7 @@ class Explainer:
             off = distance(self._values, Root(op, 0))
             if off is None or not isfinite(off.factor) or off.factor <= 0 or off.residual > _SCALED:
                 continue
-            if abs(log2(off.factor) - power) < 0.1:
+            if abs(abs(log2(off.factor)) - abs(power)) < 0.1:
                 scaled += 1
             elif abs(log2(off.factor)) < 0.1:
                 back += 1
@@ -263,33 +338,63 @@ class Explainer:
 
     # --- by comparison alone ---
 
-    def _jumps(self) -> Iterator[Suspect]:
-        """Ops that cannot be recomputed and are much farther off than what they are fed."""
-        best: Suspect | None = None
+    def _jumps(self, known: Sequence[Suspect]) -> Iterator[Suspect]:
+        """The first op that cannot be recomputed, is much farther off than what it is fed, and follows no suspect."""
+        followers = self._flow.behind(self._ops_of(known))
+        named = {name for one in known for name in (one.culprit, *one.also)}
         for one in self._findings.judged:
-            if one.state is not State.NOT_RECOMPUTED or one.op.type in PARAMETER_TYPES or is_random(one.op):
+            if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.op.type in ("Cast", "TransData"):
+                continue
+            if id(one.op) in followers or one.name in named:
                 continue
             out = distance(self._values, Root(one.op, 0))
             if out is None or not out.relative > _FAR:
                 continue
             fed = [distance(self._values, root) for root in self._values.producers(one.op)]
-            if any(found is None for found in fed):
+            fed = [found for found in fed if found is not None]
+            if len(fed) < len(list(self._values.producers(one.op))):
                 continue
             largest = max((found.relative for found in fed if found is not None), default=0.0)
-            jump = out.relative / max(largest, 2.0**-11)
-            if jump > _JUMP and best is None:
-                facts = (
-                    Fact(name="distance", value=_number(out.relative)), Fact(name="fed", value=_number(largest)),
-                    Fact(name="not_recomputed", value=one.reason),
-                )  # fmt: skip
-                cause = Cause.FUSION if one.op.pass_names else Cause.KERNEL
-                best = Suspect(
-                    culprit=one.name, cause=cause, proof=Proof.COMPARED, confidence=0.4, number=one.number,
-                    op_type=one.op.type, facts=facts, judgement=one,
-                    pass_name=one.op.pass_names[0] if one.op.pass_names else "",
-                )  # fmt: skip
-        if best is not None:
-            yield best
+            if out.relative / max(largest, 2.0**-11) <= _JUMP:
+                continue
+            facts = (
+                Fact(name="distance", value=_number(out.relative)), Fact(name="fed", value=_number(largest)),
+                Fact(name="not_recomputed", value=one.reason),
+            )  # fmt: skip
+            yield Suspect(
+                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.6 if not largest else 0.4, number=one.number, op_type=one.op.type, facts=facts,
+                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+            return
+
+
+def _whole_factor(one: OpJudgement) -> float | None:
+    """The one factor by which all of an op's wrong output is off."""
+    slot = one.worst_slot
+    if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
+        return None
+    return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.size == slot.beyond else None
+
+
+def _is_seen_apart(one: OpJudgement) -> bool:
+    """Whether an op was recomputed from what others put out, or its result seen in what others read."""
+    return not one.is_dumped or any(source in ("producer", "reader") for _, source in one.from_elsewhere)
+
+
+def _is_unlike_kernels(one: OpJudgement) -> bool:
+    """Whether none of the simple mistakes of a kernel explains an op's error."""
+    slot = one.worst_slot
+    return (
+        slot is not None
+        and slot.places is not None
+        and slot.places.mistake
+        in (
+            Mistake.UNKNOWN,
+            Mistake.NOT_FINITE,
+            Mistake.TAIL,
+        )
+    )
 
 
 #: Of several sources that differ, the data come first: they explain all the others cannot.
@@ -303,6 +408,3 @@ def _rank(one: Suspect) -> tuple[int, int]:
 
 def _number(value: float) -> float | str:
     return float(f"{value:.6g}") if isfinite(value) else str(value)
-
-
-__all__ = ["Explainer", "Findings", "NoValueError", "is_random"]

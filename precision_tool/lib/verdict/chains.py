@@ -138,7 +138,7 @@ class ChainSearch:
             yield self._formula(fitting, certain=False)
         self._left = _MOST_TRIED
         if all(len(one) == 1 for one in self._types):
-            plain = [one for one in self._some(8) if _is_line(one)]
+            plain = _unlike([one for one in self._some(16) if _is_line(one)])
             for stages in plain:
                 yield self._formula(stages, certain=len(plain) == 1)
 
@@ -229,6 +229,34 @@ def _is_line(stages: Sequence[Stage]) -> bool:
     return all(
         any(ref is not None and ref.stage == number for ref in stage.args) for number, stage in enumerate(stages[1:])
     )
+
+
+#: Inputs whose order does not matter.
+_COMMUTING = frozenset({"Add", "AddV2", "AddN", "Mul", "Maximum", "Minimum", "SquaredDifference"})
+#: The names that prototypes give to what flows backwards.
+_GRADIENTS = ("dy", "grad", "gradients", "backprops", "dx")
+
+
+def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
+    """The chains without those that are another with commuted inputs, or that feed a gradient in a wrong place."""
+    found: dict[object, list[Stage]] = {}
+    for stages in chains:
+        shape = tuple(
+            (one.op_type, tuple(sorted(one.args, key=repr)) if one.op_type in _COMMUTING else one.args)
+            for one in stages
+        )
+        found.setdefault(shape, stages)
+    backwards = [stages for stages in found.values() if all(map(_flows_backwards, stages))]
+    return backwards or list(found.values())
+
+
+def _flows_backwards(stage: Stage) -> bool:
+    """Whether the op of a gradient is fed the result before it as the gradient, and not as what it is taken at."""
+    spec = table.find(stage.op_type)
+    if spec is None or not stage.op_type.endswith("Grad") or not set(spec.inputs) & set(_GRADIENTS):
+        return True
+    fed = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
+    return not fed or any(number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in fed)
 
 
 def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:

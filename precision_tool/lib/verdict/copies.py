@@ -213,8 +213,14 @@ def _forms(values: RunValues, root: Root) -> Iterator[Root]:
         seen += 1
         yield form
         for slot in values.readers.get(form.key, ()):
-            if slot.op.type in ("Cast", "TransData"):
+            if slot.op.type == "TransData" or (slot.op.type == "Cast" and _keeps_digits(slot.op)):
                 waiting.append(Root(slot.op, 0))
+
+
+def _keeps_digits(op: Op) -> bool:
+    """Whether a cast is one between floating types, or between others."""
+    types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
+    return len(types) == 2 and ("float" in types[0]) == ("float" in types[1])
 
 
 def _loaded(values: RunValues, root: Root) -> Iterator[Loaded]:

@@ -58,6 +58,7 @@ def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress 
         judged.append(one)
         if progress is not None:
             progress(one.number, len(values.ops))
+    judged = judge.judge_again(judged)
     findings = Findings(
         judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(values))
     )

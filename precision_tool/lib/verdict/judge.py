@@ -7,7 +7,7 @@ what it inherited and y_B − f(x_B) the benchmark's own (verdict.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -43,7 +43,8 @@ from precision_tool.lib.verdict.values import (
 #: Ops that compute nothing, or nothing that a formula could tell.
 NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
     "NetOutput", "NoOp", "IteratorV2", "Iterator", "MakeIterator", "PartitionedCall", "StatefulPartitionedCall",
-    "StreamActive", "StreamSwitch", "StreamMerge", "Send", "Recv", "Label", "If", "While", "Case", "Memcpy", "MemcpyAsync",
+    "StreamActive", "StreamSwitch", "StreamMerge", "Send", "Recv", "Label", "If", "While", "Case", "Memcpy",
+    "MemcpyAsync",
     "End", "TensorDataset", "DeviceQueueDataset", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "AtomicAddrClean", "MemSet",
 }  # fmt: skip
 #: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
@@ -63,7 +64,7 @@ class _Fed:
 
     inputs: dict[int, Input] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
-    elsewhere: list[str] = field(default_factory=list)
+    elsewhere: dict[int, str] = field(default_factory=dict)
 
 
 class Judge:
@@ -82,6 +83,14 @@ class Judge:
         for op in self.values.ops:
             if op.type not in NOT_COMPUTING:
                 yield self.judge(op)
+
+    def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+        """The same, with those done again whose way of being fused other ops have shown since."""
+        return [self.judge(one.op) if one.is_guessed and self._key(one.op) in self._fitting else one for one in judged]
+
+    def _key(self, op: Op) -> object:
+        """What ops that are fused alike share."""
+        return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
     def judge(self, op: Op) -> OpJudgement:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
@@ -153,7 +162,7 @@ class Judge:
             fed.inputs[slot.index] = Input(
                 array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND"
             )
-            fed.elsewhere.append(f"{slot.name}: {loaded.source}")
+            fed.elsewhere[slot.index] = loaded.source
         return fed
 
     # --- which formula ---
@@ -166,12 +175,12 @@ class Judge:
             yield direct(op, graph_slots)
             return
         puts_out = {}
-        for slot in range(max(len(op.output_descs), 1)):
-            key = script_tensor(self.values.origins, op, slot)
+        for number in range(max(len(op.output_descs), 1)):
+            key = script_tensor(self.values.origins, op, number)
             if key is not None:
-                puts_out[slot] = key
+                puts_out[number] = key
         if self._unfused is not None:
-            keys = {}
+            keys: dict[tuple[str, int], int] = {}
             for slot in slots:
                 root = self.values.fed_by.get((id(op), slot.graph_index))
                 key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
@@ -198,9 +207,14 @@ class Judge:
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
         outputs = self._outputs(op)
-        if not outputs:
+        if not outputs and op.type != "Cast":
             return replace(base, reason="neither it nor what reads it was dumped")
         fed = self._fed(op)
+        if not outputs:
+            return self._unseen_cast(base, fed)
+        if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
+            # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
+            return replace(self._unseen_cast(base, fed), reason="its input was not dumped")
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
@@ -211,10 +225,12 @@ class Judge:
         clean = finite and all(
             not (np.abs(one.array) >= LIMIT["float16"]).any() for one in fed.inputs.values() if one.dtype == "float16"
         )
-        base = replace(base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(fed.elsewhere))
+        base = replace(
+            base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(sorted(fed.elsewhere.items()))
+        )
         chosen: OpJudgement | None = None
         reason = ""
-        key = (op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ()))
+        key = self._key(op)
         tried: list[tuple[Formula, OpJudgement]] = []
         for formula in self._formulas(op, fed, got):
             try:
@@ -261,7 +277,7 @@ class Judge:
             if formula.is_certain:
                 return found
         formula, found = min(tried, key=lambda one: one[1].worst_slot.own if one[1].worst_slot is not None else np.inf)
-        return replace(found, state=State.DOUBTFUL, reason="how its ops hang together is only guessed")
+        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason="how its ops hang together is only guessed")
 
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -298,6 +314,25 @@ class Judge:
         if not slots:
             raise NotComputedError("no output that has a formula was dumped")
         return replace(base, how=formula.how, slots=tuple(slots), state=_state(base, slots))
+
+    def _unseen_cast(self, base: OpJudgement, fed: _Fed) -> OpJudgement:
+        """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
+        op = base.op
+        base = replace(base, reason="neither it nor what reads it was dumped")
+        dtype = op.output_descs[0].dtype if op.output_descs else ""
+        if not fed.inputs or dtype not in LIMIT:
+            return base
+        array = np.asarray(next(iter(fed.inputs.values())).array)
+        if array.dtype.kind != "f":
+            return base
+        fit = misfit(array, Output(array=array), dtype, Kind.EXACT)
+        over = int(np.count_nonzero(fit.over))
+        if not over:
+            return base
+        have = Input(array=array, dtype=dtype)
+        slot = replace(_slot(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
+        elsewhere = tuple(sorted(fed.elsewhere.items()))
+        return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
     # --- beside the benchmark ---
 

@@ -58,7 +58,8 @@ class OpJudgement:
 
     `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
     `clean_inputs` is False if an input has numbers that are not finite, or that sit at the limit of float16.
-    `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark).
+    `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark), `is_guessed`
+    that how its original ops hang together is not known for sure.
     """
 
     op: Op
@@ -69,8 +70,10 @@ class OpJudgement:
     slots: tuple[SlotJudgement, ...] = ()
     clean_inputs: bool = True
     finite_inputs: bool = True
-    from_elsewhere: tuple[str, ...] = ()
+    #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
+    from_elsewhere: tuple[tuple[int, str], ...] = ()
     is_confirmed: bool | None = None
+    is_guessed: bool = False
     is_dumped: bool = True
     seconds: float = 0.0
 

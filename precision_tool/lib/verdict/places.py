@@ -21,6 +21,8 @@ _MOST_ORDERS = 120
 _MOST_STEPS = 32
 #: Share of the elements that a mistake must explain.
 _EXPLAINED = 0.99
+#: Share of a run of elements that is wrong, where all that made it was overwritten: zeros and masks hide some.
+_DENSE = 0.5
 #: Elements that are looked at for a mistake at most; of larger tensors a part.
 _LOOKED_AT = 1 << 22
 #: Relative closeness of two values that are the same but for rounding, in units of the last place.
@@ -67,6 +69,13 @@ class Places:
     steps: int = 0
 
     @property
+    def is_run(self) -> bool:
+        """Whether the wrong elements are one run inside the tensor that no simple mistake of a kernel explains."""
+        length = self.last - self.first + 1
+        inside = self.last < self.size - 1 and length < self.size
+        return self.mistake is Mistake.UNKNOWN and inside and self.wrong >= _DENSE * length
+
+    @property
     def is_moved(self) -> bool:
         """Whether the values are right and stand in the wrong places for a wrong order of the axes."""
         return self.mistake in (Mistake.AXES, Mistake.PERMUTED)
@@ -75,7 +84,12 @@ class Places:
 def places_of(got: npt.NDArray[Any], true: npt.NDArray[Any], bad: Flags, unit: float) -> Places:
     """The shape of an error. `got` and `true` have one shape, `bad` is flat; `unit` is the type's unit roundoff."""
     where = np.flatnonzero(bad)
-    base = {"wrong": int(where.size), "size": int(bad.size), "first": int(where[0]), "last": int(where[-1])}
+    base: dict[str, Any] = {
+        "wrong": int(where.size),
+        "size": int(bad.size),
+        "first": int(where[0]),
+        "last": int(where[-1]),
+    }
     y, f = np.asarray(got, np.float64), np.asarray(true, np.float64)
     with np.errstate(all="ignore"):
         if not np.isfinite(y.reshape(-1)[where]).all():
@@ -133,7 +147,7 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
         return found | {"mistake": Mistake.ZERO}
     x, t = flat[where], right[where]
     squares = float(t @ t)
-    if squares and where.size > 1:
+    if squares and (where.size > 1 or flat.size == 1):
         factor = float(x @ t) / squares
         if factor and _close(x, factor * t, unit):
             return found | {"mistake": Mistake.SCALED, "factor": factor}
@@ -156,7 +170,7 @@ def _is_tail(bad: Flags, where: npt.NDArray[np.intp]) -> bool:
     """Whether only the end of the tensor, or of its rows, is wrong."""
     if not bad.ndim or where.size == bad.size:
         return False
-    if where[0] >= bad.size // 2 and where[-1] >= bad.size - 16:
+    if where[0] >= bad.size // 2 and where[-1] == bad.size - 1:
         return True
     width = bad.shape[-1]
     columns = where % width

@@ -35,8 +35,8 @@ MAX_ELEMENTS = 1 << 26
 _KEPT_BYTES = 192 << 20
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
 PASSING = frozenset({
-    "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp", "ReFormat",
-    "SqueezeV2", "UnsqueezeV2", "Unsqueeze", "Bitcast",
+    "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
+    "ReFormat", "SqueezeV2", "UnsqueezeV2", "Unsqueeze", "Bitcast",
 })  # fmt: skip
 #: What a network has learned or was built with.
 CONSTANT_TYPES = frozenset({"Const", "Constant", "ConstPlaceHolder"})
@@ -267,9 +267,8 @@ class RunValues:
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
         array, layout = self._read(tensor, named, shape)
-        if desc is not None and desc.origin_shape is not None and prod(desc.origin_shape) == array.size:
-            if all(extent >= 0 for extent in desc.origin_shape):
-                array = array.reshape(desc.origin_shape)
+        if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
+            array = array.reshape(shape)
         if layout in ("", "ND") and named and len(named) == array.ndim:
             layout = named
         if len(layout) != array.ndim:
