@@ -10,13 +10,16 @@ from precision_tool.lib.ops.base import OpSpec, known_types
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
     "activations",
+    "batch_norms",
     "blocks",
     "compare_select",
     "convolution",
     "elementwise",
     "fills",
+    "losses",
     "matrix",
     "movement",
+    "norms",
     "optimizers",
     "pooling",
     "reductions",
