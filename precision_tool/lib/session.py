@@ -823,9 +823,12 @@ class Session:
             asked: Asked | None = None
             if analysis.is_pytorch or analysis.part:
                 pass
-            elif leaf is not None and leaf.graph is not None:
-                asked = Asked(leaf=leaf.leaf, file=leaf.graph.file, golden_root=leaf.golden_root)
-            elif leaf is None and source is not None and source.graph:
+            elif leaf is not None:
+                mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
+                file = leaf.graph.file if leaf.graph is not None else mine.file if mine is not None else None
+                if file is not None:
+                    asked = Asked(leaf=leaf.leaf, file=file, golden_root=leaf.golden_root)
+            elif source is not None and source.graph:
                 with suppress(PrecisionToolError):
                     at = walk.find_run(source.npu).leaves[0]
                     asked = Asked(leaf=at, file=self._store.load(source.graph), golden_root=source.golden)

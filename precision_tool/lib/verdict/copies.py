@@ -238,8 +238,9 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
     if x.size != y.size or x.dtype.kind == "c" or y.dtype.kind == "c":
         return None
     x, y = x.reshape(-1).astype(np.float64), y.reshape(-1).astype(np.float64)
-    unit = _ROUNDED.get(loaded.input.dtype, 0.0)
-    smallest = 2.0**-24 if loaded.input.dtype == "float16" else 1e-37
+    dtypes = loaded.input.dtype, golden.input.dtype
+    unit = max(_ROUNDED.get(dtype, 0.0) for dtype in dtypes)
+    smallest = 2.0**-24 if "float16" in dtypes else 1e-37
     with np.errstate(all="ignore"):
         if loaded.input.dtype == "float16":
             y = np.where(np.abs(y) > 65504, np.copysign(np.where(np.isfinite(x), 65504, np.inf), y), y)

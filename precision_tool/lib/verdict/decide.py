@@ -26,6 +26,9 @@ _CLEAN = 0.97
 class Subject:
     """A run to judge: its dump, its graph, the benchmark, and a graph without fusion if there is one.
 
+    `other` is another NPU run of the same script: it tells of random numbers, and of data and weights that differ
+    between the two, but is as likely to be wrong as this one.
+
     `cosines` are the outputs that were compared, by op name and slot ("output:0").
     """
 
@@ -33,6 +36,7 @@ class Subject:
     file: GraphFile
     benchmark: BenchmarkSide
     unfused: GraphFile | None = None
+    other: BenchmarkSide | None = None
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
     threshold: float = 0.98
@@ -59,16 +63,19 @@ def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress 
         if progress is not None:
             progress(one.number, len(values.ops))
     judged = judge.judge_again(judged)
+    sides = values
+    if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
+        sides = RunValues(subject.leaf, subject.file, subject.other)
     findings = Findings(
-        judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(values))
+        judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(sides, values))
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects()]
     return Judged(verdict=_verdict(subject, findings, suspects), ops=tuple(judged))
 
 
-def departures(values: RunValues) -> list[Departure]:
-    """Data, variables, constants and random numbers that differ from the benchmark's."""
+def departures(values: RunValues, judged: RunValues) -> list[Departure]:
+    """Data, variables, constants and random numbers that differ from the benchmark's; of the ops of `judged`."""
     if isinstance(values.benchmark, NoBenchmark):
         return []
     found = []
@@ -78,7 +85,7 @@ def departures(values: RunValues) -> list[Departure]:
         for index in range(max(len(op.output_descs), 1)):
             one = departure(values, Root(op, index))
             if one is not None:
-                found.append(one)
+                found.append(replace(one, root=Root(judged.ops[values.order[id(op)]], index)))
     return found
 
 

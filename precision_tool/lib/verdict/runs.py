@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
 
@@ -13,7 +14,7 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.result_csv import ResultRow
-from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
+from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run
 
 #: Of the runs beside the one that is asked about, how many are judged.
@@ -42,19 +43,18 @@ def judge(
     number = mine.number if mine is not None else None
     others = [run for run in runs if run.leaf is not None and run is not mine and run.number != number]
     others = [run for run in others if mine is not None]
-    benchmark, is_run = _benchmark(asked, others)
+    benchmark, other_run = _benchmark(asked, others)
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        number=number, cosines=_cosines(asked.rows), threshold=asked.threshold,
+        other=other_run, number=number, cosines=_cosines(asked.rows), threshold=asked.threshold,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, progress=progress)
     if first.verdict.culprit is not None:
         return first
     for run in others[:_OTHERS]:
         assert run.leaf is not None
-        side = NoBenchmark() if is_run else benchmark
         other = Subject(
-            leaf=run.leaf, file=run.file, benchmark=side, unfused=asked.file, number=run.number,
+            leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=asked.file, number=run.number,
             threshold=asked.threshold,
         )  # fmt: skip
         found = judge_run(other, seconds=seconds, progress=progress)
@@ -63,24 +63,22 @@ def judge(
     return first
 
 
-def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, bool]:
-    """What the dump is held against, and whether that is an NPU run."""
-    if asked.golden_root is None:
-        return NoBenchmark(), False
-    try:
-        golden = find_golden(asked.golden_root)
-    except PrecisionToolError:
-        return NoBenchmark(), False
-    if not isinstance(golden, Run):
-        return golden, False
-    try:
-        leaf = golden_leaf(golden, asked.leaf, 0, 1)
-    except DataNotFoundError:
-        return NoBenchmark(), True
-    other = next((run for run in others if any(one.path == leaf.path for one in run.leaves)), None)
-    if other is None:
-        return NoBenchmark(), True
-    return GraphDumps(leaf, other.file), True
+def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
+    """What the dump is held against, and another NPU run that tells of random numbers."""
+    golden: GoldenFiles | Run | None = None
+    if asked.golden_root is not None:
+        with suppress(PrecisionToolError):
+            golden = find_golden(asked.golden_root)
+    if isinstance(golden, GoldenFiles):
+        return golden, None
+    leaf: DumpLeaf | None = None
+    if golden is not None:
+        with suppress(DataNotFoundError):
+            leaf = golden_leaf(golden, asked.leaf, 0, 1)
+    other = next((run for run in others if leaf is None or any(one.path == leaf.path for one in run.leaves)), None)
+    if other is None or other.leaf is None:
+        return NoBenchmark(), None
+    return NoBenchmark(), GraphDumps(leaf or other.leaf, other.file)
 
 
 def _cosines(rows: Sequence[ResultRow]) -> Mapping[tuple[str, str], float]:
