@@ -39,6 +39,7 @@ from precision_tool.lib.graph.choice import find_graph_files
 from precision_tool.lib.graph.chosen import Choice
 from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.match import GraphMatcher, match_name
@@ -835,7 +836,8 @@ class Session:
             if asked is None:
                 found.append(None)
                 continue
-            asked = replace(asked, rows=analysis.rows, threshold=analysis.threshold)
+            compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
+            asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
             found.append(judge(asked, runs, progress=progress))
         return found
 

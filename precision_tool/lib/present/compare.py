@@ -124,12 +124,13 @@ def leaf_title(analysis: Analysis) -> str:
     return " ".join(filter(None, parts)) or shown_path(leaf.path)
 
 
-def summary_lines(analyses: Sequence[Analysis]) -> RenderableType:
-    """What was found in each of several results, a sentence each."""
+def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None]) -> RenderableType:
+    """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
     lines = []
-    for analysis in analyses:
-        found = plain("; ".join(finding.message for finding in analysis.findings))
-        found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
+    for analysis, verdict in zip(analyses, verdicts, strict=True):
+        found = verdict or plain("; ".join(finding.message for finding in analysis.findings))
+        if verdict is None:
+            found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
         lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
     return Group(*lines)
 

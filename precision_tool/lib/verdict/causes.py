@@ -56,8 +56,8 @@ class Explainer:
     def flow(self) -> Flow:
         return self._flow
 
-    def suspects(self) -> list[Suspect]:
-        """Every independent fault, best first."""
+    def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
+        """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
         stomps = list(self._stomps())
         departures, explained = self._borrowed()
         shared = list(self._shared_inputs(explained))
@@ -74,7 +74,7 @@ class Explainer:
         if scale is not None:
             found.append(scale)
         found += self._jumps(found)
-        return found
+        return found or list(self._by_comparison(compared))
 
     # --- memory ---
 
@@ -365,6 +365,21 @@ class Explainer:
                 culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
                 confidence=0.6 if not largest else 0.4, number=one.number, op_type=one.op.type, facts=facts,
                 judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+            return
+
+    def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
+        """The first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
+        by_name = {one.name: one for one in self._findings.judged}
+        for name in names:
+            one = by_name.get(name)
+            if one is None or (one.state is not State.NOT_RECOMPUTED and not one.is_guessed):
+                continue
+            yield Suspect(
+                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.35, number=one.number, op_type=one.op.type,
+                facts=(Fact(name="not_recomputed", value=one.reason),), judgement=one,
+                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
             )  # fmt: skip
             return
 

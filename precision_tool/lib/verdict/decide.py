@@ -18,6 +18,8 @@ from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root,
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
+#: A cosine above this is that of a tensor rounded once.
+_NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed.
 _CLEAN = 0.97
 
@@ -39,6 +41,8 @@ class Subject:
     other: BenchmarkSide | None = None
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
+    #: Ops that the comparison alone would suspect, the likeliest first.
+    compared: Sequence[str] = ()
     threshold: float = 0.98
 
 
@@ -70,8 +74,8 @@ def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress 
         judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(sides, values))
     )
     explainer = Explainer(values, findings)
-    suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects()]
-    return Judged(verdict=_verdict(subject, findings, suspects), ops=tuple(judged))
+    suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
+    return Judged(verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged))
 
 
 def departures(values: RunValues, judged: RunValues) -> list[Departure]:
@@ -101,10 +105,9 @@ def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subje
     return replace(one, followers=len(behind), below=below)
 
 
-def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect]) -> Verdict:
+def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:
     counts = tally(findings.judged)
     has_benchmark = not isinstance(subject.benchmark, NoBenchmark)
-    worst = _worst(subject)
     base = Verdict(
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
         has_benchmark=has_benchmark, worst=worst,
@@ -133,10 +136,22 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect]) 
     )
 
 
-def _worst(subject: Subject) -> WorstCosine | None:
+def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
+    """The worst cosine of an output, and where the distance behind it begins."""
     outputs = {key: value for key, value in (subject.cosines or {}).items() if key[1].startswith("output")}
     if not outputs:
         return None
     (name, slot), cosine = min(outputs.items(), key=lambda item: item[1] if item[1] == item[1] else -2.0)
     below = len({key[0] for key, value in outputs.items() if not value >= subject.threshold})
-    return WorstCosine(op_name=name, slot=slot, cosine=cosine, below=below)
+    by_name = {op.name: op for op in values.ops}
+    op, seen = by_name.get(name), set()
+    begin = name
+    while op is not None and id(op) not in seen:
+        seen.add(id(op))
+        begin = op.name
+        fed = [(outputs.get((root.op.name, f"output:{root.index}"), 1.0), root.op) for root in values.producers(op)]
+        lowest = min(fed, key=lambda one: one[0], default=(1.0, None))
+        if not lowest[0] < _NEAR_ONE:
+            break
+        op = lowest[1]
+    return WorstCosine(op_name=name, slot=slot, cosine=cosine, below=below, grows_from=begin if begin != name else "")

@@ -90,6 +90,8 @@ class WorstCosine:
     cosine: float
     #: Ops that are below the threshold, all of them by rounding where the verdict is a clean one.
     below: int = 0
+    #: The op from which the distance grows, going back along the worst inputs.
+    grows_from: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,10 @@ class Verdict:
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
                 "reasons": dict(self.tally.reasons),
+            },
+            "worst_cosine": None if self.worst is None else {
+                "op": self.worst.op_name, "slot": self.worst.slot, "cosine": self.worst.cosine,
+                "below": self.worst.below, "grows_from": self.worst.grows_from,
             },
             "run": self.run,
             "benchmark": self.has_benchmark,

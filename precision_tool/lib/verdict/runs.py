@@ -29,6 +29,8 @@ class Asked:
     file: GraphFile
     golden_root: str | None = None
     rows: Sequence[ResultRow] = ()
+    #: Ops that the comparison alone would suspect, the likeliest first.
+    compared: Sequence[str] = ()
     threshold: float = 0.98
 
 
@@ -46,7 +48,8 @@ def judge(
     benchmark, other_run = _benchmark(asked, others)
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        other=other_run, number=number, cosines=_cosines(asked.rows), threshold=asked.threshold,
+        other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
+        threshold=asked.threshold,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, progress=progress)
     if first.verdict.culprit is not None:

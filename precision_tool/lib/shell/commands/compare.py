@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rich.rule import Rule
@@ -19,7 +20,7 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.present import compare as report
-from precision_tool.lib.present.checks import check_panel
+from precision_tool.lib.present.checks import check_line, check_panel
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_path
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
@@ -43,6 +44,8 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
+    from rich.text import Text
+
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.sources.h5_files import is_h5_side
@@ -67,6 +70,7 @@ def _add_common(parser: Parser, session: Session) -> None:
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_json(parser)
+    parser.set_defaults(verbose=False)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
     noise = parser.add_argument(
         "--noise-floor",
@@ -226,6 +230,7 @@ def _ac_parser(session: Session) -> Parser:
     _add_sides(parser, session)
     _add_measures(parser)
     _add_common(parser, session)
+    parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
     return parser
 
 
@@ -338,39 +343,67 @@ def _show(
     args: argparse.Namespace,
     output: Output,
     *,
-    verdict: bool,
+    judges: bool,
     checks: Sequence[CheckResult] = (),
+    verdicts: Sequence[Verdict | None] = (),
 ) -> None:
-    """Each result: where it is from, the counts, the ops below, and with `verdict` the findings; then a summary.
+    """Each result: where it is from, the counts, the ops below; with `judges` the verdict, else the findings.
 
     The checks of the run stand before the verdict, or, with several results, before the summary.
     """
     is_many = len(analyses) > 1
-    for analysis in analyses:
+    for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         _show_source(analysis, output, is_one_of_many=is_many)
         if analysis.rows:
             output.out.print(report.overview_lines(analysis), crop=False)
         if analysis.leaf is not None and analysis.leaf.details:
             _show_details(analysis, output)
-        elif analysis.overview.compared or not verdict:
+        elif analysis.overview.compared or not judges:
             output.out.print(report.below_list(analysis, args.limit))
         if analysis.leaf is not None and analysis.path:
             _print_path(output, "result file", analysis.path)
         if not is_many:
-            _show_checks(checks, output)
-        if verdict:
+            _show_checks(checks, output, verdict, verbose=args.verbose)
+        if judges:
             for finding in analysis.findings:
-                output.out.print(report.finding_panel(finding))
+                # What the comparison alone says is told where nothing better is known.
+                if verdict is None or args.verbose or finding.kind == FindingKind.UNREADABLE:
+                    output.out.print(report.finding_panel(finding))
+        _show_verdict(verdict, output)
     if is_many:
-        _show_checks(checks, output)
+        _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
             output.out.print(Rule(plain("summary"), style="dim"))
-            output.out.print(report.summary_lines(analyses))
+            output.out.print(report.summary_lines(analyses, _verdict_lines(analyses, verdicts)))
 
 
-def _show_checks(checks: Sequence[CheckResult], output: Output) -> None:
+def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | None]) -> Sequence[Text | None]:
+    if not any(verdicts):
+        return [None] * len(analyses)
+    from precision_tool.lib.present.verdict import verdict_line
+
+    return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
+
+
+def _show_verdict(verdict: Verdict | None, output: Output) -> None:
+    if verdict is not None:
+        from precision_tool.lib.present.verdict import verdict_block
+
+        output.out.print(verdict_block(verdict))
+
+
+def _show_checks(
+    checks: Sequence[CheckResult], output: Output, verdict: Verdict | None = None, *, verbose: bool = False
+) -> None:
+    """Each check: whole, or in one line where a verdict stands that it says nothing of."""
+    if verdict is None or verbose:
+        for check in checks:
+            output.out.print(check_panel(check))
+        return
+    from precision_tool.lib.present.verdict import belongs_to
+
     for check in checks:
-        output.out.print(check_panel(check))
+        output.out.print(check_panel(check) if belongs_to(verdict, check.name) else check_line(check))
 
 
 def _show_details(analysis: Analysis, output: Output) -> None:
@@ -401,7 +434,8 @@ def _finish(
     if args.json:
         output.out.file.write(report.to_json(analyses, checks, verdicts) + "\n")
     else:
-        _show(analyses, args, output, verdict=checks is not None, checks=checks or ())
+        judges = checks is not None
+        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=verdicts)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
@@ -468,7 +502,10 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         tell_notes(session, output)
         if args.json:
             output.out.file.write(report.to_json([], checks, verdicts) + "\n")
-        _show_checks(() if args.json else checks, output)
+        if not args.json:
+            _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
+            for verdict in verdicts:
+                _show_verdict(verdict, output)
         raise lack
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
