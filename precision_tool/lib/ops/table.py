@@ -21,6 +21,7 @@ _FAMILIES = (
     "norms",
     "optimizers",
     "pooling",
+    "recurrent",
     "reductions",
     "resize",
     "scatter",
