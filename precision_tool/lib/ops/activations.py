@@ -112,13 +112,13 @@ _plain()
 @op("ReluV2", kind=Kind.EXACT, inputs=("x",))
 def relu_and_mask(call: Call) -> Outputs:
     """Relu; the packing of the mask that comes with it is not documented."""
-    return [Output(array=np.maximum(numbers(call, 0)[0], 0)), None]
+    return [Output(array=np.asarray(np.maximum(numbers(call, 0)[0], 0))), None]
 
 
 @op("Relu6D", kind=Kind.EXACT, inputs=("x",))
 def scaled_relu6(call: Call) -> Outputs:
     """x between 0 and 6 times a fixed scale."""
-    return [Output(array=np.clip(numbers(call, 0)[0], 0, 6 * real(call, "scale", default=1.0)))]
+    return [Output(array=np.asarray(np.clip(numbers(call, 0)[0], 0, 6 * real(call, "scale", default=1.0))))]
 
 
 def _one(call: Call, y: Doubles, summed: Doubles) -> Outputs:

@@ -100,6 +100,12 @@ class Output:
     terms: Doubles | float = 0.0
     doubtful: npt.NDArray[np.bool_] | None = None
 
+    def __post_init__(self) -> None:
+        """numpy makes numbers of arrays without axes; here they are arrays again."""
+        object.__setattr__(self, "array", np.asarray(self.array))
+        if self.doubtful is not None:
+            object.__setattr__(self, "doubtful", np.asarray(self.doubtful))
+
 
 #: Outputs by slot; None for one that has no formula (a reserve space, a mask whose packing is not documented).
 Outputs = Sequence[Output | None]

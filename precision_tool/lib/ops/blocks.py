@@ -48,6 +48,8 @@ def pad(call: Call) -> Outputs:
     x = needed(call, 0).array
     pairs = _paddings(call, x.ndim)
     check_size([size + before + after for size, (before, after) in zip(x.shape, pairs, strict=True)])
+    if not pairs:
+        return one(x)
     mode = text(call, "mode", default="constant").lower()
     if mode in ("constant", ""):
         value = real(call, "constant_values", default=0.0)
