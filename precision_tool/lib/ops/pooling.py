@@ -237,9 +237,10 @@ def _pooling(call: Call) -> Outputs:
 
 
 @op(
-    "AvgPoolGrad", "AvgPoolGradD", "AvgPoolV2Grad", "AvgPoolV2GradD", "AvgPool3DGrad", "AvgPool3DGradD",
-    kind=Kind.SUM, inputs=("orig_input_shape", "input_grad"),
+    "AvgPoolGradD", "AvgPoolV2GradD", "AvgPool3DGradD",
+    kind=Kind.SUM, inputs=("grad", "mean_matrix", "kernel_matrix"),
 )  # fmt: skip
+@op("AvgPoolGrad", "AvgPoolV2Grad", "AvgPool3DGrad", kind=Kind.SUM, inputs=("orig_input_shape", "grad"))
 def _avg_grad(call: Call) -> Outputs:
     """GE's ops with D have matrices for their kernel behind the gradient; they follow from the attributes."""
     rank = _rank(call)
