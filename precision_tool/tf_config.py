@@ -1,55 +1,58 @@
 """What training scripts import: `import precision_tool.tf_config as npu_tf_config`. Python 3.7 and newer.
 
 Actions: `dump`, `overflow`, `fusion_off`, `fusion_switch`, `prof`, `mixlist`, combined with `|` (`'fusion_off|dump'`).
-Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. Mistakes are `ValueError`s that say
-what to do. Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
+Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. `dump_options` of the calls that take
+an action say what a dump holds, instead of the settings of the same names: `dump_mode` ('input', 'output', 'all'),
+`dump_data` ('tensor', 'stats'), `dump_layer` (names of ops, in a list or with spaces between them), `quant_dumpable`
+(True: also what quantised ops were before). Mistakes are `ValueError`s that say what to do.
+Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
 in the environment leaves that alone, a number there is the seed).
 """
 
 from typing import Any, Iterable, Optional, Union
 
-from precision_tool.lib.training import FUSION_OFF_FILE as FUSION_OFF_FILE
-from precision_tool.lib.training import FUSION_SWITCH_FILE as FUSION_SWITCH_FILE
-from precision_tool.lib.training.seeds import seed_at_import
-from precision_tool.lib.training.seeds import seed_everything as seed_everything
+from precision_tool.lib.collect import FUSION_OFF_FILE as FUSION_OFF_FILE
+from precision_tool.lib.collect import FUSION_SWITCH_FILE as FUSION_SWITCH_FILE
+from precision_tool.lib.collect.seeds import seed_at_import
+from precision_tool.lib.collect.seeds import seed_everything as seed_everything
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     NpuPrintLossScaleCallBack: Any
 
 
-def session_dump_config(session_config: Any = None, action: Optional[str] = None) -> Any:
+def session_dump_config(session_config: Any = None, action: Optional[str] = None, **dump_options: Any) -> Any:
     """Session config for the NPU with what `action` asks for; `session_config` (a `tf.ConfigProto`) is changed.
 
     config = npu_tf_config.session_dump_config(config, action='dump')
     """
-    from precision_tool.lib.training import switches
+    from precision_tool.lib.collect import switches
 
-    return switches.session_dump_config(session_config, action)
+    return switches.session_dump_config(session_config, action, **dump_options)
 
 
-def update_custom_op(custom_op: Any, action: Optional[str] = None) -> Any:
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
     """Set what `action` asks for in the `NpuOptimizer` that the script has configured; returns it.
 
     custom_op = npu_tf_config.update_custom_op(custom_op, action='dump')
     """
-    from precision_tool.lib.training import switches
+    from precision_tool.lib.collect import switches
 
-    return switches.update_custom_op(custom_op, action)
+    return switches.update_custom_op(custom_op, action, **dump_options)
 
 
-def estimator_dump_config(action: Optional[str] = None) -> Any:
+def estimator_dump_config(action: Optional[str] = None, **dump_options: Any) -> Any:
     """The `DumpConfig` of an Estimator: `NPURunConfig(dump_config=estimator_dump_config(action='dump'))`."""
-    from precision_tool.lib.training import switches
+    from precision_tool.lib.collect import switches
 
-    return switches.estimator_dump_config(action)
+    return switches.estimator_dump_config(action, **dump_options)
 
 
-def npu_device_dump_config(npu_device: Any, action: Optional[str] = None) -> Any:
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
     """TensorFlow 2: set what `action` asks for in the module `npu_device`, before `npu_device.open()`; returns it."""
-    from precision_tool.lib.training import switches
+    from precision_tool.lib.collect import switches
 
-    return switches.npu_device_dump_config(npu_device, action)
+    return switches.npu_device_dump_config(npu_device, action, **dump_options)
 
 
 def sess_dump(sess: Any) -> Any:
@@ -57,14 +60,14 @@ def sess_dump(sess: Any) -> Any:
 
     sess = npu_tf_config.sess_dump(sess=sess)
     """
-    from precision_tool.lib.training import dumping
+    from precision_tool.lib.collect import dumping
 
     return dumping.sess_dump(sess)
 
 
 def estimator_dump() -> Any:
     """CPU or GPU: the tfdbg hook of an Estimator: `EstimatorSpec(training_hooks=[estimator_dump()])`."""
-    from precision_tool.lib.training import dumping
+    from precision_tool.lib.collect import dumping
 
     return dumping.estimator_dump()
 
@@ -79,14 +82,14 @@ def mixed_precision_list(
 
     `black` types are computed in float32, `white` ones in float16, `gray` ones as the ops around them.
     """
-    from precision_tool.lib.training import mixlist
+    from precision_tool.lib.collect import mixlist
 
     return mixlist.mixed_precision_list(black, white, gray, path)
 
 
 def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
     """Print (and return) the lines that make `ops` keep their data type, for the TensorFlow in use."""
-    from precision_tool.lib.training import mixlist
+    from precision_tool.lib.collect import mixlist
 
     return mixlist.keep_dtype(ops)
 
@@ -95,7 +98,7 @@ def __getattr__(name: str) -> Any:
     """`NpuPrintLossScaleCallBack` is made when first asked for: it needs Keras (PEP 562)."""
     if name != "NpuPrintLossScaleCallBack":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from precision_tool.lib.training import callbacks
+    from precision_tool.lib.collect import callbacks
 
     globals()[name] = callbacks.loss_scale_callback()
     return globals()[name]

@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from process_memory import peak_memory
 
-from precision_tool.lib.compare.elements import compare_elements
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
-from precision_tool.lib.compare.metrics import KL_FLOOR, ZERO_BELOW
-from precision_tool.lib.compare.named_tensors import pair_up, tensors_of_file
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.formats import data_types, layouts
+from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.metrics import KL_FLOOR, ZERO_BELOW
 from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
+from precision_tool.lib.numbers import data_types, layouts
 
 _READ_BLOCK = 1 << 20
 Floats = npt.NDArray[np.float64]

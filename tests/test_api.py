@@ -10,9 +10,9 @@ import pytest
 from small_tree import faulty_chain, small_tree
 
 import precision_tool
-from precision_tool.lib.compare.result_csv import read_result
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.results.result_csv import read_result
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
-from precision_tool.lib.compare.engine import Progress
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.compare.pytorch import are_h5, compare_h5
-from precision_tool.lib.compare.result_csv import row_of, write_result
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.model.comparison import Comparison
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.report.console import ReportConsole
+from precision_tool.lib.present.console import ReportConsole
+from precision_tool.lib.results.result_csv import row_of, write_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import Output
@@ -50,7 +50,8 @@ class CompareResult:
 
     def findings(self, threshold: float = 0.98) -> list[Finding]:
         """What the rows tell at a cosine threshold; the first faulty op, if there is one, by name."""
-        return find_first_fault(ops_of([row_of(row) for row in self.rows], threshold), threshold)
+        ops = ops_of([row_of(row) for row in self.rows], threshold)
+        return find_first_fault(ops, threshold, self._result.unread_graph)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """The rows as a structured array: names, status, the metrics as float64 (nan where not compared)."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def run(word: str, argv: Sequence[str], settings: Settings) -> int:
     """Runs one command and returns its exit code; the user's errors are raised."""
     session = _open(settings)
-    from precision_tool.lib.report.console import ReportConsole
+    from precision_tool.lib.present.console import ReportConsole
     from precision_tool.lib.shell.commands.base import Output
     from precision_tool.lib.shell.commands.registry import load_command
 

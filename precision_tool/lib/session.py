@@ -11,36 +11,9 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.compare.cosines import ResultCosines, result_cosines
-from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
-from precision_tool.lib.compare.match import GraphMatcher, match_name
-from precision_tool.lib.compare.noise import NoiseFloor, with_noise
-from precision_tool.lib.compare.result_csv import (
-    find_results,
-    read_result,
-    row_of,
-    write_mapping,
-    write_result,
-)
 from precision_tool.lib.compare.result_source import read_source, source_of, source_path, write_source
-from precision_tool.lib.compare.selection import OpNames
-from precision_tool.lib.discover import catalog, graph_choice, walk
-from precision_tool.lib.discover.catalog import (
-    DataOverview,
-    FoundOp,
-    MissingGraph,
-    RunFolder,
-    RunGraph,
-    RunGraphs,
-    overview,
-)
-from precision_tool.lib.discover.graph_choice import Choice
-from precision_tool.lib.discover.graph_survey import FoundIn, GraphSurvey, search, survey
-from precision_tool.lib.discover.graphs import find_graph_files
-from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_side, pair_h5_files
-from precision_tool.lib.discover.names import flatten
-from precision_tool.lib.discover.overflow_files import StatusFile
-from precision_tool.lib.discover.walk import Stamps
 from precision_tool.lib.errors import (
     DataNotFoundError,
     FormatError,
@@ -49,15 +22,44 @@ from precision_tool.lib.errors import (
     PrecisionToolError,
     UsageError,
 )
-from precision_tool.lib.formats.cache_files import CacheFiles
-from precision_tool.lib.formats.files import signature_of
-from precision_tool.lib.formats.graph_cache import GraphStore
+from precision_tool.lib.graph import catalog
+from precision_tool.lib.graph import chosen as graph_choice
+from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.graph.catalog import (
+    DataOverview,
+    FoundOp,
+    MissingGraph,
+    RunFolder,
+    RunGraph,
+    RunGraphs,
+    overview,
+)
+from precision_tool.lib.graph.choice import find_graph_files
+from precision_tool.lib.graph.chosen import Choice
+from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.report.text import shown_path
+from precision_tool.lib.pairing.match import GraphMatcher, match_name
+from precision_tool.lib.pairing.selection import OpNames
+from precision_tool.lib.present.text import shown_path
+from precision_tool.lib.results.noise import NoiseFloor, with_noise
+from precision_tool.lib.results.result_csv import (
+    find_results,
+    read_result,
+    row_of,
+    write_mapping,
+    write_result,
+)
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.tfdbg import runs as tfdbg
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
+from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side, pair_h5_files
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.overflow_files import StatusFile
+from precision_tool.lib.sources.walk import Stamps
+from precision_tool.lib.storage.cache_files import CacheFiles
+from precision_tool.lib.storage.files import signature_of
 from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -67,13 +69,13 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.fusion_blame import Blame
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
-    from precision_tool.lib.compare.engine import Progress
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
-    from precision_tool.lib.compare.pytorch_ops import H5Data, H5Hit
-    from precision_tool.lib.discover.fusion_pair import FusionPair
+    from precision_tool.lib.engine.scheduler import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
     from precision_tool.lib.model.pytorch import H5Op
+    from precision_tool.lib.pairing.fusion_pair import FusionPair
+    from precision_tool.lib.pairing.pytorch_ops import H5Data, H5Hit
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
 
@@ -264,7 +266,7 @@ class Session:
 
     def fusion_pair(self) -> FusionPair:
         """The run with fusion and the one without, told by their graphs. Errors say what is missing."""
-        from precision_tool.lib.discover.fusion_pair import find_pair
+        from precision_tool.lib.pairing.fusion_pair import find_pair
 
         self.check_data()
         return find_pair(self.run_graphs())
@@ -273,7 +275,7 @@ class Session:
         """Which fusion pass computes wrong, by a comparison of a run with fusion. UsageError if it names no pass."""
         from precision_tool.lib.checks.fusion_blame import blame
         from precision_tool.lib.compare.folders import find_golden
-        from precision_tool.lib.compare.unfused import GraphDumps
+        from precision_tool.lib.pairing.unfused import GraphDumps
 
         leaf = analysis.leaf
         if leaf is None:
@@ -367,7 +369,7 @@ class Session:
         npu, golden = self.pytorch_files()
         if not npu and not golden:
             return None
-        from precision_tool.lib.compare.pytorch_ops import load_h5_data
+        from precision_tool.lib.pairing.pytorch_ops import load_h5_data
 
         def read(stamps: Stamps) -> H5Data:
             for path in (*npu, *golden):
@@ -388,7 +390,7 @@ class Session:
         Those of the NPU, each with its counterpart; of the benchmark only if the NPU has none of the name. `FILE.h5`
         and `FILE.h5:/op/seq/…` name the file too.
         """
-        from precision_tool.lib.compare.pytorch_ops import find_by_name
+        from precision_tool.lib.pairing.pytorch_ops import find_by_name
 
         npu, golden = self.pytorch_files()
         return find_by_name(name, (*npu, *golden), self.pytorch, many=many)
@@ -753,7 +755,7 @@ class Session:
         self, folder: Path, results: Sequence[LeafResult], prefix: str = "", pairs_only: bool = False
     ) -> list[str]:
         """The paths of the files written, one a result; empty for a result without rows, which gets no file."""
-        from precision_tool.lib.compare.detail import write_detail
+        from precision_tool.lib.inspect.detail import write_detail
 
         paths: list[str] = []
         kind = "mapping" if pairs_only else "result"

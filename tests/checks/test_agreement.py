@@ -17,8 +17,8 @@ from precision_tool.lib.checks.agreement import (
     overview,
 )
 from precision_tool.lib.checks.analysis import analyse, tell_overflow
-from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
+from precision_tool.lib.results.result_csv import ResultRow
 
 
 def row(

@@ -12,10 +12,10 @@ from builders import STAMP, Array, graph_op, out_tensor, write_dump
 from precision_tool.lib.checks import casts
 from precision_tool.lib.checks.casts import CastLoss, check_casts, narrows
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
-from precision_tool.lib.discover.walk import find_run
+from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.sources.walk import find_run
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from builders import graph_op
 
 from precision_tool.lib.checks.fusion import GraphFusion, check_fusion, passes_in_effect
-from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
 from precision_tool.lib.formats.fusion_passes import GRAPH, UB
 from precision_tool.lib.formats.fusion_result import GraphPasses, PassCount
 from precision_tool.lib.formats.fusion_switch import Switches
+from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 

@@ -31,19 +31,19 @@ from precision_tool.lib.checks.overflow import (
     share_text,
 )
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list, scale_words
-from precision_tool.lib.compare.dumps import DumpIndex
-from precision_tool.lib.compare.extremes import Extremes
-from precision_tool.lib.compare.run_values import RunOp, RunValues
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.discover.catalog import RunGraph
-from precision_tool.lib.discover.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.discover.walk import find_run
+from precision_tool.lib.engine.extremes import Extremes
+from precision_tool.lib.engine.run_values import RunOp, RunValues
 from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.report.overflow import trail_table
+from precision_tool.lib.present.overflow import trail_table
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.sources.dumps import DumpIndex
+from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
+from precision_tool.lib.sources.walk import find_run
 
 HALF = 65504
 

@@ -21,16 +21,16 @@ from precision_tool.lib.checks.random_errors import (
     compare_runs,
     is_random_type,
 )
-from precision_tool.lib.compare.bits import difference, is_alike, same_range
-from precision_tool.lib.compare.run_values import RunValues
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.discover.walk import find_run
+from precision_tool.lib.engine.bits import difference, is_alike, same_range
+from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.report.random_errors import random_lines
+from precision_tool.lib.present.random_errors import random_lines
+from precision_tool.lib.sources.walk import find_run
 
 Array = Any
 

@@ -24,10 +24,10 @@ from h5_files import GPU, NPU, Array, add_tensor, write_h5
 from rich.console import Console
 
 import precision_tool
-from precision_tool.lib.compare import engine
-from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, read_result
 from precision_tool.lib.demo.pytorch import generate_pytorch
-from precision_tool.lib.report.banner import banner
+from precision_tool.lib.engine import scheduler as engine
+from precision_tool.lib.present.banner import banner
+from precision_tool.lib.results.result_csv import METRIC_COLUMNS, read_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 

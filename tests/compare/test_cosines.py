@@ -10,11 +10,11 @@ import pytest
 
 from precision_tool.lib.compare import cosines
 from precision_tool.lib.compare.cosines import Cosines, result_cosines
-from precision_tool.lib.compare.result_csv import read_output_cosines
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.formats import cache_files
-from precision_tool.lib.formats.cache_files import CacheFiles
-from precision_tool.lib.formats.files import signature_of
+from precision_tool.lib.results.result_csv import read_output_cosines
+from precision_tool.lib.storage import cache_files
+from precision_tool.lib.storage.cache_files import CacheFiles
+from precision_tool.lib.storage.files import signature_of
 
 
 def write_result(path: Path, *rows: tuple[str, str]) -> str:

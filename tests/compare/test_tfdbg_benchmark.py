@@ -17,22 +17,22 @@ from small_tree import SmallTree, chain, faulty_chain, small_tree
 from tfdbg_files import content, event, number, sized, tensor_proto, varint, write_tensor
 
 import precision_tool
-from precision_tool.lib.compare.dumps import GoldenFiles, Missing
 from precision_tool.lib.compare.folders import find_golden
-from precision_tool.lib.compare.match import NoOrigin, Origin, Origins, groups_of
 from precision_tool.lib.compare.result_source import ResultSource, read_source
-from precision_tool.lib.discover import graph_choice
-from precision_tool.lib.discover.catalog import overview
-from precision_tool.lib.discover.walk import Stamps, find_benchmark, has_benchmark_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.formats import tfdbg_event
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
+from precision_tool.lib.graph import chosen as graph_choice
+from precision_tool.lib.graph.catalog import overview
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.report.banner import banner
+from precision_tool.lib.pairing.match import NoOrigin, Origin, Origins, groups_of
+from precision_tool.lib.present.banner import banner
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.sources.dumps import GoldenFiles, Missing
+from precision_tool.lib.sources.walk import Stamps, find_benchmark, has_benchmark_files
 from precision_tool.lib.workspace import Workspace
 
 LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet" / "precision_data"
@@ -198,7 +198,7 @@ def test_small_files_that_claim_much_fill_no_disk(tmp_path: Path, monkeypatch: p
 
 def test_a_decoded_tensor_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt reads it again and again; but not after it has changed."""
-    monkeypatch.setattr("precision_tool.lib.formats.files.time.time_ns", lambda: 1 << 62)  # long after any change
+    monkeypatch.setattr("precision_tool.lib.storage.files.time.time_ns", lambda: 1 << 62)  # long after any change
     path = tmp_path / "event"
     path.write_bytes(event(tensor_proto("int32", (2,), sized(7, varint(1)))))
     first = read_tensor_event(str(path))

@@ -26,8 +26,8 @@ from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golde
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.network import Machine, Step, Streamed
 from precision_tool.lib.errors import OutputError, UsageError
-from precision_tool.lib.formats.data_types import BY_CODE
 from precision_tool.lib.formats.proto_text import escape
+from precision_tool.lib.numbers.data_types import BY_CODE
 
 Array = npt.NDArray[Any]
 

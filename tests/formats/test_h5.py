@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 from h5_files import CPU, GPU, NPU, Array, add_tensor, write_h5
 
+from precision_tool.lib.engine.blocks import Scratch, TensorReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
-from precision_tool.lib.formats import h5, h5_bytes, layouts
-from precision_tool.lib.formats.blocks import Scratch, TensorReader
+from precision_tool.lib.formats import h5, h5_bytes
 from precision_tool.lib.formats.h5 import in_logical_order, read_h5
 from precision_tool.lib.formats.h5_bytes import fletcher32, open_bytes, unpacked_lzf
 from precision_tool.lib.model.pytorch import H5Dump, H5Value
 from precision_tool.lib.model.tensor import Access, Tensor
+from precision_tool.lib.numbers import layouts
 
 RNG = np.random.default_rng(7)
 

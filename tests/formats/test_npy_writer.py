@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from precision_tool.lib.errors import OutputError
-from precision_tool.lib.formats.layouts import split_boxes
 from precision_tool.lib.formats.npy import NpyWriter
+from precision_tool.lib.numbers.layouts import split_boxes
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

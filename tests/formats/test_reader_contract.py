@@ -25,14 +25,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.engine.blocks import Scratch, TensorReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.formats import data_types, decode, layouts
-from precision_tool.lib.formats.blocks import Scratch, TensorReader
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.statistics_csv import read_statistics
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
+from precision_tool.lib.numbers import data_types, decode, layouts
 
 Array = npt.NDArray[Any]
 

@@ -13,9 +13,9 @@ from vendor_cells import ALWAYS, CORNERS, TWO_DUMPS, explain, table
 
 import precision_tool
 from precision_tool.lib.api import CompareOptions, CompareResult
-from precision_tool.lib.compare.selection import parse_ids, parse_range
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.pairing.selection import parse_ids, parse_range
 
 LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet"
 #: A part result inside the softmax of the demo: the vendor passes over it, ours says what it is.

@@ -19,11 +19,11 @@ import pytest
 from command_line import HANG, TOOL, environment, result_files, tool
 from small_tree import SmallTree, chain, faulty_chain, small_tree
 
-from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
-from precision_tool.lib.report.console import ReportConsole
+from precision_tool.lib.present.console import ReportConsole
+from precision_tool.lib.results.result_csv import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell import prompt as module

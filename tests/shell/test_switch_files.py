@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
 from precision_tool.lib.errors import FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
 from precision_tool.lib.shell import switch_files
 from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines, write_text
-from precision_tool.lib.training import FUSION_OFF_FILE, FUSION_SWITCH_FILE
 from precision_tool.lib.workspace import Workspace
 
 

@@ -15,13 +15,13 @@ from precision_tool.lib.checks.agreement import (
     ops_of,
     overview,
 )
-from precision_tool.lib.compare.engine import WorkStoppedError
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.compare.result_csv import ResultRow
 from precision_tool.lib.compare.result_source import ResultSource, source_of
-from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind
+from precision_tool.lib.results.result_csv import ResultRow
 
 #: Findings that say which op is to blame, or that none is.
 _VERDICTS = (FindingKind.FIRST_FAULTY_OP, FindingKind.BELOW_THRESHOLD, FindingKind.ALL_AGREE)
@@ -87,7 +87,7 @@ def analyse(
         rows=rows,
         ops=ops,
         overview=overview(rows, ops, threshold),
-        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold)],
+        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")],
         leaf=leaf,
         source=source_of(leaf) if leaf is not None else source,
         part=part,

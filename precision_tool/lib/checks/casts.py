@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from precision_tool.lib.compare.align import align
-from precision_tool.lib.compare.dumps import DumpIndex, Missing
-from precision_tool.lib.compare.engine import compare_pairs
-from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
-from precision_tool.lib.discover.names import flatten
-from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.layouts import LayoutError
+from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.comparison import Comparison, Pair, Summary
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.layouts import LayoutError
+from precision_tool.lib.pairing.align import align
+from precision_tool.lib.sources.dumps import DumpIndex, Missing
+from precision_tool.lib.sources.names import flatten
 
 NAME, TITLE = "dangerous_casts", "Dangerous casts"
 #: Bytes of casts' inputs and outputs that are read; `ac` stays quick.

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
-from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
-from precision_tool.lib.discover.fusion_pair import COLLECT_PASSES, Fusion
 from precision_tool.lib.formats.fusion_passes import is_switchable, section_of
 from precision_tool.lib.formats.fusion_result import GraphPasses
 from precision_tool.lib.formats.fusion_switch import Switches
+from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion
 
 NAME, TITLE = "fusion_passes", "Fusion passes in effect"
 _SESSION_GRAPH_ID = "_session_graph_id"

@@ -15,20 +15,20 @@ from statistics import median
 
 from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.compare.dumps import BenchmarkSide, DumpIndex
-from precision_tool.lib.compare.engine import Progress
-from precision_tool.lib.compare.match import Origins, groups_of
-from precision_tool.lib.compare.recompute import NotRecomputedError, Recomputed, Recomputer, is_parameter
-from precision_tool.lib.compare.result_csv import ResultRow
-from precision_tool.lib.compare.unfused import GraphDumps
-from precision_tool.lib.discover.fusion_pair import COLLECT_PASSES, Fusion, is_fused
-from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.checks.recompute import NotRecomputedError, Recomputed, Recomputer, is_parameter
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.comparison import Comparison, Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion, is_fused
+from precision_tool.lib.pairing.match import Origins, groups_of
+from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.results.result_csv import ResultRow
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex
+from precision_tool.lib.sources.names import flatten
 
 #: An error that is this many times what rounding explains, and at least this large, is a fault and no rounding.
 _FAULTY, _LARGE = 10.0, 0.01

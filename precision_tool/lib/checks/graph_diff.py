@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from precision_tool.lib.checks.similarity import OpDifference, Similarity, compare_graphs
-from precision_tool.lib.discover.fusion_pair import Fusion
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.pairing.fusion_pair import Fusion
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from operator import or_
 
 from precision_tool.lib.checks.headroom import LossScale
 from precision_tool.lib.checks.overflow import LeafOverflow, Origin, OverflowOp, OverflowReport
-from precision_tool.lib.compare.run_values import KEPT_TYPES
-from precision_tool.lib.discover.neighbourhood import Node, Wiring
+from precision_tool.lib.collect.mixlist import keep_dtype_text
+from precision_tool.lib.engine.run_values import KEPT_TYPES
 from precision_tool.lib.formats.opdebug import CORE_BITS
+from precision_tool.lib.graph.neighbourhood import Node, Wiring
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.training.mixlist import keep_dtype_text
 
 #: Types whose range is small, so that computing in float32 helps.
 _SMALL_RANGE = ("float16", "complex32")

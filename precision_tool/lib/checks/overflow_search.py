@@ -10,15 +10,15 @@ from typing import Protocol
 
 from precision_tool.lib.checks.headroom import Golden
 from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
-from precision_tool.lib.compare.extremes import Extremes, extremes_of
-from precision_tool.lib.compare.run_values import RunOp
-from precision_tool.lib.discover.catalog import FoundOp, RunFolder, RunGraph
-from precision_tool.lib.discover.h5_files import refuse_h5
-from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
-from precision_tool.lib.discover.walk import find_run
+from precision_tool.lib.engine.extremes import Extremes, extremes_of
+from precision_tool.lib.engine.run_values import RunOp
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.sources.h5_files import refuse_h5
+from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
+from precision_tool.lib.sources.walk import find_run
 from precision_tool.lib.workspace import Workspace
 
 #: Called with (bytes done, bytes in all).

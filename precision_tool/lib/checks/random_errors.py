@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from precision_tool.lib.compare.align import align
-from precision_tool.lib.compare.bits import Difference, difference, is_alike, same_range
-from precision_tool.lib.compare.engine import Progress, compare_pairs, same_bytes
-from precision_tool.lib.compare.run_values import KEPT_TYPES, SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.engine.bits import Difference, difference, is_alike, same_range
+from precision_tool.lib.engine.run_values import KEPT_TYPES, SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.engine.scheduler import Progress, compare_pairs, same_bytes
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.layouts import LayoutError
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.layouts import LayoutError
+from precision_tool.lib.pairing.align import align
 
 #: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(

@@ -8,13 +8,13 @@ from dataclasses import replace
 from precision_tool.lib.checks.overflow_search import Data, Graphs, Progress
 from precision_tool.lib.checks.random_errors import RandomReport, check_memory, compare_runs
 from precision_tool.lib.compare.folders import golden_leaf
-from precision_tool.lib.compare.run_values import RunValues
-from precision_tool.lib.discover import walk
-from precision_tool.lib.discover.catalog import RunGraph
-from precision_tool.lib.discover.h5_files import refuse_h5
-from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.h5_files import refuse_h5
+from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.workspace import lies_in
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.discover.catalog import MissingGraph, RunGraph
+from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Edge, GraphFile, Op
 from precision_tool.lib.model.wording import counted, first_of

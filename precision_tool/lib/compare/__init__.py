@@ -1,1 +1,1 @@
-"""Matching NPU tensors with benchmark tensors, the metrics of a pair, the engine, and the result CSV."""
+"""The comparison of whole runs: from their folders to a table of rows."""

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
-from precision_tool.lib.compare.result_csv import read_output_cosines
 from precision_tool.lib.compare.result_source import ResultSource, read_source
-from precision_tool.lib.discover.catalog import RunGraph, where_of
-from precision_tool.lib.discover.names import flatten
-from precision_tool.lib.formats.cache_files import CacheFiles
-from precision_tool.lib.formats.files import signature_of
+from precision_tool.lib.graph.catalog import RunGraph, where_of
+from precision_tool.lib.results.result_csv import read_output_cosines
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.storage.cache_files import CacheFiles
+from precision_tool.lib.storage.files import signature_of
 
 #: To be raised with every change of what is kept.
 _VERSION = 1

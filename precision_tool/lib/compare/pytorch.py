@@ -6,7 +6,6 @@ import os
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from precision_tool.lib.compare.engine import Progress
 from precision_tool.lib.compare.folders import (
     DEFAULT_OPTIONS,
     CompareOptions,
@@ -15,13 +14,14 @@ from precision_tool.lib.compare.folders import (
     chosen_pairs,
     compare_matched,
 )
-from precision_tool.lib.compare.pytorch_match import match_dumps
-from precision_tool.lib.discover.h5_files import is_h5_side, pair_h5_files
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.pytorch import H5Dump
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.pairing.pytorch_match import match_dumps
+from precision_tool.lib.sources.h5_files import is_h5_side, pair_h5_files
 
 
 def are_h5(npu: str, golden: str, graph: str | None, other_graph: str | None = None) -> bool:

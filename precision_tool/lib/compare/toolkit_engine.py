@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_tool import __version__
-from precision_tool.lib.compare.dumps import GoldenFiles
 from precision_tool.lib.compare.folders import (
     DEFAULT_OPTIONS,
     CompareOptions,
@@ -17,16 +16,17 @@ from precision_tool.lib.compare.folders import (
     no_other_graph,
 )
 from precision_tool.lib.compare.pytorch import are_h5
-from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
-from precision_tool.lib.compare.selection import OpIds, OpNames, OpRange
-from precision_tool.lib.discover.graphs import find_graph
-from precision_tool.lib.discover.h5_files import pair_h5_files
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
-from precision_tool.lib.formats.graph_cache import GraphStore
+from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.graph.choice import find_graph
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
+from precision_tool.lib.results.result_csv import METRIC_COLUMNS
+from precision_tool.lib.sources.dumps import GoldenFiles
+from precision_tool.lib.sources.h5_files import pair_h5_files
+from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.toolkit.tools import Produced, Tools
 
 

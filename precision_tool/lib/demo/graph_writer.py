@@ -13,9 +13,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from precision_tool.lib.formats.data_types import BY_GE_NAME, BY_NAME, LAYOUT_CODES
 from precision_tool.lib.formats.proto_text import escape
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+from precision_tool.lib.numbers.data_types import BY_GE_NAME, BY_NAME, LAYOUT_CODES
 
 GE_LOCAL = "DNN_VM_GE_LOCAL_OP_STORE"
 AI_CORE = "AIcoreEngine"

@@ -1,1 +1,1 @@
-"""One module per file format, the tables of types and layouts, and how stored bytes become numbers."""
+"""One module per file format: readers, writers, and the registry that tells which a file is."""

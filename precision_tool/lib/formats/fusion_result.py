@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.fusion_passes import GRAPH, UB
+from precision_tool.lib.storage.files import LocalFile
 
 _KINDS = {"graph_fusion": GRAPH, "ub_fusion": UB}
 _MEMBER = re.compile(r"session_and_graph_id_(\w+)")

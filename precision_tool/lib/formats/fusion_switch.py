@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.fusion_passes import GRAPH, SECTIONS, UB, section_of
+from precision_tool.lib.storage.files import LocalFile
 
 #: Stands for every pass of its section that is not named.
 ALL = "ALL"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.protobuf_wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.model.tensor import OpDump, Tensor
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.storage.files import LocalFile
 
 #: Field numbers of OpInput and OpOutput where they differ: (data, size, original_shape, address).
 _INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}

@@ -12,7 +12,6 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats import proto_text
-from precision_tool.lib.formats.files import LocalFile, Signature, signature_of
 from precision_tool.lib.formats.ge_graph import (
     Attrs,
     GraphBuilder,
@@ -24,6 +23,7 @@ from precision_tool.lib.formats.ge_graph import (
     load_graph_file,
 )
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.storage.files import LocalFile, Signature, signature_of
 
 #: The attributes of ops and of tensors that the builder asks for.
 _OP_ATTRS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from precision_tool.lib.formats.data_types import BY_CODE
+from precision_tool.lib.numbers.data_types import BY_CODE
 
 #: Kinds of fields that are numbers on the wire, and the one that is a message's name.
 INTEGERS = ("int", "uint", "bool", "dtype", "val_type")

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats import data_types
 from precision_tool.lib.formats.h5_bytes import (
     FILTERS,
     H5_ERRORS,
@@ -27,6 +26,7 @@ from precision_tool.lib.formats.h5_bytes import (
 )
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
+from precision_tool.lib.numbers import data_types
 
 #: What HDF5 files of any kind begin with.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

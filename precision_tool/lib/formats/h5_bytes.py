@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.model.tensor import Access, Tensor
+from precision_tool.lib.storage.files import LocalFile
 
 #: The numbers of HDF5's filters.
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from precision_tool.lib.errors import OutputError, UsageError
-from precision_tool.lib.formats.files import temporary_file
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.h5_bytes import H5_ERRORS, h5_reason, h5py_module, open_h5
 from precision_tool.lib.model.pytorch import H5Op
+from precision_tool.lib.storage.files import temporary_file
 
 
 def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:

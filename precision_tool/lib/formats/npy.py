@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, OutputError
-from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import LocalFile, temporary_file
-from precision_tool.lib.formats.layouts import Box
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.layouts import Box
+from precision_tool.lib.storage.files import LocalFile, temporary_file
 
 _MAX_HEADER = 1 << 16
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
+from precision_tool.lib.storage.files import LocalFile
 
 #: How an `.om` begins.
 MAGIC = b"IMOD"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.storage.files import LocalFile
 
 MAGIC = 0x5A5A5A5A
 OLD_SIZE = 2048

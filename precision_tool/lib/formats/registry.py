@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.statistics_csv import looks_like_statistics, read_statistics
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
 from precision_tool.lib.model.tensor import OpDump
+from precision_tool.lib.storage.files import LocalFile
 
 
 def _read_npy_as_op(path: str) -> OpDump:

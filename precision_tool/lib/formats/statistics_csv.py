@@ -9,9 +9,9 @@ from itertools import chain, count
 from typing import TypeVar
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats import data_types
-from precision_tool.lib.formats.files import LocalFile
 from precision_tool.lib.model.tensor import OpDump, TensorStatistics
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.storage.files import LocalFile
 
 _MAX_BYTES = 64 << 20
 _REQUIRED = ("input/output", "index", "data type", "shape")

@@ -12,12 +12,12 @@ from functools import cache
 
 import numpy as np
 
+from precision_tool.lib.collect.tfdbg.event import TensorEvent, read_event
+from precision_tool.lib.collect.tfdbg.npy_files import write_npy
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.files import Signature, may_change_unseen, signature_of
 from precision_tool.lib.formats.npy import our_name, read_npy
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.tfdbg.event import TensorEvent, read_event
-from precision_tool.lib.tfdbg.npy_files import write_npy
+from precision_tool.lib.storage.files import Signature, may_change_unseen, signature_of
 
 #: `Event.wall_time` (field 1, a double), then `Event.summary` (field 5, a message).
 _HEAD = struct.Struct("<BdB")

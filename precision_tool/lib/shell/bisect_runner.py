@@ -20,10 +20,10 @@ from typing import Any
 
 from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
 from precision_tool.lib.errors import OutputError, UsageError
-from precision_tool.lib.formats.files import could_be_path
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.shell.switch_files import SwitchFile, write_text
+from precision_tool.lib.storage.files import could_be_path
 from precision_tool.lib.toolkit.runner import end_group
 
 _STATE = "state.json"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from precision_tool.lib.discover.names import flatten
+from precision_tool.lib.sources.names import flatten
 
 #: More than these nobody reads; and each costs the terminal time.
 LIMIT = 100

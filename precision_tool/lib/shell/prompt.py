@@ -29,12 +29,12 @@ from prompt_toolkit.keys import Keys
 from rich.console import RenderableType
 from rich.text import Text
 
-from precision_tool.lib.compare.result_csv import METRIC_COLUMNS
 from precision_tool.lib.errors import PrecisionToolError, UsageError
-from precision_tool.lib.formats.layouts import known_layouts
-from precision_tool.lib.report.banner import banner, command_list
-from precision_tool.lib.report.console import THEMES, ReportConsole
-from precision_tool.lib.report.text import plain, safe, shown_reason
+from precision_tool.lib.numbers.layouts import known_layouts
+from precision_tool.lib.present.banner import banner, command_list
+from precision_tool.lib.present.console import THEMES, ReportConsole
+from precision_tool.lib.present.text import plain, safe, shown_reason
+from precision_tool.lib.results.result_csv import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completion_of
 from precision_tool.lib.shell.commands.registry import load_command

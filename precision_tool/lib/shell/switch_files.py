@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
 from precision_tool.lib.errors import DataNotFoundError, OutputError
-from precision_tool.lib.formats.files import temporary_file
 from precision_tool.lib.formats.fusion_switch import (
     SHIPPED_OFF,
     SHIPPED_SWITCH,
@@ -21,7 +21,7 @@ from precision_tool.lib.formats.fusion_switch import (
     read_switches,
     render,
 )
-from precision_tool.lib.training import FUSION_OFF_FILE, FUSION_SWITCH_FILE
+from precision_tool.lib.storage.files import temporary_file
 from precision_tool.lib.workspace import Workspace, make_writable
 
 #: What the last version of a file is kept as, beside it.

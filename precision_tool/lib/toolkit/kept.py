@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import OutputError
-from precision_tool.lib.formats.files import LocalFile, atomic_text, signature_of
+from precision_tool.lib.storage.files import LocalFile, atomic_text, signature_of
 
 _BLOCK = 1 << 20
 

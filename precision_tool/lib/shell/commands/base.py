@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.arguments import Parser as Parser
-from precision_tool.lib.report.text import plain, shown_reason
+from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import Session
 
 DONE, FOUND = 0, 1

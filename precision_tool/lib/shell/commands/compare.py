@@ -10,20 +10,19 @@ from dataclasses import replace
 from rich.rule import Rule
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
-from precision_tool.lib.compare.custom import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
-from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
-from precision_tool.lib.compare.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
 from precision_tool.lib.compare.result_source import newer_than
-from precision_tool.lib.compare.selection import OpNames, Selection, parse_ids, parse_range
-from precision_tool.lib.discover.catalog import RunGraph
-from precision_tool.lib.discover.h5_files import is_h5_side
+from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
+from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
-from precision_tool.lib.report import compare as report
-from precision_tool.lib.report.checks import check_panel
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, shown_path
+from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
+from precision_tool.lib.present import compare as report
+from precision_tool.lib.present.checks import check_panel
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
+from precision_tool.lib.results.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -41,6 +40,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
+from precision_tool.lib.sources.h5_files import is_h5_side
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 _TOP, _MOST_TOP = 20, 10000

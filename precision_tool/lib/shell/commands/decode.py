@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.compare.convert import (
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.inspect.convert import (
     ConvertStoppedError,
     Decoded,
     Source,
@@ -16,14 +17,10 @@ from precision_tool.lib.compare.convert import (
     h5_source,
     in_own_folders,
 )
-from precision_tool.lib.compare.named_tensors import split_slot
-from precision_tool.lib.discover.h5_files import find_h5_files, is_h5_name, is_h5_side
-from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, parse_status_name
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.formats.files import atomic_text
-from precision_tool.lib.formats.layouts import known_layouts
-from precision_tool.lib.report import tensors as report
-from precision_tool.lib.report.progress import ProgressReport
+from precision_tool.lib.inspect.named_tensors import split_slot
+from precision_tool.lib.numbers.layouts import known_layouts
+from precision_tool.lib.present import tensors as report
+from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands import pytorch
 from precision_tool.lib.shell.commands.base import (
@@ -54,6 +51,9 @@ from precision_tool.lib.shell.commands.toolkit import (
     engine_of,
     show_decoded,
 )
+from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_name, is_h5_side
+from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
+from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.workspace import lies_in
 
 #: The file that names what could not be decoded; the vendor's tool writes one of this name.

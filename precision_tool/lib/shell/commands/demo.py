@@ -12,7 +12,7 @@ from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.network import FAULTS
 from precision_tool.lib.demo.pytorch import generate_pytorch
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.report.text import byte_size, plain
+from precision_tool.lib.present.text import byte_size, plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Output, Parser, count
 from precision_tool.lib.shell.commands.registry import load_command

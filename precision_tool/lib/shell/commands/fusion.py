@@ -14,14 +14,14 @@ from pathlib import Path
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.checks.fusion_blame import Blame, Verdict
 from precision_tool.lib.compare.folders import CompareOptions, find_inputs
-from precision_tool.lib.discover.fusion_pair import Fusion
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, SECTIONS, is_switchable
 from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
 from precision_tool.lib.model.run import Run
-from precision_tool.lib.report import fusion as report
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import counted, json_text, plain, shown_path
+from precision_tool.lib.pairing.fusion_pair import Fusion
+from precision_tool.lib.present import fusion as report
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import counted, json_text, plain, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try, bisected, check_edit
 from precision_tool.lib.shell.commands.base import (

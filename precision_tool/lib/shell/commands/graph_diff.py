@@ -6,10 +6,10 @@ import argparse
 
 from precision_tool.lib.checks.graph_diff import diff_graphs
 from precision_tool.lib.checks.similarity import compare_graphs
-from precision_tool.lib.discover.catalog import RunGraph
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches
-from precision_tool.lib.report import fusion as report
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.present import fusion as report
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,

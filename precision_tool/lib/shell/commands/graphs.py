@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.report import graphs as report
+from precision_tool.lib.present import graphs as report
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,

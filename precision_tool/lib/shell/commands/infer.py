@@ -10,8 +10,8 @@ from pathlib import Path
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.om_file import read_om_header
-from precision_tool.lib.report import toolkit as report
-from precision_tool.lib.report.text import plain, shown_path
+from precision_tool.lib.present import toolkit as report
+from precision_tool.lib.present.text import plain, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
 from precision_tool.lib.words import PROMPT_WORDS, find_word

@@ -6,16 +6,16 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from precision_tool.lib.compare.convert import Origins
-from precision_tool.lib.discover.catalog import FoundOp
-from precision_tool.lib.discover.names import parse_dump_name
-from precision_tool.lib.discover.walk import find_named
+from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.inspect.convert import Origins
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Parser, completes
-from precision_tool.lib.tfdbg import runs as tfdbg
+from precision_tool.lib.sources.names import parse_dump_name
+from precision_tool.lib.sources.walk import find_named
 
 #: Of many outputs as many are named.
 _LISTED = 8

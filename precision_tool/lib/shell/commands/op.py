@@ -6,13 +6,12 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 
-from precision_tool.lib.compare.op_tensors import compare_op
-from precision_tool.lib.discover.catalog import FoundOp
-from precision_tool.lib.discover.names import flatten
-from precision_tool.lib.discover.neighbourhood import Wiring, connections, neighbourhood
-from precision_tool.lib.report import op as report
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, shown_reason
+from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbourhood
+from precision_tool.lib.inspect.op_tensors import compare_op
+from precision_tool.lib.present import op as report
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands import pytorch
 from precision_tool.lib.shell.commands.base import (
@@ -26,6 +25,7 @@ from precision_tool.lib.shell.commands.base import (
     completes,
     count,
 )
+from precision_tool.lib.sources.names import flatten
 
 #: Steps around an op that are drawn at most.
 _MOST_STEPS = 100
@@ -128,7 +128,7 @@ def _draw(
     wirings: Mapping[int, Wiring],
 ) -> list[str]:
     """Draws the op's neighbourhood in every graph; the paths of the files."""
-    from precision_tool.lib.report import drawing  # the one user of graphviz
+    from precision_tool.lib.present import drawing  # the one user of graphviz
 
     folder = args.folder or str(session.workspace.output_dir("op_graph"))
     files: dict[str, None] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.compare.listing import DumpListing, OpFilter, list_dumps, list_ops
-from precision_tool.lib.discover.catalog import where_of
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.report import ops as report
-from precision_tool.lib.report.text import shown_path
+from precision_tool.lib.graph.catalog import where_of
+from precision_tool.lib.pairing.listing import DumpListing, OpFilter, list_dumps, list_ops
+from precision_tool.lib.present import ops as report
+from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -28,7 +28,7 @@ from precision_tool.lib.shell.commands.base import (
 
 # What shows PyTorch dumps takes long to load, and most data has none.
 if TYPE_CHECKING:
-    from precision_tool.lib.compare.pytorch_ops import H5Listing
+    from precision_tool.lib.pairing.pytorch_ops import H5Listing
 
 #: Rows that are shown where nothing else is asked for.
 _LIMIT = 50
@@ -113,7 +113,7 @@ def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, ou
     listings, h5_listings = _dumps(session, name, args.type)
     tell_notes(session, output)
     if h5_listings:
-        from precision_tool.lib.report.pytorch import listings_json, value_listing
+        from precision_tool.lib.present.pytorch import listings_json, value_listing
     if args.json:
         h5_dumps = listings_json(h5_listings, args.limit or 0, {}) if h5_listings else ()
         output.out.file.write(report.dumps_json(listings, args.limit or 0, h5_dumps) + "\n")

@@ -14,13 +14,14 @@ from precision_tool.lib.checks.overflow import (
     bad_words,
 )
 from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
+from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.report import overflow as report
-from precision_tool.lib.report.fusion import script_block
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, shape_text, shown_path
+from precision_tool.lib.present import overflow as report
+from precision_tool.lib.present.fusion import script_block
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain, shape_text, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import (
@@ -38,7 +39,6 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
-from precision_tool.lib.training.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 
 #: `ac` stays quick: it reads so many bytes of outputs at most.
 _AC_BYTES = 4 << 30

@@ -7,25 +7,25 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from precision_tool.lib.compare.convert import Source, h5_source
-from precision_tool.lib.compare.named_tensors import (
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
+from precision_tool.lib.formats.h5_copy import copy_ops
+from precision_tool.lib.inspect.convert import Source, h5_source
+from precision_tool.lib.inspect.named_tensors import (
     BENCHMARK,
     NamedTensor,
     named_value,
     tensors_of_pair,
     view_of,
 )
-from precision_tool.lib.compare.op_tensors import compare_op
-from precision_tool.lib.compare.pytorch_ops import H5Hit, H5Listing, H5Side, list_h5, parse_h5_name
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.h5_copy import copy_ops
+from precision_tool.lib.inspect.op_tensors import compare_op
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
-from precision_tool.lib.report import pytorch as report
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.tensors import number_text
-from precision_tool.lib.report.text import byte_size, counted, json_text, plain, shown_path
+from precision_tool.lib.pairing.pytorch_ops import H5Hit, H5Listing, H5Side, list_h5, parse_h5_name
+from precision_tool.lib.present import pytorch as report
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.tensors import number_text
+from precision_tool.lib.present.text import byte_size, counted, json_text, plain, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,

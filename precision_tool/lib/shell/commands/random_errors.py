@@ -10,10 +10,10 @@ from math import isfinite
 from rich.rule import Rule
 
 from precision_tool.lib.checks.random_errors import RandomReport, State
-from precision_tool.lib.compare.noise import FOLDER, Noise, noise_path, write_noise
-from precision_tool.lib.report import random_errors as report
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, shown_path
+from precision_tool.lib.present import random_errors as report
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,

@@ -11,10 +11,12 @@ from itertools import groupby
 
 from rich.console import RenderableType
 
-from precision_tool.lib.compare.elements import compare_elements
-from precision_tool.lib.compare.engine import NO_MEMORY
-from precision_tool.lib.compare.exports import write_elements, write_text
-from precision_tool.lib.compare.named_tensors import (
+from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.scheduler import NO_MEMORY
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.inspect.exports import write_elements, write_text
+from precision_tool.lib.inspect.named_tensors import (
     NamedTensor,
     View,
     pair_up,
@@ -23,15 +25,12 @@ from precision_tool.lib.compare.named_tensors import (
     tensors_of_pair,
     view_of,
 )
-from precision_tool.lib.discover.catalog import FoundOp
-from precision_tool.lib.discover.names import file_part, parse_dump_name, shortened
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
-from precision_tool.lib.report import tensors as report
-from precision_tool.lib.report.op import run_name
-from precision_tool.lib.report.progress import ProgressReport
-from precision_tool.lib.report.text import plain, shown_path
+from precision_tool.lib.present import tensors as report
+from precision_tool.lib.present.op import run_name
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain, shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import MOST_PRINTED
 from precision_tool.lib.shell.commands import pytorch
@@ -58,6 +57,7 @@ from precision_tool.lib.shell.commands.named import (
     one_name,
     origins_of,
 )
+from precision_tool.lib.sources.names import file_part, parse_dump_name, shortened
 from precision_tool.lib.workspace import path_below
 
 #: Lines of a histogram.

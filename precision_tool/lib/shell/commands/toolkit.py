@@ -10,16 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.compare.convert import Decoded, Source
-from precision_tool.lib.discover.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.files import atomic_text
 from precision_tool.lib.formats.ge_graph import is_json
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.inspect.convert import Decoded, Source
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.report import toolkit as report
-from precision_tool.lib.report.text import byte_size, plain, shown_path
+from precision_tool.lib.present import toolkit as report
+from precision_tool.lib.present.text import byte_size, plain, shown_path
 from precision_tool.lib.session import TOOLKIT_PREFIX, Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -31,6 +29,8 @@ from precision_tool.lib.shell.commands.base import (
     completes,
     tell_notes,
 )
+from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
+from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.toolkit.tools import Produced
 from precision_tool.lib.workspace import lies_in
 

@@ -1,0 +1,285 @@
+"""The `acl.json` that makes AscendCL dump single ops: written, and checked. This module runs on Python 3.7.
+
+It belongs beside the training script that runs ops of a `.h5` file again with
+`torch.utils.dumper(use_load=True, load_with_acl_dump=True)`. Fields and values are those of the documents on single-op
+overflow detection with PyTorch 1.5 and of aclInit.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from precision_tool.lib.arguments import Parser, PlainCommand, print_line
+from precision_tool.lib.collect.mixlist import write_whole
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.settings import Settings
+from precision_tool.lib.workspace import Workspace
+
+FILE_NAME = "acl.json"
+DEFAULT_DUMP_PATH = "./output_IR2TBE"
+MODES = ("all", "input", "output")
+SWITCHES = ("on", "off")
+#: What each mode dumps, in words.
+_MODE_WORDS = {"all": "inputs and outputs", "input": "inputs", "output": "outputs"}
+#: Fields of the documents, and the values that each may have; None: checked apart, or any text.
+_FIELDS: Mapping[str, Optional[Tuple[str, ...]]] = {
+    "dump_list": None,
+    "dump_path": None,
+    "dump_mode": MODES,
+    "dump_op_switch": SWITCHES,
+    # Later releases:
+    "dump_level": ("op", "kernel", "all"),
+    "dump_data": ("tensor", "stats"),
+    "dump_step": None,
+    "dump_debug": SWITCHES,
+    "dump_scene": None,
+    "dump_stats": None,
+}
+#: aclInit reads no deeper file.
+_MAX_DEPTH = 10
+_MAX_BYTES = 1 << 20
+#: A text in JSON, in which braces do not count.
+_TEXT = r'"(?:\\.|[^"\\])*"'
+
+#: How alike (`difflib`) an unknown field is to the one that was meant; less so is dump_kernel_data, of a later release.
+_MISTYPED = 0.8
+
+_USE = (
+    "next: put it beside the training script, export ACL_DUMP_DATA=1 and run one step inside",
+    '  with torch.utils.dumper(use_load=True, dump_path="./", load_file_path="./output.h5", load_with_acl_dump=True):',
+    "output.h5 has the ops to run again: h5copy makes it; dc DIR --txt decodes what is dumped",
+)
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file, or only worth knowing."""
+
+    text: str
+    is_error: bool = True
+
+
+def acl_config(
+    dump_path: str = DEFAULT_DUMP_PATH,
+    dump_mode: str = "all",
+    dump_op_switch: str = "on",
+    dump_list: Sequence[Any] = (),
+) -> Dict[str, Any]:
+    """The content of an `acl.json`. UsageError for values that AscendCL would refuse, or not dump anything for."""
+    dump = {
+        "dump_list": list(dump_list),
+        "dump_path": dump_path,
+        "dump_mode": dump_mode,
+        "dump_op_switch": dump_op_switch,
+    }
+    wrong = [problem.text for problem in _dump_problems(dump) if problem.is_error]
+    if wrong:
+        raise UsageError("acl.json: {}".format("; ".join(wrong)), "`acl_json -h` shows the fields")
+    return {"dump": dump}
+
+
+def write_acl_json(path: Union[str, Path], config: Dict[str, Any]) -> Tuple[str, ...]:
+    """Write `config` into a file, whose other parts (profiler, say) stay; the names of these are returned.
+
+    UsageError for a file that is there and cannot be read as JSON: it is not overwritten.
+    """
+    target = Path(os.path.abspath(os.path.expanduser(str(path))))
+    others: Dict[str, Any] = {}
+    if os.path.exists(str(target)):
+        try:
+            known = _read(target)
+        except FormatError as error:
+            hint = f"{error.hint}; or move it away, or name another file"
+            raise UsageError(f"{error.message}; it is not overwritten", hint) from error
+        others = {name: value for name, value in known.items() if name not in config}
+    merged = dict(config)
+    merged.update(others)
+    write_whole(target, json.dumps(merged, indent=4) + "\n")
+    return tuple(others)
+
+
+def check_acl_json(path: Union[str, Path]) -> List[Problem]:
+    """What is wrong with an `acl.json` for the dump of single ops. FormatError for one that is no JSON object."""
+    config = _read(Path(str(path)))
+    if "dump" not in config:
+        return [Problem('there is no "dump" in it, so nothing is dumped')]
+    dump = config["dump"]
+    if not isinstance(dump, dict):
+        return [Problem('"dump" is no object {...}')]
+    return _dump_problems(dump)
+
+
+def _dump_problems(dump: Dict[str, Any]) -> List[Problem]:
+    found: List[Problem] = []
+    for name, value in dump.items():
+        if name not in _FIELDS:
+            meant = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_MISTYPED)
+            if meant:
+                found.append(Problem(f"{name} is no known field; did you mean {meant[0]}?"))
+            else:
+                found.append(Problem(f"{name} is no known field", is_error=False))
+            continue
+        allowed = _FIELDS[name]
+        if allowed is not None and value not in allowed:
+            found.append(Problem("{} is {!r}, it can be {}".format(name, value, ", ".join(allowed))))
+    found += _path_problems(dump.get("dump_path"))
+    listed = dump.get("dump_list", [])
+    if not isinstance(listed, list):
+        found.append(Problem("dump_list is no list; for single ops it is []"))
+    elif any(listed):  # newer documents have [{}], which is as empty
+        found.append(Problem("dump_list names models; for single ops it is []"))
+    elif "dump_list" not in dump:
+        found.append(Problem("dump_list is missing; for single ops it is []"))
+    if dump.get("dump_op_switch", "off") == "off":
+        found.append(Problem("dump_op_switch is off (so it is without the field too), so no single op is dumped"))
+    if "dump_mode" not in dump:
+        found.append(Problem("dump_mode is missing, so only outputs are dumped", is_error=False))
+    if dump.get("dump_debug", "off") == "on":
+        found.append(Problem("dump_debug is on: overflow dump and data dump exclude each other"))
+    return found
+
+
+def _path_problems(path: Any) -> List[Problem]:
+    if not isinstance(path, str) or not path.strip():
+        return [Problem("dump_path is missing or no text: it says where the dump goes")]
+    if "\0" in path or "\n" in path:
+        return [Problem(f"dump_path {path!r} is no path")]
+    if path.startswith("~"):
+        return [Problem(f"dump_path {path} begins with ~, which AscendCL takes for the name of a folder")]
+    return []
+
+
+def _read(path: Path) -> Dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise FormatError(f"{path}: too large for an acl.json", "name the right file")
+        if path.is_dir():
+            raise FormatError(f"{path}: a folder", f"name the file in it, as {path / FILE_NAME}")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataNotFoundError(f"{path}: no such file", "acl_json without --check writes one") from None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: no text: byte {error.start} is not UTF-8", "name the right file") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
+    if not text.strip():
+        raise FormatError(f"{path}: the file is empty", "remove it: acl_json then writes one")
+    depth = _depth(text)
+    if depth > _MAX_DEPTH:
+        raise FormatError(f"{path}: nested {depth} levels deep, {_MAX_DEPTH} are most", "write it anew")
+    try:
+        config = json.loads(text, object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        where = f"{path}: no valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        hint = "acl_json writes it right"
+        missing = _missing_at_end(text)
+        if missing and error.pos >= len(text.rstrip()):
+            hint = f"it ends too early: {missing} is missing at its end"
+        elif "','" in error.msg or "comma" in error.msg:
+            hint = "put a comma behind the line before (the example in some documents lacks them)"
+        elif re.search(r"[}\]\w\"]\s*(#|//)", text):
+            hint = "take the comments out: JSON has none"
+        raise FormatError(where, hint) from None
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}", "keep one of them") from None
+    if not isinstance(config, dict):
+        raise FormatError(f"{path}: no JSON object {{...}}", "acl_json writes one")
+    return config
+
+
+def _without_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name} is in it twice")
+        found[name] = value
+    return found
+
+
+def _missing_at_end(text: str) -> str:
+    """The braces and brackets that are not closed, as they would have to be."""
+    opened: List[str] = []
+    for char in re.sub(_TEXT, "", text):
+        if char in "{[":
+            opened.append("}" if char == "{" else "]")
+        elif char in "}]" and opened:
+            opened.pop()
+    return "".join(reversed(opened))
+
+
+def _depth(text: str) -> int:
+    """How deep braces and brackets are nested, those in texts left out."""
+    depth = deepest = 0
+    for char in re.sub(_TEXT, "", text):
+        if char in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in "}]":
+            depth -= 1
+    return deepest
+
+
+# --- the word `acl_json` ----------------------------------------------------------------------------------------------
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="acl_json",
+        description="Write the acl.json that makes AscendCL dump single ops, for ops of a PyTorch .h5 file that are "
+        "run again (load_with_acl_dump=True); or check one.",
+        epilog="example: acl_json --dump-path /home/HwHiAiUser/output",
+    )
+    parser.add_argument("file", nargs="?", default=FILE_NAME, metavar="FILE", help="the file (default %(default)s)")
+    parser.add_argument(
+        "--dump-path", metavar="DIR",
+        help="where the dump goes on the machine that trains, absolute or as seen from there (default "
+        f"{DEFAULT_DUMP_PATH})",
+    )  # fmt: skip
+    parser.add_argument("--dump-mode", choices=MODES, help="what is dumped (default all)")
+    parser.add_argument("--dump-op-switch", choices=SWITCHES, help="dump of single ops (default on)")
+    parser.add_argument("--check", action="store_true", help="write nothing: check the file")
+    return parser
+
+
+def _run(args: argparse.Namespace, settings: Settings) -> int:
+    # None where nothing was given: --check takes none of them.
+    fields = {name: getattr(args, name) for name in ("dump_path", "dump_mode", "dump_op_switch")}
+    given = {name: value for name, value in fields.items() if value is not None}
+    if args.check:
+        if given:
+            option = "--" + next(iter(given)).replace("_", "-")
+            raise UsageError(f"acl_json: --check writes nothing, so {option} does not go with it", "leave one out")
+        return _check(args.file)
+    if args.dump_op_switch == "off":
+        raise UsageError("acl_json: --dump-op-switch off: nothing would be dumped", "remove the file instead")
+    config = acl_config(**given)
+    path, mode = config["dump"]["dump_path"], config["dump"]["dump_mode"]
+    Workspace(settings.data).check_outside_dumps(os.path.dirname(os.path.abspath(args.file)))
+    kept = write_acl_json(args.file, config)
+    print_line(f"{args.file}: {_MODE_WORDS[mode]} of single ops are dumped to {path}")
+    if kept:
+        print_line("kept what was there of {}".format(", ".join(kept)))
+    if os.path.isabs(path) and not os.path.isdir(path):
+        print_line(f"note: {path} is not here: make it where the training runs", sys.stderr)
+    for line in _USE:
+        print_line(line)
+    return 0
+
+
+def _check(path: str) -> int:
+    problems = check_acl_json(path)
+    for problem in problems:
+        if not problem.is_error:
+            print_line(f"note: {path}: {problem.text}", sys.stderr)
+    wrong = [problem.text for problem in problems if problem.is_error]
+    if wrong:
+        raise FormatError("{}: {}".format(path, "; ".join(wrong)), f"`acl_json {path}` writes it right")
+    print_line(f"{path}: single ops are dumped")
+    return 0
+
+
+ACL_JSON = PlainCommand(_parser, _run)

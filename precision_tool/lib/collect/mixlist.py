@@ -1,0 +1,117 @@
+"""Data types in mixed precision: the `modify_mixlist` file, and the snippet for `keep_dtype_scope`.
+
+This module runs on Python 3.7.
+"""
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Dict, Iterable, List, Optional, Union
+
+from precision_tool.lib.collect.packages import ScriptError, is_installed, tensorflow_v1
+from precision_tool.lib.errors import OutputError
+from precision_tool.lib.settings import Settings, load_settings
+from precision_tool.lib.workspace import Workspace
+
+MIXLIST_NAME = "modify_mixlist.json"
+
+Names = Union[str, Iterable[str]]
+
+
+def mixed_precision_list(
+    black: Names = (), white: Names = (), gray: Names = (), path: Optional[Union[str, Path]] = None
+) -> str:
+    """Write a `modify_mixlist` file and return its absolute path, for `NPURunConfig(modify_mixlist=…)` say.
+
+    All are op types (`'MatMul'`), not names of ops. `black` ones are computed in float32, `white` ones in float16,
+    `gray` ones as the ops around them. Without `path` the file is the one that action `mixlist` takes.
+    """
+    lists = {
+        "black-list": _types("black", black),
+        "white-list": _types("white", white),
+        "gray-list": _types("gray", gray),
+    }
+    seen: Dict[str, str] = {}
+    for name, types in lists.items():
+        for op_type in types:
+            if op_type in seen:
+                raise ScriptError(f"op type {op_type} is in {seen[op_type]} and in {name}", "name it in one of them")
+            seen[op_type] = name
+    if not seen:
+        raise ScriptError("mixed_precision_list: no op type given", "mixed_precision_list(black=['Softmax'])")
+    target = _default_file() if path is None else Path(os.path.abspath(os.path.expanduser(str(path))))
+    content = {name: {"to-add": types, "to-remove": []} for name, types in lists.items()}
+    write_whole(target, json.dumps(content, indent=2) + "\n")
+    return str(target)
+
+
+def find_mixlist(settings: Settings) -> str:
+    """The file that `mixed_precision_list` wrote. Raises ScriptError when there is none."""
+    for folder in Workspace(settings.data, settings.work).result_dirs():
+        path = os.path.abspath(str(folder / MIXLIST_NAME))
+        if os.path.isfile(path):
+            return path
+    raise ScriptError("action mixlist: there is no list yet", "call mixed_precision_list(black=['Softmax']) before")
+
+
+def keep_dtype(ops: Names) -> str:
+    """Print and return the lines that make `ops` keep their data type in mixed precision, for this TensorFlow."""
+    names = _listed(ops)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ScriptError("keep_dtype: no op given", "keep_dtype(['fc1/MatMul'])")
+    major = 0
+    if is_installed("tensorflow"):
+        tensorflow_v1()
+        major = int(sys.modules["tensorflow"].__version__.split(".")[0])
+    text = keep_dtype_text(names, major)
+    print(text)
+    return text
+
+
+def keep_dtype_text(names: Iterable[object], major: int = 0) -> str:
+    """The lines for TensorFlow 1 or 2, for both without a `major`."""
+    body = [f"    ...  # the lines that make {', '.join(map(str, names))}"]
+    one = ["from npu_bridge.npu_init import *", "with npu_scope.keep_dtype_scope():", *body]
+    two = ["import npu_device as npu", "with npu.keep_dtype_scope():", *body]
+    if major == 0:
+        return "\n".join(["# TensorFlow 1:", *one, "", "# TensorFlow 2:", *two])
+    return "\n".join(one if major == 1 else two)
+
+
+def _types(argument: str, names: Names) -> List[str]:
+    types: Dict[str, None] = {}
+    for name in _listed(names):
+        if not isinstance(name, str) or not re.match(r"[A-Za-z][A-Za-z0-9_]*\Z", name):
+            raise ScriptError(f"mixed_precision_list: {argument} has {name!r}", "give op types, such as 'MatMul'")
+        types[name] = None
+    return list(types)
+
+
+def _listed(names: Names) -> List[object]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _default_file() -> Path:
+    settings = load_settings()
+    return Path(os.path.abspath(str(Workspace(settings.data, settings.work).output_dir() / MIXLIST_NAME)))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write to a temporary name beside it, then rename: nobody reads half a file. Its folder is made."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix="." + path.name, dir=str(path.parent))
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)  # the device's processes read it too
+        os.replace(temporary, str(path))
+    except OSError as error:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise OutputError(f"{path} cannot be written ({error.strerror})", "name another file") from None

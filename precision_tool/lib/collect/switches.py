@@ -1,0 +1,349 @@
+"""Actions → the parameters of NpuOptimizer (TensorFlow 1), DumpConfig (Estimator) and npu_device (TensorFlow 2).
+
+The parameters and their kinds are the vendor's: TF adapter, `npu_bridge` and `npu_device`. What the user has set stays,
+except for the switches that an action names; either is said. This module runs on Python 3.7.
+"""
+
+import inspect
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+
+from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
+from precision_tool.lib.collect.actions import parse_action
+from precision_tool.lib.collect.mixlist import find_mixlist
+from precision_tool.lib.collect.packages import ScriptError, npu_dump_config_class, say, tensorflow_module
+from precision_tool.lib.errors import OutputError
+from precision_tool.lib.settings import Settings, load_settings, with_settings
+from precision_tool.lib.workspace import Workspace, make_writable
+
+Value = Union[bool, int, str]
+
+OPTIMIZER = "NpuOptimizer"
+
+#: What a call may say of the dump, instead of the settings of the same names.
+DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
+
+#: Keeps what the operator compiler makes, so that a faulty op can be looked into.
+_OP_DEBUG_LEVEL = 4
+
+#: Exactly one of these may be on.
+_DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
+#: A file of the user's own here says something else than the action that was asked for.
+_FILES = ("fusion_switch_file", "modify_mixlist")
+_FOLDERS = ("dump_path", "debug_dir")
+#: What npu_device has in `dump_config`, and a DumpConfig takes.
+_IN_DUMP_CONFIG = (
+    "enable_dump", "enable_dump_debug", "dump_path", "dump_step", "dump_mode", "dump_debug_mode", "dump_data",
+    "dump_layer",
+)  # fmt: skip
+#: What npu_device has in `profiling_config`, by the names that NpuOptimizer has for it.
+_IN_PROFILING_CONFIG = {"profiling_mode": "enable_profiling", "profiling_options": "profiling_options"}
+#: Where npu_device lacks these, the dump is as good without.
+_NOT_IN_EVERY_RELEASE = ("debug_dir", "op_debug_level")
+#: Defaults of npu_device that mean something to a user who has set them.
+_SAID_DEFAULTS = ("dump_mode",)
+#: What can be in a DumpConfig; the others are arguments of NPURunConfig.
+_ESTIMATOR_ADVICE = {
+    "fusion_off": "NPURunConfig(fusion_switch_file=tf_config.FUSION_OFF_FILE)",
+    "fusion_switch": "NPURunConfig(fusion_switch_file=tf_config.FUSION_SWITCH_FILE)",
+    "mixlist": "NPURunConfig(modify_mixlist=tf_config.mixed_precision_list(…))",
+    "prof": "NPURunConfig(profiling_config=…)",
+}
+
+
+def session_dump_config(
+    config: Any = None, action: Optional[str] = None, settings: Optional[Settings] = None, **dump_options: object
+) -> Any:
+    """A session config (a new one for None) with NpuOptimizer and what `action` asks for."""
+    actions = parse_action(action)
+    rewriter_config = tensorflow_module("core.protobuf.rewriter_config_pb2").RewriterConfig
+    if config is None:
+        config = tensorflow_module("core.protobuf.config_pb2").ConfigProto()
+    if not hasattr(config, "graph_options"):
+        raise ScriptError(f"session_dump_config takes a tf.ConfigProto, not a {type(config).__name__}", "or None")
+    options = config.graph_options.rewrite_options
+    custom_op = next((each for each in options.custom_optimizers if each.name == OPTIMIZER), None)
+    if custom_op is None:
+        custom_op = options.custom_optimizers.add()
+        custom_op.name = OPTIMIZER
+    if _get(custom_op, "use_off_line", True) is False:
+        say("use_off_line is already False and stays: the network runs on the host, where the device dumps nothing")
+    else:
+        _set(custom_op, "use_off_line", True)
+    _update(custom_op, actions, _with_dump_options(settings, dump_options))
+    if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
+        say("remapping was on and is now off: the device needs that")
+    options.remapping = rewriter_config.OFF
+    return config
+
+
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: object) -> Any:
+    """Set what `action` asks for in the NpuOptimizer that the script has made; returns it."""
+    _update(custom_op, parse_action(action), _with_dump_options(None, dump_options))
+    return custom_op
+
+
+def estimator_dump_config(action: Optional[str] = None, **dump_options: object) -> Any:
+    """A `DumpConfig` for `NPURunConfig(dump_config=…)`."""
+    actions = parse_action(action)
+    for name in sorted(actions):
+        if name in _ESTIMATOR_ADVICE:
+            raise ScriptError(f"{name} is no part of a DumpConfig", f"give {_ESTIMATOR_ADVICE[name]}")
+    make = npu_dump_config_class()
+    place = _Place(_with_dump_options(None, dump_options))
+    values = _parameters(actions, place)
+    taken = inspect.signature(make).parameters
+    for name in ("dump_data", "dump_layer"):
+        if name in values and name not in taken:
+            raise ScriptError(f"the DumpConfig of this npu_bridge has no {name}", "its release is too old for that")
+    place.make_folders(values)
+    if "debug_dir" in values:
+        say(
+            "a DumpConfig has no place for op_debug_level and debug_dir: give them to NPURunConfig"
+            f"(op_debug_level={values['op_debug_level']}, debug_dir={values['debug_dir']!r})"
+        )
+    if "quant_dumpable" in values:
+        say("a DumpConfig has no place for quant_dumpable: give NPURunConfig(quant_dumpable='1')")
+    return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
+
+
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: object) -> Any:
+    """Set what `action` asks for in the global options of npu_device (TensorFlow 2); returns npu_device."""
+    actions = parse_action(action)
+    if not hasattr(npu_device, "global_options"):
+        raise ScriptError(
+            f"npu_device_dump_config takes the module npu_device, not {npu_device!r}", "import npu_device"
+        )
+    options = _DeviceOptions(npu_device.global_options())
+    place = _Place(_with_dump_options(None, dump_options))
+    values = _parameters(actions, place)
+    for name in [name for name in values if not options.has(name)]:
+        if name not in _NOT_IN_EVERY_RELEASE:
+            raise ScriptError(f"this npu_device has no option {name}", "its release is too old for that")
+        del values[name]
+    held = {name: options.value(name, values.get(name, True)) for name in {*values, *_DUMP_SWITCHES}}
+    for name, value in _to_set(values, held, place).items():
+        default = options.default(name)
+        options.set(name, value)
+        if name in _SAID_DEFAULTS and default not in (None, str(value)):
+            say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
+    return npu_device
+
+
+def _with_dump_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
+    """The settings with what a call says of the dump itself. Raises ScriptError for what no dump option is."""
+    for name, value in options.items():
+        if name not in DUMP_OPTIONS:
+            raise ScriptError(f"there is no dump option {name}", "known are " + ", ".join(DUMP_OPTIONS))
+        if name == "dump_layer" and isinstance(value, (list, tuple)):
+            options = dict(options, dump_layer=" ".join(map(str, value)))
+    return load_settings() if settings is None and not options else with_settings(settings, options)
+
+
+class _DeviceOptions:
+    """The options of npu_device, by the names that TensorFlow 1 has for them.
+
+    As npu_device's own classes have it: an option keeps its default beside its value and tells both as text,
+    True as "1" and False as "0"; what is assigned must be of the option's choices.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+
+    def _holder(self, name: str) -> Tuple[Any, str]:
+        """The group of options and the name in it."""
+        if name in _IN_PROFILING_CONFIG:
+            return getattr(self._options, "profiling_config", None), _IN_PROFILING_CONFIG[name]
+        return (getattr(self._options, "dump_config", None) if name in _IN_DUMP_CONFIG else self._options), name
+
+    def _option(self, name: str) -> Any:
+        holder, inner = self._holder(name)
+        return getattr(holder, inner, None)
+
+    def has(self, name: str) -> bool:
+        """Whether this release has the option."""
+        return self._option(name) is not None
+
+    def default(self, name: str) -> Optional[str]:
+        """The value that nobody has set, as text; None where there is none."""
+        value = getattr(self._option(name), "default", None)
+        return None if value is None else _device_text(value)
+
+    def value(self, name: str, like: Value) -> Optional[Value]:
+        """What is set, of the kind of `like`; None for what is not set, or is the default (whoever has set that)."""
+        text = getattr(self._option(name), "value", None)
+        if text is None or _device_text(text) == self.default(name):
+            return None
+        text = _device_text(text)
+        if isinstance(like, bool):
+            return text == "1"
+        return int(text) if isinstance(like, int) and text.isdigit() else text
+
+    def set(self, name: str, value: Value) -> None:
+        """Set an option. Raises ScriptError where npu_device refuses the value."""
+        holder, inner = self._holder(name)
+        try:
+            setattr(holder, inner, value)
+        except (TypeError, ValueError) as error:
+            raise ScriptError(f"npu_device refuses {name}={value!r} ({error})", "its release may be too old") from None
+
+
+def _device_text(value: object) -> str:
+    return {"True": "1", "False": "0"}.get(str(value), str(value))
+
+
+class _Place:
+    """Where a run's files go: absolute paths of the data folder."""
+
+    def __init__(self, settings: Optional[Settings]) -> None:
+        self.settings = load_settings() if settings is None else settings
+        self.workspace = Workspace(os.path.abspath(str(self.settings.data)))
+
+    def make_folders(self, values: Dict[str, Value]) -> None:
+        """Make the folders that are about to be set: the device makes none. Raises OutputError."""
+        for name in _FOLDERS:
+            if name in values:
+                make_writable(Path(str(values[name])))
+        if "profiling_options" in values:
+            make_writable(self.workspace.prof_dir())
+        if "dump_path" in values or any(name in values for name in _DUMP_SWITCHES):
+            self._dump_graphs()
+
+    def _dump_graphs(self) -> None:
+        """Make GE write its graphs: op names, fusion and layouts of a dump are only in them."""
+        folder = make_writable(self.workspace.graph_dir())
+        wanted = {
+            "DUMP_GE_GRAPH": "2",  # without weights
+            "DUMP_GRAPH_LEVEL": "3",  # the Build graphs only
+            "DUMP_GRAPH_PATH": str(folder),
+            "NPU_DUMP_GRAPH": "true",
+        }
+        for name, value in wanted.items():
+            if os.environ.setdefault(name, value) != value:
+                say(f"environment variable {name} is {os.environ[name]!r} and stays")
+
+
+def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
+    """All that `actions` ask for, by the vendor's names."""
+    values: Dict[str, Value] = {}
+    workspace = place.workspace
+    if "dump" in actions:
+        values = {"enable_dump": True, "dump_path": str(workspace.dump_dir()), "dump_mode": place.settings.dump_mode}
+        if place.settings.tf_dump_step:  # without it every step is dumped
+            values["dump_step"] = place.settings.tf_dump_step
+        if place.settings.dump_data != "tensor":
+            values["dump_data"] = place.settings.dump_data
+        if place.settings.dump_layer:
+            values["dump_layer"] = place.settings.dump_layer
+        if place.settings.quant_dumpable == "on":
+            values["quant_dumpable"] = "1"
+    if "overflow" in actions:
+        values = {
+            "enable_dump_debug": True,
+            "dump_path": str(workspace.overflow_dump_dir),
+            "dump_debug_mode": "all",
+        }
+    if values:
+        values["op_debug_level"] = _OP_DEBUG_LEVEL
+        values["debug_dir"] = str(workspace.debug_dir())
+    if "prof" in actions:
+        values["profiling_mode"] = True
+        values["profiling_options"] = json.dumps(
+            {
+                "output": str(workspace.prof_dir()),
+                "training_trace": "on",
+                "task_trace": "on",
+                "aicpu": "on",
+                "fp_point": "",
+                "bp_point": "",
+                "aic_metrics": "PipeUtilization",
+            }
+        )
+    if "fusion_off" in actions:
+        values["fusion_switch_file"] = FUSION_OFF_FILE
+    if "fusion_switch" in actions:
+        _check_switch_file(FUSION_SWITCH_FILE)
+        values["fusion_switch_file"] = FUSION_SWITCH_FILE
+    if "mixlist" in actions:
+        values["modify_mixlist"] = find_mixlist(place.settings)
+    return values
+
+
+def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place: _Place) -> Dict[str, Value]:
+    """What of `values` is to be set where `current` (None: not set) holds already; makes the folders that needs."""
+    for name, other in (_DUMP_SWITCHES, _DUMP_SWITCHES[::-1]):
+        if name in values and current.get(other):
+            raise ScriptError(f"{name} cannot be set: {other} is on", "the device does one of them in a run")
+    wanted: Dict[str, Value] = {}
+    lines: List[str] = []
+    for name, value in values.items():
+        old = current.get(name)
+        if old is None or isinstance(value, bool):
+            wanted[name] = value
+            if old is not None and old != value:
+                lines.append(f"{name} was {old!r} and is now {value!r}: the action asks for it")
+        elif old != value and name in _FILES:
+            raise ScriptError(
+                f"{name} is already {old!r}, and the action is to set {value!r}", "take out one of the two"
+            )
+        elif old != value:
+            lines.append(f"{name} is already {old!r} and stays")
+    for name in _FOLDERS:
+        if name in values and name not in wanted:
+            _make_own_folder(name, str(current[name]))
+    place.make_folders(wanted)
+    for line in lines:
+        say(line)
+    return wanted
+
+
+def _make_own_folder(name: str, folder: str) -> None:
+    """Make a folder that the script has named itself, as those are made that are set here. Raises OutputError."""
+    try:
+        make_writable(Path(folder))
+    except OutputError as error:
+        raise OutputError(error.message, f"the script names it as {name}: name another one there") from None
+
+
+def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:
+    place = _Place(settings)
+    values = _parameters(actions, place)
+    current: Dict[str, Optional[Value]] = {name: _get(custom_op, name, False) for name in _DUMP_SWITCHES}
+    current.update((name, _get(custom_op, name, value)) for name, value in values.items())
+    for name, value in _to_set(values, current, place).items():
+        _set(custom_op, name, value)
+
+
+def _get(custom_op: Any, name: str, like: Value) -> Optional[Value]:
+    """Parameter `name` of the kind of `like`; None when it is not set."""
+    parameters = custom_op.parameter_map
+    if name not in parameters:
+        return None
+    value = getattr(parameters[name], _field(like))
+    found: Value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return found
+
+
+def _set(custom_op: Any, name: str, value: Value) -> None:
+    stored = value.encode() if isinstance(value, str) else value
+    setattr(custom_op.parameter_map[name], _field(value), stored)
+
+
+def _field(value: Value) -> str:
+    return "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s"
+
+
+def _check_switch_file(path: str) -> None:
+    """Say what the device would only tell in its own log."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if not text.lstrip().startswith("{"):
+        return  # the old form, lines Pass:on
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise ScriptError(
+            f"{path} is no valid JSON ({error})", "the device would not read it; commas stand between"
+        ) from None

@@ -1,0 +1,1 @@
+"""One pass over the bytes of pairs and tensors: blocks, metrics, workers."""

@@ -1,0 +1,197 @@
+"""Tensors read in boxes, decoded and in logical order, with a few reused buffers whatever their size."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.errors import FormatError, PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.model.tensor import Plan, Tensor
+from precision_tool.lib.numbers import data_types, decode
+from precision_tool.lib.numbers.data_types import DataType
+from precision_tool.lib.numbers.decode import Numbers
+from precision_tool.lib.numbers.layouts import Box, copy_box, head_box, split_boxes, storage_slices
+
+#: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
+_WHOLE_READ = 4 << 20
+#: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
+_FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
+#: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
+_PROBE_BYTES = 1 << 16
+
+
+class Scratch:
+    """Buffers that grow to the largest block and are used again."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def bytes(self, name: str, count: int) -> npt.NDArray[np.uint8]:
+        """`count` bytes, their content undefined."""
+        array = self._arrays.get(name)
+        if array is None or array.size < count:
+            array = self._arrays[name] = np.empty(count + 64, np.uint8)
+        return array[:count]
+
+    def numbers(self, name: str, count: int, dtype: np.dtype) -> Numbers:
+        """`count` items of `dtype`, their content undefined."""
+        numbers: Numbers = self.bytes(name, count * dtype.itemsize).view(dtype)
+        return numbers
+
+
+def box_size(box: Box) -> int:
+    """Number of items in a box."""
+    return prod(stop - start for start, stop in box)
+
+
+def _is_packed(file: TensorBytes, tensor: Tensor, data_type: DataType) -> bool:
+    """False where a type below eight bits takes a byte an element, as in some dumps.
+
+    Their length does not tell: sizes are rounded up (to 32 bytes, say), so that packed bytes may be as many as the
+    elements or more. A byte an element it is only if each byte is a code of the type, its upper bits copies of the
+    sign or zero, and the bytes behind those that would be packed are no padding, which is zero. Packed data of any
+    size hardly ever looks like that, so the first bytes of both places decide.
+    """
+    packed_size = data_type.byte_size(tensor.size)
+    if tensor.nbytes < tensor.size or tensor.size <= packed_size:
+        return True
+    codes, behind = (
+        np.frombuffer(file.read_at(tensor.offset + start, min(_PROBE_BYTES, tensor.size - start)), np.uint8)
+        for start in (0, packed_size)
+    )
+    is_code = codes < 1 << data_type.bits
+    if data_type.name in ("int4", "int2"):
+        is_code |= codes >= 256 - (1 << (data_type.bits - 1))
+    return not (is_code.all() and behind.any())
+
+
+class TensorReader:
+    """Reads boxes of one tensor as `dtype` (a float, or its own 64-bit integer) in the logical order of `plan`."""
+
+    def __init__(self, tensor: Tensor, plan: Plan, dtype: np.dtype, scratch: Scratch, name: str) -> None:
+        self._tensor = tensor
+        self._type = data_types.BY_NAME[tensor.dtype]
+        self._reals = decode.reals_per_element(self._type)
+        self._plan = plan.with_trailing(self._reals) if self._reals > 1 else plan
+        self.logical_shape = self._plan.logical_shape
+        self.granules = self._plan.blocks
+        self.dtype = dtype
+        self._scratch = scratch
+        self._name = name
+        self._bits = self._type.bits // self._reals
+        self._file = open_bytes(tensor)
+        packed = False
+        if self._type.bits < 8:
+            try:
+                packed = _is_packed(self._file, tensor, self._type)
+            except PrecisionToolError:
+                self._file.close()
+                raise
+            self._bits = self._bits if packed else 8
+        self._decode = decode.decoder(self._type, packed=packed, big_endian=tensor.big_endian)
+        # Stored just as it is computed with: read straight into the caller's buffer.
+        self._is_direct = (
+            self._type.decode == "numpy" and np.dtype(self._type.numpy_name) == dtype and not tensor.big_endian
+        )
+        self._raw: npt.NDArray[np.uint8] | None = None
+        self.is_flat = self._plan.is_flat
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _read_run(self, start: int, count: int, out: Numbers) -> None:
+        """`count` stored items from item `start`, decoded."""
+        if start * self._bits % 8:
+            raise FormatError(
+                f"{self._tensor.path}: elements of {self._type.name} do not start on a byte in this layout",
+                "dump the op in a plain layout",
+            )
+        offset = start * self._bits // 8
+        size = (count * self._bits + 7) // 8
+        if self._raw is not None:
+            raw = self._raw[offset : offset + size]
+        elif self._is_direct:
+            self._file.read_into(self._tensor.offset + offset, out.view(np.uint8).data)
+            return
+        else:
+            raw = self._scratch.bytes(f"{self._name}.raw", size)
+            self._file.read_into(self._tensor.offset + offset, raw.data)
+        self._decode(raw, out)
+
+    @property
+    def size(self) -> int:
+        """Real numbers in the logical tensor."""
+        return prod(self.logical_shape)
+
+    def boxes(self) -> list[Box]:
+        """The tensor in parts of bounded size for `read`, outer axes cut first; in flat order if `is_flat`."""
+        if self.is_flat:
+            return split_boxes((self.size,), (1,), _FLAT_ITEMS)
+        return split_boxes(self.logical_shape, self.granules, _BOX_ITEMS)
+
+    def read(self, box: Box, out: Numbers) -> None:
+        """The items of one of the `boxes`."""
+        if self.is_flat:
+            self.read_flat(*box[0], out)
+        else:
+            self.read_box(box, out)
+
+    def head(self, count: int) -> Numbers:
+        """The first `count` items in logical order (all, if there are fewer), in an array of their own."""
+        count = min(count, self.size)
+        box = ((0, count),) if self.is_flat else head_box(self.logical_shape, count)
+        items = np.empty(box_size(box) if count else 0, self.dtype)
+        if count:
+            self.read(box, items)
+        return items[:count]
+
+    def read_flat(self, start: int, stop: int, out: Numbers) -> None:
+        """The items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
+        self._read_run(start, stop - start, out)
+
+    def read_box(self, box: Box, out: Numbers) -> None:
+        """The items of `box` in logical order into `out` (flat, as long as the box)."""
+        plan = self._plan
+        if any(start % granule for (start, _), granule in zip(box, self.granules, strict=True)):
+            self._read_unaligned(box, out)
+            return
+        slices = storage_slices(plan, box)
+        shape = tuple(part.stop - part.start for part in slices)
+        count = prod(shape)
+        target = out.reshape([stop - start for start, stop in box])
+        stored = self._scratch.numbers(f"{self._name}.stored", count, self.dtype)
+        if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
+            whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
+            self._file.read_into(self._tensor.offset, whole.data)
+            self._raw = whole
+        # The innermost axes that are taken whole, and the first that is not, lie in one run.
+        inner = len(shape)
+        while inner > 0 and shape[inner - 1] == plan.storage_shape[inner - 1]:
+            inner -= 1
+        first = max(inner - 1, 0)
+        run = prod(shape[first:])
+        strides = [prod(plan.storage_shape[axis + 1 :]) for axis in range(len(shape))]
+        position = 0
+        for index in product(*(range(part.start, part.stop) for part in slices[:first])):
+            start = sum(i * stride for i, stride in zip(index, strides, strict=False))
+            if first < len(slices):
+                start += slices[first].start * strides[first]
+            self._read_run(start, run, stored[position : position + run])
+            position += run
+        copy_box(plan, stored.reshape(shape), target)
+
+    def _read_unaligned(self, box: Box, out: Numbers) -> None:
+        """A box that does not begin on borders of blocks: cut out of the one that does and holds it."""
+        around = tuple(
+            (start // granule * granule, stop) for (start, stop), granule in zip(box, self.granules, strict=True)
+        )
+        items = self._scratch.numbers(f"{self._name}.around", box_size(around), self.dtype)
+        self.read_box(around, items)
+        whole = items.reshape([stop - start for start, stop in around])
+        cut = tuple(slice(start - first, None) for (start, _), (first, _) in zip(box, around, strict=True))
+        out.reshape([stop - start for start, stop in box])[...] = whole[cut]

@@ -1,0 +1,201 @@
+"""How near the values of a tensor come to the limits of its type: quick, for whole dump trees.
+
+The codes of floating-point numbers without their signs are ordered as their sizes, so that the largest code of a block
+tells that nothing in it is NaN, Inf or saturated; only blocks that hold any are looked at closer. Values are taken as
+they lie: padding is zero and changes nothing but a share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, isfinite, isnan, log2, nan, prod
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.storage.files import LocalFile
+
+_BLOCK_BYTES = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """How the numbers of a type are stored: the word, the codes of its largest number and of infinity."""
+
+    word: str
+    largest: int
+    infinity: int
+
+
+#: Complex numbers are looked at as pairs of reals.
+_HALF, _SINGLE = _Codes("u2", 0x7BFF, 0x7C00), _Codes("u4", 0x7F7F_FFFF, 0x7F80_0000)
+_DOUBLE = _Codes("u8", 0x7FEF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000)
+_CODES = {
+    "float16": _HALF, "complex32": _HALF, "bfloat16": _Codes("u2", 0x7F7F, 0x7F80), "float32": _SINGLE,
+    "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extremes:
+    """The largest size among the finite values (nan: unknown), and how many values are at or beyond the limits.
+
+    `limit` is the type's largest number. Of a tensor with statistics only, `saturated` is 1 for one or more.
+    """
+
+    dtype: str
+    count: int
+    limit: float
+    largest: float
+    saturated: int = 0
+    nan_count: int = 0
+    positive_inf_count: int = 0
+    negative_inf_count: int = 0
+    statistics_only: bool = False
+
+    @property
+    def inf_count(self) -> int:
+        """Infinities of both signs."""
+        return self.positive_inf_count + self.negative_inf_count
+
+    @property
+    def bad(self) -> int:
+        """Values that are saturated, Inf or NaN."""
+        return self.saturated + self.inf_count + self.nan_count
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no value is saturated, Inf or NaN."""
+        return not self.bad
+
+    @property
+    def headroom(self) -> float:
+        """Bits between the largest value and the limit: 0 when one is reached, inf for zeros, nan if unknown."""
+        if self.saturated or self.inf_count:
+            return 0.0
+        if isnan(self.largest):
+            return nan
+        return log2(self.limit) - log2(self.largest) if self.largest else inf
+
+
+def merged(one: Extremes, two: Extremes) -> Extremes:
+    """The extremes of two parts of one tensor together."""
+    return replace(
+        one,
+        count=one.count + two.count,
+        largest=nan if isnan(one.largest + two.largest) else max(one.largest, two.largest),
+        saturated=one.saturated + two.saturated,
+        nan_count=one.nan_count + two.nan_count,
+        positive_inf_count=one.positive_inf_count + two.positive_inf_count,
+        negative_inf_count=one.negative_inf_count + two.negative_inf_count,
+        statistics_only=one.statistics_only or two.statistics_only,
+    )
+
+
+def limit_of(dtype: str) -> float | None:
+    """The largest number of a floating-point type; None for types without such a limit, integers among them."""
+    if dtype in _CODES:
+        return _value(dtype, _CODES[dtype].largest)
+    known = data_types.BY_NAME.get(dtype)
+    if known is None or not dtype.startswith(("float", "hifloat")):
+        return None
+    table = data_types.value_table(known.numpy_name)
+    return float(table[np.isfinite(table)].max())
+
+
+def extremes_of(tensor: AnyTensor) -> Extremes | None:
+    """The extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
+
+    Types of 8 bits and fewer count as saturated never: scaling to their limit is how they are used.
+    """
+    limit = limit_of(tensor.dtype)
+    if limit is None:
+        return None
+    if isinstance(tensor, TensorStatistics):
+        return _of_statistics(tensor, limit)
+    if tensor.dtype not in _CODES:
+        summary = figures_of(tensor).summary
+        sizes = [abs(value) for value in (summary.minimum, summary.maximum) if not isnan(value)]
+        return Extremes(
+            dtype=tensor.dtype,
+            count=_count(tensor),
+            limit=limit,
+            largest=max(sizes, default=0.0),
+            nan_count=summary.nan_count,
+            positive_inf_count=summary.positive_inf_count,
+            negative_inf_count=summary.negative_inf_count,
+        )
+    return _of_codes(tensor, limit)
+
+
+def _count(tensor: Tensor) -> int:
+    """Elements without padding, as far as the file tells."""
+    shape = tensor.origin_shape
+    return prod(shape) if shape is not None and 0 < prod(shape) <= tensor.size else tensor.size
+
+
+def _of_statistics(tensor: TensorStatistics, limit: float) -> Extremes:
+    summary = summary_of_statistics(tensor)
+    known = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
+    sizes = [abs(value) for value in known if isfinite(value)]
+    # Some releases put what is not finite into max and min as well as into the counts.
+    return Extremes(
+        dtype=tensor.dtype,
+        count=summary.count,
+        limit=limit,
+        largest=max(sizes, default=nan) if len(sizes) == len(known) else nan,
+        saturated=int(tensor.dtype in _CODES and any(size >= limit for size in sizes)),
+        nan_count=max(summary.nan_count, int(any(map(isnan, known)))),
+        positive_inf_count=max(summary.positive_inf_count, int(inf in known)),
+        negative_inf_count=max(summary.negative_inf_count, int(-inf in known)),
+        statistics_only=True,
+    )
+
+
+def _of_codes(tensor: Tensor, limit: float) -> Extremes:
+    codes = _CODES[tensor.dtype]
+    word = np.dtype(codes.word).newbyteorder(">" if tensor.big_endian else "<")
+    unsigned = (1 << (8 * word.itemsize - 1)) - 1
+    largest = saturated = nans = positive = negative = 0
+    buffer = np.empty(min(_BLOCK_BYTES, max(tensor.nbytes, 1)), np.uint8)
+    kept = np.empty(_BLOCK_BYTES // word.itemsize, word.newbyteorder("="))
+    end = tensor.nbytes - tensor.nbytes % word.itemsize
+    with LocalFile(tensor.path) as file:
+        for start in range(0, end, _BLOCK_BYTES):
+            raw = buffer[: min(_BLOCK_BYTES, end - start)]
+            file.read_into(tensor.offset + start, raw.data)
+            stored = raw.view(word)
+            sizes = np.bitwise_and(stored, stored.dtype.type(unsigned), out=kept[: stored.size])
+            top = int(sizes.max())
+            if top >= codes.largest:
+                infinite = sizes == codes.infinity
+                saturated += int(np.count_nonzero(sizes == codes.largest))
+                nans += int(np.count_nonzero(sizes > codes.infinity))
+                signs = stored[infinite] > unsigned
+                negative += int(np.count_nonzero(signs))
+                positive += int(signs.size - np.count_nonzero(signs))
+                finite = sizes[sizes < codes.infinity]
+                top = int(finite.max()) if finite.size else 0
+            largest = max(largest, top)
+    return Extremes(
+        dtype=tensor.dtype,
+        count=_count(tensor),
+        limit=limit,
+        largest=_value(tensor.dtype, largest),
+        saturated=saturated,
+        nan_count=nans,
+        positive_inf_count=positive,
+        negative_inf_count=negative,
+    )
+
+
+def _value(dtype: str, code: int) -> float:
+    """The number that a code without a sign stands for."""
+    if dtype == "bfloat16":
+        return float(np.array(code << 16, np.uint32).view(np.float32))
+    word = np.dtype(_CODES[dtype].word)
+    number: npt.NDArray[np.float64] = np.array(code, word).view(f"f{word.itemsize}").astype(np.float64)
+    return float(number)

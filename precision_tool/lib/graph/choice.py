@@ -1,0 +1,365 @@
+"""Finds the graph that a dump belongs to, and says why it is that one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.formats.ge_graph import GraphSkim
+from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.sources import names
+from precision_tool.lib.sources.walk import Stamps, list_folders
+
+#: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
+ENOUGH = 0.5
+#: Reasons of graphs that somebody chose.
+NAMED = "it was named with -g"
+CHOSEN = "it was chosen with graphs --use"
+
+
+class UnreadGraphError(DataNotFoundError):
+    """Graphs are there, but none that can be read fits: one that cannot may be the dump's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphChoice:
+    """The graph in use and why; `rejected` are the other candidates, each with what spoke against it."""
+
+    file: GraphFile
+    reason: str
+    matched: int
+    total: int
+    rejected: tuple[tuple[str, str], ...] = ()
+    #: What cannot be read and may fit better; empty as a rule.
+    doubt: str = ""
+
+
+def find_graph_files(
+    folders: Iterable[str],
+    flat_folders: Iterable[str] = (),
+    *,
+    wanted: Callable[[str], bool] = names.is_build_graph,
+    stamps: Stamps | None = None,
+) -> list[str]:
+    """Paths of all Build graphs (or those with `wanted` names) below `folders` and directly in `flat_folders`.
+
+    `stamps` notes the folders and the files.
+    """
+    listed = [
+        (below, names_in)
+        for folder in folders
+        if os.path.isdir(folder)
+        for below, names_in in list_folders(folder, stamps)
+    ]
+    for folder in flat_folders:
+        if stamps is not None:
+            stamps.note(folder)
+        with suppress(OSError):  # not there, or not to be read
+            listed.append((folder, sorted(os.listdir(folder))))
+    found = list(
+        dict.fromkeys(
+            os.path.join(folder, name)
+            for folder, file_names in listed
+            for name in file_names
+            if wanted(name) or names.is_infer_graph(folder, name)
+        )
+    )
+    if stamps is not None:
+        for path in found:
+            stamps.note(path)
+    return found
+
+
+def graph_folders(dump_path: str) -> list[str]:
+    """Where the graphs of a dump folder lie: a `graph` folder beside it or beside a folder above it.
+
+    Those of msquickcmp lie in `model`, beside its `dump_data`.
+    """
+    folder = os.path.abspath(dump_path)
+    for _ in range(8):
+        candidates = [os.path.join(folder, "graph")]
+        if os.path.isdir(os.path.join(folder, names.INFER_DUMPS)):
+            candidates.append(os.path.join(folder, names.INFER_MODEL))
+        for candidate in candidates:
+            if os.path.isdir(candidate):
+                return [candidate]
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    return []
+
+
+def _infer_model(dump_path: str) -> str:
+    """Where the graphs of a dump of msquickcmp belong, there or not; empty for dumps of training."""
+    root, found, _ = os.path.abspath(dump_path).rpartition(os.path.join(os.sep, names.INFER_DUMPS, ""))
+    return os.path.join(root, names.INFER_MODEL) if found else ""
+
+
+def dumped_ops(leaf: DumpLeaf) -> set[str]:
+    """The flattened names of the ops of which there are dump files."""
+    return {dump.name.op_name for dump in leaf.files if dump.is_file}
+
+
+def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
+    """How many of the dumped ops the graph names."""
+    known = {names.flatten(op.name) for op in file.ops}
+    return len(dumped_ops(leaf) & known)
+
+
+def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
+    """True if one of the graph names is the dump's model folder (inference appends `_0`)."""
+    flat = {names.flatten(name) for name in graph_names}
+    return model_name in flat or (model_name.endswith("_0") and model_name[:-2] in flat)
+
+
+def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
+    """The graph of the dump's model among several in one file, with the subgraphs it reaches.
+
+    It is the one named like the model folder, else the one that names most of the dumped ops.
+    """
+    called = {name for op in file.ops for name in op.subgraph_names}
+    roots = [graph for graph in file.graphs if graph.name not in called]
+    if len(roots) < 2:
+        return file
+    below = {graph.name: graph for graph in file.graphs}
+    parts = []
+    for root in roots:
+        reached = {root.name: root}
+        waiting = [root]
+        while waiting:
+            names_below = [name for op in waiting.pop().ops for name in op.subgraph_names]
+            fresh = {name: below[name] for name in names_below if name in below and name not in reached}
+            reached.update(fresh)
+            waiting += fresh.values()
+        parts.append(replace(file, graphs=tuple(reached.values())))
+    return max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
+
+
+def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
+    """A graph that somebody chose by name, with its share of the dump."""
+    file = of_model(store.load(path), leaf)
+    total = len(dumped_ops(leaf))
+    return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
+
+
+def _by_head(paths: Iterable[str], model_name: str, store: GraphStore) -> tuple[list[str], list[str]]:
+    """The files whose first bytes show the name of the dump's model, or do not tell, and those of another name."""
+    named: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        try:
+            name = store.peek(path)
+        except PrecisionToolError:
+            name = None  # reading it whole will say why
+        (named if name is None or is_named_by([name], model_name) else others).append(path)
+    return named, others
+
+
+def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: GraphStore) -> list[GraphSkim]:
+    """What the files hold; those that cannot be read are added to `rejected`."""
+    skims = []
+    listed = list(paths)
+    for path in listed:
+        try:
+            if len(listed) == 1:
+                store.load(path)  # it will be needed, and then need not be skimmed
+            skims.append(store.skim(path))
+        except PrecisionToolError as error:
+            rejected.append((path, error.message))
+    return skims
+
+
+def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
+    """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
+
+    DataNotFoundError says what was found when no candidate can be read or none fits.
+    """
+    rejected: list[tuple[str, str]] = []
+    named, others = _by_head(paths, leaf.model_name, store)
+    skims = _skim_all(named, rejected, store)
+    if any(is_named_by(skim.graph_names, leaf.model_name) for skim in skims):
+        rejected += [(path, "has another graph name") for path in others]  # and need not be read
+    else:
+        skims += _skim_all(others, rejected, store)
+    if not skims:
+        why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
+        kind = UnreadGraphError if rejected else DataNotFoundError
+        raise kind(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
+    by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
+    # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
+    unread = [] if by_name else list(rejected)
+    pool = by_name or skims
+    with_source = [skim for skim in pool if skim.data_source_types]
+    candidates = with_source or pool
+    best: tuple[int, GraphSkim, GraphFile] | None = None
+    for skim in sorted(candidates, key=lambda skim: -skim.op_count):
+        if best is not None and best[0] >= skim.op_count:
+            rejected.append((skim.path, f"has only {counted(skim.op_count, 'op')}"))
+            continue
+        try:
+            file = of_model(store.load(skim.path), leaf)
+        except PrecisionToolError as error:
+            unread.append((skim.path, error.message))
+            rejected.append(unread[-1])
+            continue
+        count = matched_ops(file, leaf)
+        if best is None or count > best[0]:
+            if best is not None:
+                rejected.append((best[1].path, f"names only {best[0]} of the dumped ops"))
+            best = (count, skim, file)
+        else:
+            rejected.append((skim.path, f"names only {count} of the dumped ops"))
+    total = len(dumped_ops(leaf))
+    if best is None:
+        raise UnreadGraphError(
+            f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
+        )
+    matched, skim, file = best
+    for other in skims:
+        if other not in candidates:
+            why = "has another graph name" if by_name and other not in by_name else "has no data-source op"
+            rejected.append((other.path, why))
+    if matched < ENOUGH * total and not by_name:
+        what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
+        what += f", {skim.path},"
+        hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
+        told = ""
+        if unread:
+            told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
+            what = "the best of the others"  # which one does not matter: it is of another model
+        raise (UnreadGraphError if unread else DataNotFoundError)(
+            f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
+        )
+    reasons = []
+    if by_name:
+        reasons.append(f"its name is the dump's model folder {leaf.model_name}")
+    if skim.data_source_types:
+        reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
+    reasons.append(f"it names {matched} of {counted(total, 'dumped op')}")
+    return GraphChoice(
+        file=file,
+        reason=", ".join(reasons),
+        matched=matched,
+        total=total,
+        rejected=tuple(rejected),
+        doubt=_doubt(unread, skim.path),
+    )
+
+
+def _told(unread: Sequence[tuple[str, str]]) -> str:
+    """Which files cannot be read and why; their errors name them, and `graphs` shows these whole."""
+    more = len(unread) - 1
+    why, *_ = unread[0][1].split("; still open")
+    return f"cannot be read: {why}" + (f" (and {counted(more, 'other graph')})" if more else "")
+
+
+def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:
+    return f"{_told(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
+
+
+def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
+    """The candidate with a data source and most ops, where no dump tells more.
+
+    DataNotFoundError says why when none can be read.
+    """
+    rejected: list[tuple[str, str]] = []
+    skims = _skim_all(paths, rejected, store)
+    unread = list(rejected)
+    skims.sort(key=lambda skim: (not skim.data_source_types, -skim.op_count))
+    for position, skim in enumerate(skims):
+        try:
+            file = store.load(skim.path)
+        except PrecisionToolError as error:
+            rejected.append((skim.path, error.message))
+            continue
+        for other in skims[position + 1 :]:
+            smaller = f"has only {counted(other.op_count, 'op')}"
+            without = skim.data_source_types and not other.data_source_types
+            rejected.append((other.path, "has no data-source op" if without else smaller))
+        source = f"it holds the data source {', '.join(skim.data_source_types)} and " if skim.data_source_types else ""
+        reason = f"{source or 'it '}has most ops ({skim.op_count}); there is no dump to fit"
+        return GraphChoice(
+            file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected), doubt=_doubt(unread, skim.path)
+        )
+    why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
+    raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files of the run to npu/debug_0/graph")
+
+
+def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
+    """True for a graph that lies in the `graph` folder beside the dumps of another run."""
+    own = graph_folders(leaf.path)
+    for folder in PurePath(os.path.abspath(path)).parents:
+        if folder.name == "graph" and os.path.isdir(folder.parent / "dump"):
+            return str(folder) not in own
+    return False
+
+
+def is_what_ran(path: str) -> bool:
+    """False for a graph whose name says that it is of an earlier stage of the compiler."""
+    name = os.path.basename(path)
+    return names.is_build_graph(name) or not names.is_graph_file(name)
+
+
+def load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | str:
+    """The graph a user prefers, as the graph of a leaf of one of the run's `models`, or why it is not one."""
+    if not is_what_ran(path):
+        return f"{CHOSEN}, but is of another stage of the compiler"
+    if _is_of_other_run(path, leaf):
+        return f"{CHOSEN}, but lies beside another run"
+    choice = load_choice(path, leaf, CHOSEN, store)
+    called = [graph.name for graph in choice.file.graphs[:1]]
+    if not is_named_by(called, leaf.model_name) and any(is_named_by(called, model) for model in models):
+        return f"{CHOSEN}, but is of another model"
+    if choice.matched < ENOUGH * choice.total:
+        return f"{CHOSEN}, but names {choice.matched} of {counted(choice.total, 'dumped op')}"
+    return choice
+
+
+def find_graph(
+    leaf: DumpLeaf,
+    graph: str | None,
+    extra_folders: Sequence[str] = (),
+    *,
+    store: GraphStore | None = None,
+    chosen: str | None = None,
+    models: Collection[str] = (),
+) -> GraphChoice:
+    """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits.
+
+    `chosen` is a file to prefer to the others where it is a graph of the leaf, and not of another of the run's
+    `models`.
+    """
+    store = store or GraphStore()
+    if graph is not None and not os.path.isdir(graph):
+        return load_choice(graph, leaf, NAMED, store)
+    refused: tuple[tuple[str, str], ...] = ()
+    if graph is None and chosen is not None:
+        choice = load_chosen(chosen, leaf, models, store)
+        if not isinstance(choice, str):
+            return choice
+        refused = ((chosen, choice),)
+    folders = [graph] if graph is not None else graph_folders(leaf.path)
+    # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
+    paths = find_graph_files(folders) or find_graph_files((), () if graph is not None else extra_folders)
+    if not paths:
+        model = _infer_model(leaf.path) if graph is None else ""
+        if model:
+            raise DataNotFoundError(
+                f"no graph: no *.json in {model}",
+                "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
+            )
+        where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
+        raise DataNotFoundError(
+            f"no graph: no ge_proto_*_Build.txt {where}",
+            "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
+        )
+    choice = choose_graph(paths, leaf, store)
+    return replace(choice, rejected=(*refused, *choice.rejected))

@@ -1,0 +1,1 @@
+"""Single tensors and ops: shown, exported, converted."""

@@ -1,0 +1,237 @@
+"""Tensors that the user names: by a file, a slot of a dump file, or an op, each with the order it is read in."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from math import prod
+
+from precision_tool.lib.engine.scheduler import NO_MEMORY
+from precision_tool.lib.engine.statistics import TensorFigures, figures_of
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.formats.tfdbg_event import looks_like_event
+from precision_tool.lib.inspect.convert import slots_of
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.pytorch import H5Op, H5Value
+from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
+from precision_tool.lib.numbers import data_types, layouts
+from precision_tool.lib.numbers.layouts import LayoutError
+from precision_tool.lib.numbers.reading import Reading, reading_of
+from precision_tool.lib.pairing.align import SizeMismatchError, align
+from precision_tool.lib.pairing.pytorch_match import Refused, align_h5
+
+_SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
+
+NPU, BENCHMARK = "NPU", "benchmark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTensor:
+    """A tensor and where it is from. Without a tensor, or without a reading of one, `reason` says why.
+
+    `slot` is empty for a file that is one tensor, `side` for a file that was named itself. `origin_layout` and
+    `origin_shape` are what the graph tells.
+    """
+
+    path: str
+    slot: str = ""
+    side: str = ""
+    op_name: str = ""
+    run: str = ""
+    tensor: AnyTensor | None = None
+    reading: Reading | None = None
+    reason: str = ""
+    origin_layout: str | None = None
+    origin_shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A named tensor and its figures; None where `reason` says why there are none."""
+
+    named: NamedTensor
+    figures: TensorFigures | None = None
+    reason: str = ""
+
+
+def split_slot(text: str) -> tuple[str, str]:
+    """`FILE:output:0` as name and slot; the slot is empty without one, or where there is a file of the whole name."""
+    match = None if os.path.exists(text) else _SLOT.fullmatch(text)
+    if match is None:
+        return text, ""
+    side, _, number = match["slot"].partition(":")
+    return match["name"], f"{side}:{int(number)}"
+
+
+def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
+    """The tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
+    dump = open_op_dump(path)
+    found = []
+    is_single = _has_one(path)
+    for name, tensor in slots_of(dump):
+        if slot not in ("", name):
+            continue
+        known = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
+        found.append(replace(known, reason=tensor) if isinstance(tensor, str) else _read(known, tensor))
+    if not found:
+        slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
+        raise DataNotFoundError(f"{path}: no {slot or 'tensor'} in it", f"it has {slots}")
+    return found
+
+
+def _has_one(path: str) -> bool:
+    """Whether it is of a kind that holds one tensor and no slots."""
+    with open(path, "rb") as file:
+        head = file.read(16)
+    return head.startswith(b"\x93NUMPY") or looks_like_event(head)
+
+
+def tensors_of_pair(
+    pair: Pair, run: str, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
+) -> tuple[NamedTensor, NamedTensor | None]:
+    """Both sides of a row; the second is None where there is no benchmark tensor.
+
+    `origin_layout` and `origin_shape` are what the graph tells of the NPU's tensor.
+    """
+    known = NamedTensor(
+        path="" if pair.npu is None else pair.npu.path,
+        slot=pair.slot,
+        side=NPU,
+        op_name=pair.op_name,
+        run=run,
+        origin_layout=origin_layout,
+        origin_shape=origin_shape,
+    )
+    npu = replace(known, reason=pair.reason) if pair.npu is None else _read(known, pair.npu)
+    if isinstance(pair.npu, Tensor) and pair.npu_plan is not None and not layouts.is_plain(pair.npu.layout):
+        shape = pair.error_shape if pair.npu_plan.is_flat else pair.npu_plan.logical_shape
+        if prod(shape) == prod(pair.npu_plan.logical_shape):
+            npu = replace(npu, reading=Reading(pair.npu_plan, shape, "in the benchmark's order", pair.reason))
+    if pair.golden is None:
+        return replace(npu, reason=npu.reason or pair.reason), None
+    golden = NamedTensor(path=pair.golden.path, slot=pair.golden_tensor, side=BENCHMARK, run=run)
+    return npu, _read(golden, pair.golden)
+
+
+def read_named(
+    tensor: AnyTensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
+) -> NamedTensor:
+    """A tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
+    known = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
+    return _read(known, tensor)
+
+
+def _read(known: NamedTensor, tensor: AnyTensor) -> NamedTensor:
+    if not isinstance(tensor, Tensor):
+        return replace(known, tensor=tensor)
+    if not data_types.BY_NAME[tensor.dtype].is_numeric:
+        return replace(known, tensor=tensor, reason=f"elements of type {tensor.dtype} are no numbers")
+    reading = reading_of(tensor, known.origin_layout, known.origin_shape)
+    return replace(known, tensor=tensor, reading=reading)
+
+
+def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTensor:
+    """A data set of a PyTorch dump."""
+    known = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
+    if value.tensor is None:
+        return known
+    named = _read(known, value.tensor)
+    return replace(named, reading=replace(named.reading, note=value.note)) if named.reading and value.note else named
+
+
+def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
+    """The figures of a tensor. One that cannot be read is a view with the reason."""
+    if named.tensor is None or (isinstance(named.tensor, Tensor) and named.reading is None):
+        return View(named=named, reason=named.reason)
+    plan: Plan | None = None if named.reading is None else named.reading.plan
+    try:
+        return View(named=named, figures=figures_of(named.tensor, plan, bins=bins, first=first))
+    except PrecisionToolError as error:
+        return View(named=named, reason=error.advice)
+    except MemoryError:
+        return View(named=named, reason=NO_MEMORY)
+
+
+def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
+    """Two tensors as a pair to compare; FormatError says why they cannot be."""
+    for named in (npu, golden):
+        if named.tensor is None:
+            raise FormatError(f"{_name(named)}: {named.reason}", "name another tensor")
+        if not isinstance(named.tensor, Tensor):
+            raise FormatError(
+                f"{_name(named)}: the dump holds only statistics of this tensor",
+                "dump the op's tensors (dump_data tensor), or look at the statistics with pt",
+            )
+        if not data_types.BY_NAME[named.tensor.dtype].is_numeric:
+            raise FormatError(f"{_name(named)}: {named.reason}", "name another tensor")
+    one, two = npu.tensor, golden.tensor
+    assert isinstance(one, Tensor)
+    assert isinstance(two, Tensor)
+    if one.dataset or two.dataset:
+        return _pair_h5(npu, golden, one, two)
+    layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
+    try:
+        alignment = align(one, two, layout, shape)
+    except SizeMismatchError as error:
+        raise FormatError(
+            f"cannot compare {_name(npu)} with {_name(golden)}: {error}",
+            "different numbers of elements are never padded or cut: name two tensors of one size",
+        ) from error
+    except LayoutError as error:
+        hint = "convert them with dc -f first, or name the graph with -g"
+        raise FormatError(f"cannot compare {_name(npu)} with {_name(golden)}: {error}", hint) from error
+    return replace(
+        _unread_pair(npu, golden),
+        npu=one,
+        golden=two,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.error_shape(two),
+        reason=alignment.note,
+    )
+
+
+def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
+    """What the names alone tell of a pair."""
+    return Pair(
+        index=0,
+        op_name=npu.op_name or os.path.basename(npu.path),
+        op_type="",
+        npu_names=_name(npu),
+        golden_names=_name(golden),
+        slot=npu.slot,
+    )
+
+
+def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) -> Pair:
+    """Two tensors of which one at least is of a PyTorch dump."""
+    what = f"cannot compare {_name(npu)} with {_name(golden)}"
+    for tensor in (one, two):
+        if not layouts.is_plain(tensor.layout):
+            raise FormatError(f"{what}: {tensor.path} is stored as {tensor.layout}", "convert it with dc -f ND first")
+    aligned = align_h5(one, two)
+    if isinstance(aligned, Refused):
+        raise FormatError(f"{what}: {aligned.reason}", "name two tensors of one size")
+    return replace(
+        _unread_pair(npu, golden),
+        npu=aligned.npu,
+        golden=aligned.golden,
+        npu_plan=aligned.npu_plan,
+        golden_plan=aligned.golden_plan,
+        shape=one.shape,
+        error_shape=two.shape,
+        reason=aligned.note,
+    )
+
+
+def _origin(named: NamedTensor) -> tuple[str | None, tuple[int, ...] | None]:
+    return named.origin_layout, named.origin_shape
+
+
+def _name(named: NamedTensor) -> str:
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        return f"{named.path}:{named.tensor.dataset}"
+    return f"{named.path}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path

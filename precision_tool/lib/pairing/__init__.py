@@ -1,0 +1,1 @@
+"""Which tensors belong together, and why others do not."""

@@ -1,0 +1,547 @@
+"""Which benchmark tensor each NPU tensor must equal: the fusion rules of formats.md §5, or plain op names.
+
+Ops that were made from the same original ops, named in the same order, form a group and share an index. An output
+must equal the original tensor the graph names for it; an input must equal what its producer had to put out, found by
+walking back through the `Cast` and `TransData` ops that the compiler put in and through subgraph borders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES, described_inputs
+from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.layouts import LayoutError
+from precision_tool.lib.pairing.align import Alignment, SizeMismatchError, align
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.sources.names import flatten
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_NO_ORIGINAL = "*"
+#: Compiler-made ops in a row that a walk back passes through at most.
+_MAX_STEPS = 64
+#: Ops of a group that a reason names.
+_NAMED = 8
+#: What manual FFTS slicing appends to op names.
+_SLICE = re.compile(r"_lxslice\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The original tensor that a tensor of the graph stands for."""
+
+    op_name: str
+    index: int
+    layout: str | None
+    shape: tuple[int, ...] | None
+    #: False where the name is only known as file names spell it.
+    is_real: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NoOrigin:
+    """Why a tensor stands for no original tensor."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(slots=True)
+class Group:
+    """Ops made from the same original ops, in graph order."""
+
+    ops: list[Op]
+    original_names: tuple[str, ...]
+    #: True for ops the compiler put in, which have no original op.
+    inserted: bool = False
+
+    @property
+    def golden_names(self) -> str:
+        """The GroundTruth cell."""
+        return _NO_ORIGINAL if self.inserted else ",".join(self.original_names)
+
+
+def originals(op: Op) -> tuple[str, ...]:
+    """Names of the ops of the training script that `op` does the work of; () if the compiler put it in."""
+    if op.original_names is None or op.original_names == ("",):
+        return (op.name,)
+    return op.original_names
+
+
+class Origins:
+    """Answers which original tensor an output of an op of the graph stands for."""
+
+    def __init__(self, file: GraphFile, groups: Iterable[Group]) -> None:
+        self._graphs = {graph.name: graph for graph in file.graphs}
+        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
+        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
+        #: Ops (by id) whose output another op of their group works on: part results of one original op.
+        self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
+        #: Names of original ops that are spelled alike in file names.
+        self.alike = _alike(name for op in file.ops for name in originals(op))
+
+    def producer(self, op: Op, edge: Edge) -> Op | None:
+        """The op that an input edge of `op` comes from; edges stay within a graph."""
+        return self._home[id(op)].by_name.get(edge.producer)
+
+    def _feeding(self, group: Group) -> set[int]:
+        """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
+        members = {id(op) for op in group.ops}
+        found = set()
+        for op in group.ops:
+            for edge in _data_inputs(op):
+                producer = self.producer(op, edge)
+                steps = 0
+                while producer is not None and producer.type in TRANSPARENT_TYPES and id(producer) not in members:
+                    steps += 1
+                    inputs = _data_inputs(producer)
+                    producer = self.producer(producer, inputs[0]) if inputs and steps < _MAX_STEPS else None
+                if producer is not None and id(producer) in members:
+                    found.add(id(producer))
+        return found
+
+    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """The op and its edge that feed what `op` only passes on; None if `op` makes its output itself."""
+        if op.type in TRANSPARENT_TYPES:
+            inputs = _data_inputs(op)
+            return (op, inputs[0]) if inputs else None
+        if op.type == "Data" and op.parent_index is not None:
+            caller = self._callers.get(self._home[id(op)].name)
+            # Only calls run their graph once with these inputs; a loop's or a branch's differ.
+            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
+                edge = caller.inputs[op.parent_index]
+                return (caller, edge) if edge is not None else None
+        if op.type in _CALLS:
+            for name in op.subgraph_names:
+                sub = self._graphs.get(name)
+                if sub is None:
+                    continue
+                output = sub.by_name.get(f"{name}_Node_Output") or next(
+                    (o for o in sub.ops if o.type == "NetOutput"), None
+                )
+                if output is not None and index < len(_data_inputs(output)):
+                    return output, _data_inputs(output)[index]
+        return None
+
+    def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
+        """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
+        first: Origin | None = None
+        seen: set[tuple[int, int]] = set()
+        start = op
+        while (id(op), index) not in seen:
+            seen.add((id(op), index))
+            found = self._own(op, index)
+            if isinstance(found, Origin):
+                if found.op_name in self.alike and not benchmark.tells(found.op_name, found.index):
+                    why = (
+                        f"benchmark file names spell {found.op_name} like another op: whose tensor it is cannot be told"
+                    )
+                    return NoOrigin(Status.NO_BENCHMARK, why)
+                first = first or found
+                if not isinstance(benchmark.output_of(found.op_name, found.index), Missing):
+                    return found
+            behind = self._behind(op, index)
+            if behind is None or (first is not None and not _keeps_values(op)):
+                return first or found
+            reader, edge = behind
+            producer = self.producer(reader, edge)
+            if producer is None:
+                why = f"the graph has no op {edge.producer} to trace it back to"
+                return first or NoOrigin(Status.NO_BENCHMARK, why)
+            op, index = producer, edge.index
+        return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
+
+    def _own(self, op: Op, index: int) -> Origin | NoOrigin:
+        """What the graph says of an output of `op` itself."""
+        desc = _output_desc(op, index)
+        layout = desc.dump_origin_layout or desc.origin_layout
+        if desc.dump_origin_name:
+            slot = index if desc.dump_origin_index is None else desc.dump_origin_index
+            return Origin(desc.dump_origin_name, slot, layout, desc.origin_shape)
+        names = originals(op)
+        if id(op) in self._parts:
+            return NoOrigin(
+                Status.INTERMEDIATE, f"{op.name} is one of several ops made from {', '.join(names)}: a part result"
+            )
+        if op.type == "Data":
+            caller = self._callers.get(self._home[id(op)].name)
+            if caller is not None and caller.type not in _CALLS:
+                why = f"it enters the {caller.type} {caller.name}, whose graph may run several times or not at all"
+                return NoOrigin(Status.NO_ORIGINAL_OP, why)
+        if not names:
+            return NoOrigin(
+                Status.NO_ORIGINAL_OP,
+                f"{op.name} was put in by the graph compiler: the training script has no such tensor",
+            )
+        if len(names) > 1:
+            return NoOrigin(
+                Status.INTERMEDIATE,
+                f"{op.name} is fused from {len(names)} ops and the graph names no original for this tensor",
+            )
+        return Origin(names[0], index, layout, desc.origin_shape)
+
+
+def _output_desc(op: Op, index: int) -> TensorDesc:
+    """The description of an output; of one out of range the first (the vendor's rule)."""
+    if not op.output_descs:
+        return TensorDesc()
+    return op.output_descs[index] if index < len(op.output_descs) else op.output_descs[0]
+
+
+def _keeps_values(op: Op) -> bool:
+    """False for a Cast from or to integers or bools, whose output is not what it was fed."""
+    types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
+    return op.type != "Cast" or all("float" in name for name in types if name)
+
+
+def _data_inputs(op: Op) -> tuple[Edge, ...]:
+    return tuple(edge for edge in op.inputs if edge is not None)
+
+
+def _alike(names: Iterable[str]) -> frozenset[str]:
+    """The names among `names` that another of them is flattened to the same text as."""
+    by_flat: dict[str, set[str]] = {}
+    for name in names:
+        by_flat.setdefault(flatten(name), set()).add(name)
+    return frozenset(name for alike in by_flat.values() if len(alike) > 1 for name in alike)
+
+
+def in_order(file: GraphFile) -> list[Op]:
+    """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
+    graphs = {graph.name: graph for graph in file.graphs}
+    called = {name for op in file.ops for name in op.subgraph_names}
+    roots = [graph for graph in file.graphs if graph.name not in called] or list(file.graphs[:1])
+    ops: list[Op] = []
+    done: set[str] = set()
+    stack: list[tuple[Graph, int]] = []
+    for root in [*roots, *file.graphs]:  # the second round finds graphs that only call each other
+        if root.name in done:
+            continue
+        done.add(root.name)
+        stack.append((root, 0))
+        while stack:
+            graph, start = stack.pop()
+            for position in range(start, len(graph.ops)):
+                op = graph.ops[position]
+                below = next((name for name in op.subgraph_names if name in graphs and name not in done), None)
+                if below is not None:
+                    done.add(below)
+                    stack += [(graph, position), (graphs[below], 0)]
+                    break
+                ops.append(op)
+    return ops
+
+
+def groups_of(file: GraphFile) -> list[Group]:
+    """The ops of all graphs in groups, in the order in which a group first runs."""
+    groups: dict[object, Group] = {}
+    for op in in_order(file):
+        names = originals(op)
+        key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else names
+        if not names and not op.l1_fusion_group:
+            key = ("inserted", id(op))
+        group = groups.get(key)
+        if group is None:
+            groups[key] = Group([op], names or (op.name,), inserted=not names)
+        else:
+            group.ops.append(op)
+            known = group.original_names
+            group.original_names = (*known, *(name for name in names if name not in known))
+    return list(groups.values())
+
+
+# --- with a graph -----------------------------------------------------------------------------------------------------
+
+
+def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
+    """All pairs in execution order; ops without a dump are one row with the reason."""
+    return GraphMatcher(dumps, file, benchmark).pairs()
+
+
+class GraphMatcher:
+    """Matches one leaf by a graph: all of it, or one op, for which only the files it needs are opened."""
+
+    def __init__(self, dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> None:
+        self._dumps = dumps
+        self._benchmark = benchmark
+        self._groups = groups_of(file)
+        self._origins = Origins(file, self._groups)
+        self._finder = _Finder(dumps, _alike(op.name for op in file.ops))
+        self._known = {flatten(op.name) for op in file.ops}
+        self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, in execution order."""
+        for index, group in enumerate(self._groups):
+            yield from _match_group(index, group, self._finder, self._origins, self._benchmark)
+        strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
+        for index, name in enumerate(strangers, start=len(self._groups)):
+            op_type = self._dumps.op(name).op_type
+            base = Pair(index=index, op_name=name, op_type=op_type, npu_names=name, golden_names=_NO_ORIGINAL)
+            whole = _SLICE.sub("", name)
+            if whole != name and whole in self._known:
+                yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
+            else:
+                yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+    def pairs_of(self, op: Op) -> tuple[Pair, ...]:
+        """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
+        index = self._group_of[id(op)]
+        if not self._finder.has(op):
+            return ()
+        return tuple(_match_group(index, self._groups[index], self._finder, self._origins, self._benchmark, only=op))
+
+
+class _Finder:
+    """The dump of an op of the graph, also where file names do not tell two ops apart."""
+
+    def __init__(self, dumps: DumpIndex, alike: frozenset[str]) -> None:
+        self._dumps = dumps
+        self._alike = alike
+        names = dumps.names_by_time()
+        self._sliced = {_SLICE.sub("", name) for name in names if _SLICE.search(name)}
+
+    def find(self, op: Op) -> DumpedOp | None:
+        """The op's dump, None if there is none."""
+        name = flatten(op.name)
+        if name not in self._dumps:
+            return None
+        if op.name not in self._alike:
+            return self._dumps.op(name)
+        return self._dumps.op_by_header(name, op.name)
+
+    def has(self, op: Op) -> bool:
+        """Whether the op has a dump; files are opened only where their names do not tell."""
+        return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
+
+    def timestamp(self, op: Op) -> int:
+        """When the newest dump of an op that has one was made."""
+        if op.name not in self._alike:
+            return self._dumps.timestamp(flatten(op.name))
+        dump = self.find(op)
+        return 0 if dump is None else dump.timestamp
+
+    def why_missing(self, op: Op) -> str:
+        """The reason for an op without a dump."""
+        if flatten(op.name) in self._sliced:
+            return f"{op.name} ({op.type}) was dumped in slices (lxslice), which are not merged"
+        return f"the NPU dumped no file of {op.name} ({op.type})"
+
+
+def _match_group(
+    index: int,
+    group: Group,
+    finder: _Finder,
+    origins: Origins,
+    benchmark: BenchmarkSide,
+    only: Op | None = None,
+) -> Iterator[Pair]:
+    """The rows of a group, or with `only` those of that op of it."""
+    dumped = [op for op in group.ops if finder.has(op)]
+    npu_names = ",".join(op.name for op in group.ops)
+    if not dumped:
+        reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
+        yield _without(_base(index, group.ops[0], npu_names, group), Status.NO_NPU_DUMP, reason)
+        return
+    inner: set[int] = set()
+    if group.ops[0].l1_fusion_group and len(dumped) > 2:
+        inner = {id(op) for op in sorted(dumped, key=finder.timestamp)[1:-1]}
+    for op in dumped:
+        if only is not None and op is not only:
+            continue
+        base = _base(index, op, npu_names, group)
+        if id(op) in inner:
+            yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
+            continue
+        dump = finder.find(op)
+        if dump is None:  # its files have gone since `has`
+            continue
+        for pair in _match_op(base, op, dump, origins, benchmark):
+            yield _with_dump_notes(pair, dump)
+
+
+def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
+    """The pair with what its dump files let one expect."""
+    if dump.threads > 1 and pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT):
+        slices = f"{pair.op_name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
+        return replace(pair, reason=slices)
+    if pair.slot in dump.older and pair.status is Status.COMPARED:
+        older = "this is an older dump of the op: a newer one cannot be read"
+        return replace(pair, reason=f"{pair.reason}; {older}" if pair.reason else older)
+    return pair
+
+
+def _more(count: int) -> str:
+    return f"; and {count} more" if count > 0 else ""
+
+
+def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:
+    return Pair(
+        index=index,
+        op_name=op.name,
+        op_type=op.type,
+        npu_names=npu_names,
+        golden_names=group.golden_names,
+        pass_names=op.pass_names,
+        original_names=() if group.inserted else group.original_names,
+    )
+
+
+def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
+    """Rows of one dumped op: every input, then every output."""
+    yield from (_without(base, Status.UNREADABLE, error) for error in dump.errors)
+    if not dump.inputs and not dump.outputs:
+        if not dump.errors:
+            yield _without(base, Status.UNREADABLE, f"{dump.paths[0]}: the dump holds no input and no output")
+        return
+    places = input_places(op, max(dump.inputs, default=-1) + 1)
+    for slot, tensor in sorted(dump.inputs.items()):
+        row = replace(base, slot=f"input:{slot}")
+        edge, desc = places[slot] if slot < len(places) else (None, None)
+        producer = origins.producer(op, edge) if edge is not None else None
+        if edge is None or producer is None:
+            missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
+            yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
+            continue
+        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark)
+    for slot, tensor in sorted(dump.outputs.items()):
+        row = replace(base, slot=f"output:{slot}")
+        yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark)
+
+
+def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
+    """Edge and description of each input of a dump with `count` input slots.
+
+    Unconnected optional inputs are slots in the dumps of some releases and left out of those of others.
+    """
+    connected = [slot for slot, edge in enumerate(op.inputs) if edge is not None]
+    descs = described_inputs(op)
+    slots = connected if count <= len(connected) else range(len(op.inputs))
+    return [(op.inputs[slot], descs.get(slot)) for slot in slots]
+
+
+# --- without a graph --------------------------------------------------------------------------------------------------
+
+
+def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None) -> Iterator[Pair]:
+    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has."""
+    names = dumps.names_by_time()
+    for index, name in enumerate(names):
+        yield from _match_name(index, name, dumps, benchmark, other)
+    if other is not None:
+        only_other = [name for name in other.names_by_time() if name not in dumps]
+        for index, name in enumerate(only_other, start=len(names)):
+            base = Pair(
+                index=index, op_name=name, op_type=other.op(name).op_type, npu_names=_NO_ORIGINAL, golden_names=name
+            )
+            yield _without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
+
+
+def match_name(
+    name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None
+) -> tuple[Pair, ...]:
+    """The rows that `match_by_name` has for the op with this flattened name; () if it was not dumped."""
+    if name not in dumps:
+        return ()
+    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other))
+
+
+def _match_name(
+    index: int, name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None
+) -> Iterator[Pair]:
+    op = dumps.op(name)
+    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=name)
+    if other is not None and name not in other:
+        alone = replace(base, golden_names=_NO_ORIGINAL)
+        yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
+        return
+    yield from (_without(base, Status.UNREADABLE, error) for error in op.errors)
+    if not op.inputs and not op.outputs:
+        if not op.errors:
+            yield _without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
+        return
+    for slot, tensor in sorted(op.inputs.items()):
+        row = replace(base, slot=f"input:{slot}")
+        if other is None:
+            reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
+            yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
+        else:
+            found = other.op(name).inputs.get(slot, Missing(f"the other run's dump of {name} has no input {slot}"))
+            yield _pair_up(row, tensor, found, None, None)
+    for slot, tensor in sorted(op.outputs.items()):
+        row = replace(base, slot=f"output:{slot}")
+        yield _finish(row, tensor, Origin(name, slot, None, None, is_real=False), None, benchmark)
+
+
+# --- one row ----------------------------------------------------------------------------------------------------------
+
+
+def _without(pair: Pair, status: Status, reason: str) -> Pair:
+    return replace(pair, status=status, reason=reason)
+
+
+def _finish(
+    row: Pair,
+    tensor: AnyTensor | Missing,
+    origin: Origin | NoOrigin,
+    desc: TensorDesc | None,
+    benchmark: BenchmarkSide,
+) -> Pair:
+    """The row of one tensor whose origin is known, or why there is nothing to compare it with."""
+    if isinstance(origin, NoOrigin):
+        return _without(_with_npu(row, tensor), origin.status, origin.reason)
+    find = benchmark.output_of if origin.is_real else benchmark.output
+    golden = find(origin.op_name, origin.index)
+    row = replace(row, golden_tensor=f"{origin.op_name}:{origin.index}")
+    layout, shape = origin.layout, origin.shape
+    if desc is not None and desc.origin_layout:
+        # The tensor's own description tells how this copy of it is laid out.
+        layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
+    return _pair_up(row, tensor, golden, layout, shape)
+
+
+def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
+    if isinstance(tensor, Missing):
+        return row
+    return replace(row, npu=tensor, shape=tensor.shape)
+
+
+def _pair_up(
+    row: Pair,
+    tensor: AnyTensor | Missing,
+    golden: AnyTensor | Missing,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+) -> Pair:
+    if isinstance(tensor, Missing):
+        return _without(row, Status.UNREADABLE, tensor.reason)
+    row = _with_npu(row, tensor)
+    if isinstance(golden, Missing):
+        return _without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
+    row = replace(row, golden=golden)
+    for side, what in ((tensor, "NPU dump"), (golden, "benchmark")):
+        if isinstance(side, TensorStatistics):
+            return _without(row, Status.STATISTICS_ONLY, f"the {what} holds only statistics of this tensor")
+        if not data_types.BY_NAME[side.dtype].is_numeric:
+            return _without(row, Status.NOT_NUMERIC, f"the {what} tensor is of type {side.dtype}, which has no numbers")
+    assert isinstance(tensor, Tensor)
+    assert isinstance(golden, Tensor)
+    try:
+        alignment: Alignment = align(tensor, golden, origin_layout, origin_shape)
+    except SizeMismatchError as error:
+        return _without(row, Status.SIZE_MISMATCH, str(error))
+    except LayoutError as error:
+        return _without(row, Status.LAYOUT, str(error))
+    return replace(
+        row,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.error_shape(golden),
+        reason=alignment.note,
+    )

@@ -1,0 +1,25 @@
+"""What `ac` shows of the checks beside the comparison."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+
+from precision_tool.lib.model.finding import CheckResult
+from precision_tool.lib.present.compare import GRADE_STYLE, pairs_table
+from precision_tool.lib.present.text import plain, shown_reason
+
+
+def check_panel(check: CheckResult) -> RenderableType:
+    """What was found, what was looked at and the facts; or why the check was not made."""
+    if check.finding is None:
+        body: RenderableType = plain(f"not made: {shown_reason(check.skipped)}", "dim")
+        return Panel(body, title=check.title, title_align="left", border_style="dim")
+    rows: list[tuple[str, RenderableType]] = [("looked at", plain(check.looked_at, "dim"))]
+    last = ""
+    for name, value in check.finding.facts:
+        rows.append(("" if name == last else name, plain(shown_reason(value))))
+        last = name
+    style = GRADE_STYLE[check.finding.grade]
+    body = Group(plain(check.finding.message, "bold"), pairs_table(rows))
+    return Panel(body, title=check.title, title_align="left", border_style=style)

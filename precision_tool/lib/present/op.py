@@ -1,0 +1,422 @@
+"""What `ni` shows of an op: what the graph says of it, its neighbours, its dumped tensors; as text and as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from precision_tool.lib.checks.agreement import agrees
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
+from precision_tool.lib.model.comparison import Comparison, Summary
+from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.present.tensors import non_finite_text
+from precision_tool.lib.present.text import (
+    LabelledLines,
+    cosine_text,
+    json_text,
+    marked_pass,
+    plain,
+    shape_text,
+    shown_reason,
+    whole_path,
+)
+from precision_tool.lib.results.result_csv import row_of
+
+#: Columns that one of several graphs needs at least beside the others.
+_COLUMN = 50
+#: Readers of an output, or ops that wait for the op, that are listed without -a.
+_LISTED = 8
+#: Characters of an attribute that are shown.
+_VALUE = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpReport:
+    """An op in one graph. `rows` are its dumped tensors; where there are none, `not_dumped` says why.
+
+    `asked` is the op of the training script that was asked for, where `op` does its work under another name.
+    """
+
+    run: RunGraph
+    graph: Graph
+    op: Op
+    connections: Connections
+    rows: tuple[Comparison, ...]
+    not_dumped: str = ""
+    asked: str = ""
+
+
+# --- what the graph says ----------------------------------------------------------------------------------------------
+
+
+def run_name(run: RunGraph) -> str:
+    """Which NPU run a graph belongs to, or the graph file where it belongs to none."""
+    return os.path.basename(run.file.path) if run.number is None else f"debug_{run.number}"
+
+
+def _title(report: OpReport) -> str:
+    return f"{run_name(report.run)}  {report.graph.name}"
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The op in each graph: beside each other as far as the terminal is wide, else below each other."""
+
+    reports: Sequence[OpReport]
+    everything: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        labels = [dict(_facts(report, self.everything)) for report in self.reports]
+        width = max((len(label) for facts in labels for label in facts), default=0) + 2
+        beside = max(1, (options.max_width - width) // _COLUMN)
+        for start in range(0, len(labels), beside):
+            shown = labels[start : start + beside]
+            table = Table.grid(padding=(0, 2, 0, 0), expand=len(shown) > 1)
+            table.add_column(style="bold", no_wrap=True)
+            for _ in shown:
+                table.add_column(overflow="fold", ratio=1 if len(shown) > 1 else None)
+            if len(shown) == 1:
+                yield Rule(plain(_title(self.reports[start])), align="left", style="dim")
+            else:
+                titles = [plain(_title(report), "bold") for report in self.reports[start : start + beside]]
+                table.add_row("", *titles)
+            for label in dict.fromkeys(label for facts in shown for label in facts):
+                table.add_row(label, *(facts.get(label, Text("-", style="dim")) for facts in shown))
+            yield table
+
+
+def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, RenderableType]]:
+    op, links = report.op, report.connections
+    yield "name", plain(op.name, "bold")
+    yield "type", plain(op.type)
+    yield "id", plain(f"{op.id}" + ("" if op.stream_id is None else f", stream {op.stream_id}"))
+    if op.kernel_name:
+        yield "kernel", plain(op.kernel_name)
+    if op.kernel_lib:
+        yield "kernel lib", plain(op.kernel_lib)
+    if op.pass_names:
+        yield "PassName", plain(", ".join(map(marked_pass, op.pass_names)))
+    yield "OriginOp", _originals(op)
+    if links.caller is not None and links.caller.op is not None:
+        yield "called by", plain(f"{links.caller.name} ({links.caller.op.type}) in {links.caller.graph}")
+    if op.subgraph_names:
+        yield "subgraphs", plain(", ".join(op.subgraph_names))
+    if links.inputs:
+        yield "inputs", _lines(line for one in links.inputs for line in _input(one))
+    if links.waits_for:
+        yield "runs after", _lines(_limited([("", plain(node.name)) for node in links.waits_for], everything))
+    if links.outputs:
+        yield "outputs", _lines(line for one in links.outputs for line in _output(one, everything))
+    if links.awaited_by:
+        yield "runs before", _lines(_limited([("", plain(node.name)) for node in links.awaited_by], everything))
+
+
+#: A line of a list with the little word before it, which stays clear when the line is wrapped.
+_Line = tuple[str, Text]
+
+
+def _lines(lines: Iterable[_Line]) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=4)
+    table.add_column(overflow="fold")
+    for label, line in lines:
+        table.add_row(Text(label, style="" if label.startswith("[") else "dim"), line)
+    return table
+
+
+def _originals(op: Op) -> Text:
+    if op.original_names is None:
+        return plain("not told", "dim")
+    if not any(op.original_names):
+        return plain("none: the graph compiler put it in" if not op.original_names else "itself", "dim")
+    return plain(", ".join(op.original_names))
+
+
+def _input(one: Input) -> Iterator[_Line]:
+    if one.edge is None:
+        yield f"[{one.slot}]", plain("not connected", "dim")
+    else:
+        yield f"[{one.slot}]", plain(f"{one.edge.producer}:{one.edge.index}")
+    if one.desc is not None and (one.edge is not None or one.desc.dtype):
+        yield "", plain(_stored(one.desc))
+        yield from _origin(one.desc)
+    for step in one.sources:
+        if step.end.op is None:
+            yield "from", plain(f"{step.end.name}, which is not in the graph", "yellow")
+        elif step.through:
+            yield "from", plain(f"{step.end.name}:{step.link.index}{_type(step.end)}{_through(step)}", "dim")
+
+
+def _output(one: Output, everything: bool) -> Iterator[_Line]:
+    desc = one.desc
+    yield f"[{one.index}]", plain("not described" if desc is None else _stored(desc))
+    if desc is not None:
+        yield from _origin(desc)
+    if desc is not None and desc.dump_origin_name:
+        index = one.index if desc.dump_origin_index is None else desc.dump_origin_index
+        layout = f" {desc.dump_origin_layout}" if desc.dump_origin_layout else ""
+        yield "is", plain(f"{desc.dump_origin_name}:{index}{layout} of the training script")
+    readers = [
+        ("to", plain(f"{step.end.name}{_slot(step)}{_type(step.end)}{_through(step)}", "dim")) for step in one.readers
+    ]
+    yield from _limited(readers or [("to", plain("nothing", "dim"))], everything)
+
+
+def _limited(lines: list[_Line], everything: bool) -> list[_Line]:
+    more = 0 if everything else len(lines) - _LISTED
+    return lines if more <= 0 else [*lines[:_LISTED], ("", plain(f"and {more} more (-a lists them)", "dim"))]
+
+
+def _slot(step: Step) -> str:
+    return "" if step.link.slot == CONTROL else f" input {step.link.slot}"
+
+
+def _type(node: Node) -> str:
+    return "" if node.op is None else f" ({node.op.type})"
+
+
+def _through(step: Step) -> str:
+    return f" through {', '.join(node.name for node in step.through)}" if step.through else ""
+
+
+def _stored(desc: TensorDesc) -> str:
+    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+
+
+def _origin(desc: TensorDesc) -> Iterator[_Line]:
+    """Layout and shape in the training script, where they are others."""
+    layout, shape = desc.origin_layout, desc.origin_shape
+    if (layout not in (None, desc.layout)) or (shape not in (None, desc.shape)):
+        known = filter(None, (layout, None if shape is None else shape_text(shape)))
+        yield "", plain(f"originally {' '.join(known)}")
+
+
+# --- attributes -------------------------------------------------------------------------------------------------------
+
+
+def attribute_lines(report: OpReport) -> RenderableType:
+    """Every attribute of the op; long values are cut, of bytes only the number is told."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", overflow="fold", ratio=2)
+    table.add_column(overflow="fold", ratio=3)
+    for name in sorted(report.op.attrs):
+        table.add_row(plain(name), plain(_attribute(report.op, name)))
+    title = Rule(plain(f"attributes of {report.op.name}, {_title(report)}"), align="left", style="dim")
+    return Group(title, table if report.op.attrs else Text("none", style="dim"))
+
+
+def _attribute(op: Op, name: str) -> str:
+    try:
+        value = op.attrs[name]
+    except FormatError as error:
+        return f"cannot be read: {error.message}"
+    text = value if isinstance(value, str) else str(_without_bytes(value))
+    return text if len(text) <= _VALUE else f"{text[:_VALUE]}… ({len(text)} characters)"
+
+
+def _without_bytes(value: Any) -> Any:
+    """The value with binary data, kernels above all, replaced by its size."""
+    if isinstance(value, bytes):
+        return _Size(f"{len(value)} bytes")
+    if isinstance(value, dict):
+        return {key: _without_bytes(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_bytes(item) for item in value]
+    return value
+
+
+class _Size(str):
+    """A size, which is shown without quotes inside lists too."""
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+# --- dumped tensors ---------------------------------------------------------------------------------------------------
+
+
+def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
+    """The dumped tensors of both sides, what was wrong with them, and the files they lie in."""
+    parts: list[RenderableType] = [Rule(plain(f"dump analysis, {_title(report)}"), align="left", style="dim")]
+    if any(row.pair.slot for row in report.rows):
+        parts.append(tensor_table(report.rows, threshold))
+    notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]
+    if report.not_dumped:
+        notes.insert(0, ("not dumped", report.not_dumped))
+    parts.append(LabelledLines([(label, plain(shown_reason(note), "yellow")) for label, note in notes]))
+    parts.append(LabelledLines(_files(report)))
+    return Group(*parts)
+
+
+def tensor_table(rows: Sequence[Comparison], threshold: float) -> Table:
+    """Both sides of each tensor of an op, a line each."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("slot", no_wrap=True)
+    table.add_column("side", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("shape", overflow="fold")
+    for name in ("max", "min", "mean"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=9)
+    for row in rows:
+        if not row.pair.slot:
+            continue
+        table.add_row(plain(row.pair.slot, "bold"), "NPU", *_cells(row.pair.npu, row.npu))
+        cosine = row.metrics.cosine if row.metrics is not None else None
+        shown = cosine_text(cosine, agrees(row_of(row), threshold))
+        table.add_row(Text.assemble("cos ", shown), "benchmark", *_cells(row.pair.golden, row.golden))
+    return table
+
+
+def _cells(tensor: AnyTensor | None, summary: Summary | None) -> list[Text]:
+    if tensor is None:
+        return [Text("-", style="dim")] * 5
+    values = ["-"] * 3 if summary is None else [f"{v:.4g}" for v in (summary.maximum, summary.minimum, summary.mean)]
+    return [plain(tensor.dtype), plain(shape_text(tensor.shape)), *map(Text, values)]
+
+
+def row_notes(row: Comparison) -> Iterator[str]:
+    """What the user should know of a tensor."""
+    if row.note:
+        yield row.note
+    for side, summary in (("NPU", row.npu), ("benchmark", row.golden)):
+        if summary is not None:
+            text = non_finite_text(summary)
+            if text:
+                yield f"{side}: {text}"
+
+
+def _files(report: OpReport) -> list[tuple[str, Text]]:
+    run = report.run
+    rows = [("graph", whole_path(run.file.path)), ("", plain(f"chosen because {run.reason}", "dim"))]
+    npu = dict.fromkeys(row.pair.npu.path for row in report.rows if row.pair.npu is not None)
+    rows += [("" if number else "NPU", whole_path(path)) for number, path in enumerate(npu)]
+    golden: dict[str, list[str]] = {}
+    for row in report.rows:
+        if row.pair.golden is not None:
+            golden.setdefault(row.pair.golden.path, []).append(row.pair.slot)
+    rows += [(", ".join(slots), whole_path(path)) for path, slots in golden.items()]
+    more = len(run.leaves) - 1
+    if more > 0:
+        rows.append(("", plain(f"{more} more dump folders of this graph (devices, steps) are not shown", "dim")))
+    return rows
+
+
+def drawing_lines(hood: Neighbourhood, gv: str, svg: str | None, run: str) -> RenderableType:
+    """Where a drawing is, and of how much."""
+    steps = "step" if hood.depth == 1 else "steps"
+    rows = [("drawn", plain(f"{len(hood.nodes)} ops in up to {hood.depth} {steps} around {hood.op.name}, {run}"))]
+    rows += [("", whole_path(path)) for path in (svg, gv) if path is not None]
+    return LabelledLines(rows)
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def op_lines(reports: Sequence[OpReport], threshold: float, everything: bool) -> list[RenderableType]:
+    """All that `ni` shows, `everything` with attributes and long lists."""
+    parts: list[RenderableType] = []
+    for report in reports:
+        if report.asked:
+            fusion = f" by {', '.join(report.op.pass_names)}" if report.op.pass_names else ""
+            note = f"{run_name(report.run)}: {report.asked} is now part of {report.op.name}{fusion}"
+            parts.append(plain(note, "cyan"))
+    parts.append(SideBySide(reports, everything))
+    if everything:
+        parts += map(attribute_lines, reports)
+    parts += [tensor_lines(report, threshold) for report in reports]
+    return parts
+
+
+def to_json(reports: Sequence[OpReport], threshold: float, everything: bool, drawings: Sequence[str] = ()) -> str:
+    """The same as one JSON document; attributes with `everything`."""
+    ops = [_report_json(report, threshold, everything) for report in reports]
+    return json_text({"ops": ops, "files": list(drawings)})
+
+
+def _report_json(report: OpReport, threshold: float, everything: bool) -> dict[str, Any]:
+    op, links, run = report.op, report.connections, report.run
+    caller = links.caller
+    return {
+        "name": op.name,
+        "type": op.type,
+        "id": op.id,
+        "stream": op.stream_id,
+        "kernel": op.kernel_name or None,
+        "kernel_lib": op.kernel_lib or None,
+        "pass": list(op.pass_names),
+        "original_ops": None if op.original_names is None else list(op.original_names),
+        "asked": report.asked or None,
+        "graph": report.graph.name,
+        "graph_file": run.file.path,
+        "reason": run.reason,
+        "debug": run.number,
+        "called_by": None if caller is None else caller.name,
+        "subgraphs": list(op.subgraph_names),
+        "inputs": [
+            {
+                "slot": one.slot,
+                "producer": None if one.edge is None else one.edge.producer,
+                "index": None if one.edge is None else one.edge.index,
+                "sources": [_step_json(step, "index") for step in one.sources],
+                **_desc_json(one.desc),
+            }
+            for one in links.inputs
+        ],
+        "outputs": [
+            {
+                "index": one.index,
+                "readers": [_step_json(step, "slot") for step in one.readers],
+                **_desc_json(one.desc),
+            }
+            for one in links.outputs
+        ],
+        "runs_after": [node.name for node in links.waits_for],
+        "runs_before": [node.name for node in links.awaited_by],
+        **({"attributes": {name: _attribute(op, name) for name in sorted(op.attrs)}} if everything else {}),
+        "not_dumped": report.not_dumped or None,
+        "tensors": [row_json(row, threshold) for row in report.rows],
+    }
+
+
+def _step_json(step: Step, place: str) -> dict[str, Any]:
+    number = step.link.index if place == "index" else step.link.slot
+    return {"op": step.end.name, place: number, "through": [node.name for node in step.through]}
+
+
+def _desc_json(desc: TensorDesc | None) -> dict[str, Any]:
+    return {"desc": None if desc is None else asdict(desc)}
+
+
+def row_json(row: Comparison, threshold: float) -> dict[str, Any]:
+    """A tensor of an op, with both sides' figures."""
+    pair = row.pair
+    return {
+        "slot": pair.slot,
+        "status": pair.status,
+        "note": row.note,
+        "benchmark_tensor": pair.golden_tensor,
+        "npu": _side_json(pair.npu, row.npu),
+        "benchmark": _side_json(pair.golden, row.golden),
+        "cosine": None if row.metrics is None else row.metrics.cosine,
+        "agrees": agrees(row_of(row), threshold),
+    }
+
+
+def _side_json(tensor: AnyTensor | None, summary: Summary | None) -> dict[str, Any] | None:
+    if tensor is None:
+        return None
+    figures = None if summary is None else asdict(summary)
+    return {
+        "path": tensor.path, "dtype": tensor.dtype, "layout": tensor.layout, "shape": list(tensor.shape),
+        "summary": figures,
+    }  # fmt: skip

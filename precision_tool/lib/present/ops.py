@@ -1,0 +1,251 @@
+"""What `ls` shows: ops and dump files as tables, or as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.graph import TensorDesc
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.pairing.listing import DumpListing, DumpRow, OpListing, OpRow, is_below
+from precision_tool.lib.present.text import (
+    byte_size,
+    cosine_text,
+    counted,
+    json_text,
+    plain,
+    safe,
+    shape_text,
+    whole_path,
+)
+
+#: From this width on every fact of an op has a column; below, an op has several lines.
+_WIDE = 116
+
+
+def run_title(run: RunGraph) -> RenderableType:
+    """Which graph of which run: its number and name, and below the file."""
+    names = [graph.name for graph in run.file.graphs[:1]]
+    number = "" if run.number is None else f"debug_{run.number}"
+    return Group(plain("  ".join(filter(None, (number, *names))), "bold"), _path(run.file.path))
+
+
+def _path(path: str) -> Text:
+    text = whole_path(path)
+    text.stylize("dim")
+    return text
+
+
+def shown_desc(desc: TensorDesc) -> str:
+    """A tensor of the graph in short: `float16 NC1HWC0 [1,2,4,4,16]`."""
+    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+
+
+class OpTable:
+    """Ops as a table: a column for every fact where the screen is wide enough, else fewer columns of several lines."""
+
+    def __init__(self, rows: Sequence[OpRow], threshold: float) -> None:
+        self._rows = rows
+        self._threshold = threshold
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._wide() if options.max_width >= _WIDE else self._narrow()
+
+    def _facts(self, row: OpRow) -> tuple[str, Text, Text, Text, Text, Text, Text]:
+        below = is_below(row.cosine, self._threshold)
+        name = plain(row.op.name, "bold" if below else "")
+        if row.found_by:
+            name.append(f"\n(made of {safe(row.found_by)})", style="dim")
+        return (
+            str(row.index),
+            plain(row.op.type),
+            name,
+            plain(", ".join(row.op.pass_names), "magenta"),
+            Text("\n").join(plain(shown_desc(desc)) for desc in row.op.output_descs),
+            cosine_text(row.cosine, None if below is None else not below),
+            Text("yes") if row.dumped else Text("-", style="dim"),
+        )
+
+    def _wide(self) -> Table:
+        table = _table()
+        table.add_column("#", justify="right", no_wrap=True)
+        table.add_column("type", overflow="fold", max_width=22)
+        table.add_column("name", overflow="fold", ratio=3)
+        table.add_column("pass", overflow="fold", ratio=1)
+        table.add_column("outputs", overflow="fold", ratio=2)
+        table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column("dump", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*self._facts(row))
+        return table
+
+    def _narrow(self) -> Table:
+        table = _table()
+        table.add_column("#", justify="right", no_wrap=True)
+        table.add_column("type, pass", overflow="fold", max_width=20)
+        table.add_column("name, outputs", overflow="fold", ratio=1)
+        table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column("dump", no_wrap=True)
+        for row in self._rows:
+            index, op_type, name, passes, outputs, cosine, dumped = self._facts(row)
+            outputs.stylize("dim")
+            first, second = ([part for part in pair if part] for pair in ((op_type, passes), (name, outputs)))
+            table.add_row(index, Text("\n").join(first), Text("\n").join(second), cosine, dumped)
+        return table
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+
+
+def op_listing(listing: OpListing, limit: int, threshold: float) -> Iterator[RenderableType]:
+    """One graph's ops, at most `limit` of them (0: all), and how many there are."""
+    yield run_title(listing.run)
+    rows = listing.rows[: limit or None]
+    if rows:
+        yield OpTable(rows, threshold)
+    yield _counts(len(rows), len(listing.rows), counted(listing.total, "op"))
+
+
+def _counts(shown: int, fitting: int, total: str) -> Text:
+    text = Text(f"{fitting:,} of {total}", style="bold")
+    if shown < fitting:
+        first = "the first is" if shown == 1 else f"the first {shown:,} are"
+        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
+    return text
+
+
+def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
+    """One leaf's dump files, at most `limit` of them (0: all), and how many there are."""
+    yield plain("  ".join(filter(None, (f"debug_{listing.run}", leaf_words(listing.leaf)))), "bold")
+    yield _path(listing.leaf.path)
+    rows = listing.rows[: limit or None]
+    if rows:
+        table = _table()
+        table.add_column("type", overflow="fold", max_width=22)
+        table.add_column("name", overflow="fold", ratio=1)
+        table.add_column("task", justify="right", no_wrap=True)
+        table.add_column("stream", justify="right", no_wrap=True)
+        table.add_column("time (UTC)", no_wrap=True)
+        table.add_column("size", justify="right", no_wrap=True)
+        for row in rows:
+            dump = row.file.name
+            table.add_row(
+                plain(dump.op_type),
+                plain(dump.op_name + (" (statistics)" if row.file.statistics else "")),
+                str(dump.task_id),
+                "-" if dump.stream_id is None else str(dump.stream_id),
+                shown_time(dump.timestamp),
+                Text("no file", style="yellow") if row.size is None else byte_size(row.size),
+            )
+        yield table
+    size = byte_size(sum(row.size or 0 for row in listing.rows))
+    no_files = sum(row.size is None for row in listing.rows)
+    fitting = len(listing.rows) - no_files
+    counts = _counts(min(len(rows), fitting), fitting, f"{counted(listing.total, 'dump file')}, {size}")
+    if no_files:
+        counts.append(f"; named like one, but no file: {no_files:,}", style="yellow")
+    yield counts
+    if listing.leaf.ignored:
+        name, why = listing.leaf.ignored[0]
+        more = len(listing.leaf.ignored)
+        is_no = "file more is no dump file" if more == 1 else "files more are no dump files, the first"
+        yield plain(f"{more:,} {is_no}: {name}: {why}", "dim")
+
+
+def leaf_words(leaf: DumpLeaf) -> str:
+    """What the path of a leaf tells: `device 0  model  step 0`."""
+    parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
+    return "  ".join(filter(None, parts))
+
+
+def shown_time(timestamp: int) -> str:
+    """The time stamp of a dump file name, whose unit its number of digits tells, as time of day."""
+    seconds = timestamp / 10 ** max(len(str(timestamp)) - 10, 0)
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def ops_json(listings: Iterable[OpListing], limit: int) -> str:
+    """The ops as one JSON document."""
+    return json_text({"graphs": [_listing_json(listing, limit) for listing in listings]})
+
+
+def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
+    run = listing.run
+    return {
+        "run": run.number,
+        "graph": os.path.abspath(run.file.path),
+        "graph_names": [graph.name for graph in run.file.graphs],
+        "reason": run.reason,
+        "total": listing.total,
+        "matching": len(listing.rows),
+        "ops": [_op_json(row) for row in listing.rows[: limit or None]],
+    }
+
+
+def _op_json(row: OpRow) -> dict[str, Any]:
+    op = row.op
+    return {
+        "index": row.index,
+        "id": op.id,
+        "name": op.name,
+        "type": op.type,
+        "graph": row.graph,
+        "passes": op.pass_names,
+        "kernel": op.kernel_name,
+        "kernel_lib": op.kernel_lib,
+        "original_ops": op.original_names,
+        "outputs": [{"dtype": desc.dtype, "layout": desc.layout, "shape": desc.shape} for desc in op.output_descs],
+        "cosine": row.cosine,
+        "dumped": row.dumped,
+    }
+
+
+def dumps_json(listings: Iterable[DumpListing], limit: int, h5_dumps: Sequence[dict[str, Any]] = ()) -> str:
+    """The dump files as one JSON document; `h5_dumps` are what there is of PyTorch's."""
+    return json_text(
+        {
+            "dumps": [
+                {
+                    "run": listing.run,
+                    "folder": listing.leaf.path,
+                    "device": listing.leaf.device,
+                    "model": listing.leaf.model_name,
+                    "model_id": listing.leaf.model_id,
+                    "step": listing.leaf.step,
+                    "total": listing.total,
+                    "matching": len(listing.rows),
+                    "files": [_dump_json(row) for row in listing.rows[: limit or None]],
+                }
+                for listing in listings
+            ],
+            **({"pytorch": h5_dumps} if h5_dumps else {}),
+        }
+    )
+
+
+def _dump_json(row: DumpRow) -> dict[str, Any]:
+    name = row.file.name
+    return {
+        "file": os.path.basename(row.file.path),
+        "op": name.op_name,
+        "type": name.op_type,
+        "task": name.task_id,
+        "stream": name.stream_id,
+        "timestamp": name.timestamp,
+        "statistics": row.file.statistics,
+        "size": row.size,
+    }

@@ -1,0 +1,1 @@
+"""Tables of results: CSV, msaccucmp's form, noise floors."""

@@ -1,0 +1,248 @@
+"""The two sides of a comparison, asked by op name: dump files of a leaf merged per op, and golden `.npy`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_event
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
+from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.storage.files import Signature, signature_of
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A tensor that is not there or cannot be read, and why. `damaged` tells the two apart."""
+
+    reason: str
+    damaged: bool = False
+
+
+Found = AnyTensor | Missing
+
+
+@dataclass(slots=True)
+class DumpedOp:
+    """The newest tensors of one op of a leaf, by slot."""
+
+    name: str
+    op_type: str
+    timestamp: int
+    inputs: dict[int, Found] = field(default_factory=dict)
+    outputs: dict[int, Found] = field(default_factory=dict)
+    #: Files of the op that cannot be read at all.
+    errors: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    #: Slots that come from a file older than one that cannot be read.
+    older: set[str] = field(default_factory=set)
+    #: FFTS+ threads that dumped the op; with more than one each file holds a slice.
+    threads: int = 1
+    #: What the files were when they were opened, by path.
+    signatures: dict[str, Signature | None] = field(default_factory=dict)
+
+
+class DumpIndex:
+    """The dump files of one leaf by flattened op name; files are opened when their op is asked for."""
+
+    def __init__(self, leaf: DumpLeaf) -> None:
+        self.leaf = leaf
+        self._files: dict[str, list[DumpFile]] = {}
+        for file in sorted(leaf.files, key=lambda file: -file.name.timestamp):
+            self._files.setdefault(file.name.op_name, []).append(file)
+        self._ops: dict[str, DumpedOp] = {}
+
+    def __contains__(self, op_name: str) -> bool:
+        return op_name in self._files
+
+    def names_by_time(self) -> list[str]:
+        """Flattened op names in the order in which the ops ran (their newest dump)."""
+        return sorted(self._files, key=lambda name: (self._files[name][0].name.timestamp, name))
+
+    def timestamp(self, op_name: str) -> int:
+        """When the newest dump of an op that is in the index was made, by its file name."""
+        return self._files[op_name][0].name.timestamp
+
+    def op(self, op_name: str) -> DumpedOp:
+        """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
+        known = self._ops.get(op_name)
+        if known is None:
+            known = self._ops[op_name] = self._merge(op_name, self._files[op_name])
+        return known
+
+    def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
+        """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
+        files = self._files[op_name]
+        mine, nameless = [], 0
+        for file in files:
+            try:
+                inside = open_op_dump(file.path).op_name
+            except PrecisionToolError:
+                continue  # nobody's: it cannot be told whose it is
+            nameless += not inside
+            if inside == real_name:
+                mine.append(file)
+        if mine:
+            return self._merge(op_name, mine)
+        if not nameless:
+            return None
+        unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
+        unclear.errors = [f"{files[0].path}: file names spell several ops like {real_name}, and the file does not tell"]
+        return unclear
+
+    def forget_changed(self) -> None:
+        """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
+        for name, known in list(self._ops.items()):
+            if any(signature_of(path) != known.signatures[path] for path in known.paths):
+                del self._ops[name]
+
+    def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
+        """The tensors of `files`, newest first. A damaged one is not replaced in silence by an older one."""
+        newest = files[0].name
+        op = DumpedOp(op_name, newest.op_type, newest.timestamp)
+        op.threads = len({file.name.thread_id for file in files})
+        for file in files:
+            op.paths.append(file.path)
+            op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
+            try:
+                dump = open_op_dump(file.path)
+            except PrecisionToolError as error:
+                op.errors.append(error.advice)
+                continue
+            bad = dict(dump.bad_slots)
+            for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
+                for index, tensor in enumerate(slots):
+                    slot = f"{side}:{index}"
+                    if index in merged or (tensor is None and slot not in bad):
+                        continue
+                    if tensor is None:
+                        merged[index] = Missing(f"{file.path}: {side} {index}: {bad[slot]}", damaged=True)
+                        continue
+                    merged[index] = tensor
+                    if op.errors:
+                        op.older.add(slot)
+        return op
+
+
+class BenchmarkSide(ABC):
+    """What the NPU side is compared with."""
+
+    @abstractmethod
+    def output(self, op_name: str, index: int) -> Found:
+        """Output `index` of the op with this flattened name."""
+
+    def output_of(self, real_name: str, index: int) -> Found:
+        """Output `index` of the op with this name."""
+        return self.output(flatten(real_name), index)
+
+    def tells(self, real_name: str, index: int) -> bool:
+        """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
+        return False
+
+    def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
+        """Forgets what was opened of files that have changed since; they are read again when asked for."""
+
+
+class GoldenFiles(BenchmarkSide):
+    """Golden `.npy` files, or the tensor files of tfdbg, as the benchmark side."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._benchmark = benchmark
+        #: What was opened, and what its file was then, by path.
+        self._opened: dict[str, tuple[Found, Signature | None]] = {}
+
+    @property
+    def root(self) -> str:
+        """The folder of the files."""
+        return self._benchmark.root
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the files."""
+        return self._benchmark.notes
+
+    @property
+    def files(self) -> tuple[BenchmarkFile, ...]:
+        """The files, one a tensor."""
+        return tuple((self._benchmark.by_real_name or self._benchmark.files).values())
+
+    def output(self, op_name: str, index: int) -> Found:
+        """The golden tensor of an op's output."""
+        file = self._benchmark.files.get((op_name, index))
+        if file is None:
+            return Missing(f"the benchmark has no tensor {op_name}:{index}")
+        if (op_name, index) in self._benchmark.alike:
+            return Missing(f"the benchmark has tensors {op_name}:{index} of several ops, spelled alike in file names")
+        return self._open(file.path)
+
+    def output_of(self, real_name: str, index: int) -> Found:
+        """The golden tensor of an op's output, by the real name where the benchmark has these."""
+        file = self._benchmark.by_real_name.get((real_name, index))
+        return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
+
+    def tells(self, real_name: str, index: int) -> bool:
+        """Whether the real name of the tensor's op is known to be this one."""
+        return (real_name, index) in self._benchmark.by_real_name
+
+    def _open(self, path: str) -> Found:
+        known = self._opened.get(path)
+        if known is not None:
+            return known[0]
+        signature = signature_of(path)  # before it is read: a change meanwhile shows
+        found = _open_golden(path)
+        self._opened[path] = found, signature
+        return found
+
+    def forget_changed(self) -> None:
+        """Forgets the tensors of these files."""
+        for path, (_, signature) in list(self._opened.items()):
+            if signature_of(path) != signature:
+                del self._opened[path]
+
+
+def _open_golden(path: str) -> Found:
+    try:
+        return read_npy(path) if path.endswith(".npy") else read_tensor_event(path)
+    except NoNumbersError as error:
+        return Missing(error.message)
+    except PrecisionToolError as error:
+        return Missing(error.advice, damaged=True)
+
+
+class NoBenchmark(BenchmarkSide):
+    """The benchmark side where there is none."""
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Says that there is none."""
+        return Missing(f"there is no benchmark to compare {op_name}:{index} with")
+
+
+class GoldenDumps(BenchmarkSide):
+    """Another NPU run as the benchmark side."""
+
+    def __init__(self, leaf: DumpLeaf) -> None:
+        self.index = DumpIndex(leaf)
+
+    @property
+    def root(self) -> str:
+        """The folder of the dump files."""
+        return self.index.leaf.path
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Output `index` of the same op in the other run."""
+        if op_name not in self.index:
+            return Missing(f"the other run has no dump of {op_name}")
+        op = self.index.op(op_name)
+        if index in op.outputs:
+            return op.outputs[index]
+        if op.errors:
+            return Missing(op.errors[0], damaged=True)
+        return Missing(f"the other run's dump of {op_name} has no output {index}")
+
+    def forget_changed(self) -> None:
+        """Forgets the ops of these files."""
+        self.index.forget_changed()

@@ -1,0 +1,125 @@
+"""Where the `.h5` dumps of PyTorch lie, and which of two folders belong together. Nothing is opened."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.sources.names import is_dump_file
+from precision_tool.lib.sources.walk import Stamps, list_folders
+
+SUFFIXES = (".h5", ".hdf5")
+#: Of files left out, as many are named.
+_NAMED = 3
+
+
+def is_h5_name(name: str) -> bool:
+    """True for names that `.h5` files have."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def find_h5_files(folder: str, stamps: Stamps | None = None) -> list[str]:
+    """The `.h5` files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
+    try:
+        found = [
+            os.path.join(place, name)
+            for place, names in list_folders(folder, stamps)
+            for name in names
+            if is_h5_name(name)
+        ]
+    except PrecisionToolError:
+        return []
+    return sorted(found)
+
+
+def is_h5_side(path: str) -> bool:
+    """True for a `.h5` file, and for a folder in which such files, not dump files of GE, are found first."""
+    if not os.path.isdir(path):
+        return is_h5_name(path)
+    for _, names in list_folders(path):
+        if any(map(is_h5_name, names)):
+            return True
+        if any(map(is_dump_file, names)):
+            return False
+    return False
+
+
+def refuse_h5(command: str, *sides: str | None) -> None:
+    """Raises UsageError where a side of a command that reads dumps of GE alone is a PyTorch dump."""
+    for side in sides:
+        if side is not None and is_h5_side(side):
+            raise UsageError(
+                f"{command}: {side} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",
+                "vc, ac, ls, ni, pt, cp, dc and h5copy take .h5 dumps; vc -lt FILE.h5 -rt FILE.h5 compares any two",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Pair:
+    """Two files to be compared."""
+
+    npu: str
+    golden: str
+
+
+def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str, ...]]:
+    """The files, or files below folders, that belong together, and notes on those left out.
+
+    Files of one name belong together. Else the newest of each side do: the dumper names its files after the time.
+    DataNotFoundError for a side without any, UsageError where both sides are the same file.
+    """
+    left, right = _apart(_files_of(npu, "NPU dump"), _files_of(golden, "benchmark"))
+    roots = [path if os.path.isdir(path) else os.path.dirname(path) or os.curdir for path in (npu, golden)]
+    by_name = {os.path.relpath(path, roots[1]): path for path in right}
+    same = [(path, by_name[name]) for path in left if (name := os.path.relpath(path, roots[0])) in by_name]
+    if not same:
+        same = [(_newest(left), _newest(right))]
+    notes = []
+    for what, root, all_files, kept in (
+        ("NPU", roots[0], left, {one for one, _ in same}),
+        ("benchmark", roots[1], right, {other for _, other in same}),
+    ):
+        others = [os.path.relpath(path, root) for path in all_files if path not in kept]
+        if others:
+            more = ", …" if len(others) > _NAMED else ""
+            names = ", ".join(others[:_NAMED]) + more
+            count = counted(len(others), "more .h5 file")
+            notes.append(f"{count} of the {what} left out ({names}): name one with -lt, -rt")
+    return tuple(H5Pair(npu=one, golden=other) for one, other in same), tuple(notes)
+
+
+def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
+    """Both sides without what the larger one holds of the other: a file agrees with itself, whatever is in it."""
+    both = set(map(os.path.realpath, left)) & set(map(os.path.realpath, right))
+    if not both:
+        return left, right
+    if len(left) == len(right):
+        raise UsageError(f"{left[0]}: the same file on both sides", "name another one with -lt or -rt")
+    rest = [path for path in max(left, right, key=len) if os.path.realpath(path) not in both]
+    if not rest:
+        raise UsageError(f"{left[0]}: nothing but the same files on both sides", "name others with -lt or -rt")
+    return (rest, right) if len(left) > len(right) else (left, rest)
+
+
+def _files_of(path: str, what: str) -> list[str]:
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise DataNotFoundError(f"{path}: no such file", f"name the .h5 file of the {what}, or its folder")
+        return [path]
+    found = find_h5_files(path)
+    if not found:
+        raise DataNotFoundError(f"{path}: no .h5 file below this folder", f"name the .h5 file of the {what}")
+    return found
+
+
+def _newest(paths: list[str]) -> str:
+    return max(paths, key=lambda path: (_modified(path), path))
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,506 @@
+"""Fused ops recomputed from their own dump, against plain loops over the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from builders import Array, graph_op, out_tensor, write_dump
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_tool.lib.checks.recompute import NotRecomputedError, Recomputed, Recomputer
+from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
+from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Found, Missing, NoBenchmark
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Files(BenchmarkSide):
+    """A benchmark of `.npy` files by (flattened op name, index)."""
+
+    folder: Path
+    arrays: Mapping[tuple[str, int], Array]
+
+    def output(self, op_name: str, index: int) -> Found:
+        array = self.arrays.get((op_name, index))
+        if array is None:
+            return Missing("not there")
+        path = self.folder / f"{op_name}.{index}.npy"
+        np.save(path, array)
+        return read_npy(str(path))
+
+
+def desc(tensor: OutTensor, layout: str, origin: str | None = None) -> TensorDesc:
+    return TensorDesc(
+        dtype=tensor.dtype_name, layout=tensor.layout, shape=tensor.storage_shape, origin_layout=layout,
+        origin_shape=tensor.origin_shape, dump_origin_name=origin, dump_origin_index=0 if origin else None,
+        dump_origin_layout=layout if origin else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """A fused op: (array, layout it is stored in, layout of its axes) of each tensor, and what it is made from."""
+
+    op_type: str
+    originals: tuple[str, ...]
+    inputs: Sequence[tuple[Array, str, str]]
+    output: tuple[Array, str, str]
+    attrs: Mapping[str, Any]
+    #: (name, type, inputs as (name, index), attributes) of the ops without fusion, if a graph tells them.
+    unfused: Sequence[tuple[str, str, Sequence[tuple[str, int]], Mapping[str, Any]]] = ()
+    #: Types of the ops that make the inputs.
+    sources: Sequence[str] = ()
+    origin: str | None = None
+
+
+def packed(tensor: tuple[Array, str, str]) -> OutTensor:
+    array, stored, axes = tensor
+    return OutTensor.packed(array, stored, axes) if stored != axes else replace(out_tensor(array), layout=stored)
+
+
+def recompute(
+    tmp_path: Path, fused: Fused, benchmark: BenchmarkSide | None = None, golden: Array | None = None
+) -> Recomputed:
+    """Writes the dump of a fused op and its graphs, and recomputes it."""
+    folder = tmp_path / f"dump_{len(list(tmp_path.iterdir()))}"
+    inputs, output = [packed(one) for one in fused.inputs], packed(fused.output)
+    write_dump(
+        folder / dump_file_name(fused.op_type, "fused", 1, 1_700_000_000_000_000, stream_id=0),
+        "fused",
+        inputs,
+        [output],
+    )
+    kinds = [*fused.sources, *["Data"] * len(inputs)][: len(inputs)]
+    feeds = [
+        graph_op(
+            f"in{number}", kind, output_descs=[desc(tensor, one[2], f"in{number}")], original_names=[f"in{number}"]
+        )
+        for number, (tensor, one, kind) in enumerate(zip(inputs, fused.inputs, kinds, strict=True))
+    ]
+    op = graph_op(
+        "fused", fused.op_type, [f"in{number}:0" for number in range(len(inputs))],
+        input_descs=[desc(tensor, one[2]) for tensor, one in zip(inputs, fused.inputs, strict=True)],
+        output_descs=[desc(output, fused.output[2], fused.origin or fused.originals[-1])],
+        original_names=fused.originals, attrs=fused.attrs,
+    )  # fmt: skip
+    unfused = None
+    if fused.unfused:
+        names = dict.fromkeys(source for _, _, fed, _ in fused.unfused for source, _ in fed)
+        made = {name for name, *_ in fused.unfused}
+        kind_of = {f"in{number}": kind for number, kind in enumerate(kinds)}
+        ops = [graph_op(name, kind_of.get(name, "Const"), original_names=[name]) for name in names if name not in made]
+        ops += [
+            graph_op(name, kind, [f"{source}:{index}" for source, index in fed], original_names=[name], attrs=attrs)
+            for name, kind, fed, attrs in fused.unfused
+        ]
+        unfused = GraphFile(path="unfused", graphs=(Graph(name="u", ops=tuple(ops)),))
+    file = GraphFile(path="fused", graphs=(Graph(name="f", ops=(*feeds, op)),))
+    dumps = DumpIndex(walk.find_run(str(folder)).leaves[0])
+    found = None
+    if golden is not None:
+        np.save(tmp_path / "golden.npy", golden)
+        found = (read_npy(str(tmp_path / "golden.npy")), fused.output[2])
+    return Recomputer(file, unfused, benchmark or NoBenchmark()).recompute(op, dumps.op("fused"), found)
+
+
+def plain_conv(
+    images: Array, filters: Array, strides: tuple[int, int], dilations: tuple[int, int], pads: tuple[int, int, int, int]
+) -> Doubles:
+    """Convolution by its definition, NHWC and HWCN, one output number after the other."""
+    batch, height, width, _ = images.shape
+    reach = [(filters.shape[axis] - 1) * dilations[axis] + 1 for axis in (0, 1)]
+    rows = (height + pads[0] + pads[1] - reach[0]) // strides[0] + 1
+    columns = (width + pads[2] + pads[3] - reach[1]) // strides[1] + 1
+    result = np.zeros((batch, rows, columns, filters.shape[3]))
+    for n, row, column in product(range(batch), range(rows), range(columns)):
+        for i, j in product(range(filters.shape[0]), range(filters.shape[1])):
+            y = row * strides[0] + i * dilations[0] - pads[0]
+            x = column * strides[1] + j * dilations[1] - pads[2]
+            if 0 <= y < height and 0 <= x < width:
+                for channel in range(filters.shape[2]):
+                    result[n, row, column] += float(images[n, y, x, channel]) * filters[i, j, channel].astype(
+                        np.float64
+                    )
+    return result
+
+
+def halves(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+CONV = Fused(op_type="Conv2D", originals=("c/Conv2D", "c/BiasAdd", "c/Relu"), inputs=(), output=(np.zeros(1), "", ""),
+             attrs={})  # fmt: skip
+small = st.integers(1, 3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 2), st.integers(5, 8), st.integers(5, 8), small, small, small, small,
+       st.tuples(st.integers(1, 2), st.integers(1, 2)), st.tuples(st.integers(1, 2), st.integers(1, 2)),
+       st.tuples(*[st.integers(0, 2)] * 4), st.integers(0, 2**30))  # fmt: skip
+def test_a_convolution_by_its_definition(
+    tmp_path_factory: pytest.TempPathFactory, batch: int, height: int, width: int, channels: int, count: int,
+    rows: int, columns: int, strides: tuple[int, int], dilations: tuple[int, int], pads: tuple[int, int, int, int],
+    seed: int,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    images, filters = halves(rng, batch, height, width, channels), halves(rng, rows, columns, channels, count)
+    bias = halves(rng, count)
+    true = np.maximum(plain_conv(images, filters, strides, dilations, pads) + bias.astype(np.float64), 0)
+    fused = replace(
+        CONV,
+        inputs=[(images, "NC1HWC0", "NHWC"), (filters, "FRACTAL_Z", "HWCN"), (bias, "ND", "ND")],
+        output=(true.astype(np.float16), "NC1HWC0", "NHWC"),
+        attrs={"data_format": "NHWC", "strides": [1, *strides, 1], "dilations": [1, *dilations, 1], "pads": list(pads)},
+    )
+    found = recompute(tmp_path_factory.mktemp("conv"), fused)
+    stored = true.astype(np.float16).astype(np.float64)
+    size = np.linalg.norm(true)
+    exact = np.linalg.norm(stored - true) / size if size else 0.0
+    assert found.error == pytest.approx(exact, rel=1e-6, abs=1e-12)
+    assert found.error <= found.rounding
+    assert found.how == "Conv2D, BiasAdd, Relu"
+
+
+@pytest.mark.parametrize(("stride", "rows"), [(1, 7), (2, 4), (3, 3)])
+def test_padding_by_name(tmp_path: Path, stride: int, rows: int) -> None:
+    """SAME pads as much as keeps ceil(size / stride), the odd pixel at the end; VALID does not pad."""
+    rng = np.random.default_rng(1)
+    images, filters = halves(rng, 1, 7, 7, 2), halves(rng, 3, 3, 2, 3)
+    total = max(0, (rows - 1) * stride + 3 - 7)
+    pads = (total // 2, total - total // 2, total // 2, total - total // 2)
+    true = plain_conv(images, filters, (stride, stride), (1, 1), pads)
+    assert true.shape[1] == rows
+    same = replace(
+        CONV, originals=("c",), inputs=[(images, "NHWC", "NHWC"), (filters, "HWCN", "HWCN")],
+        output=(true.astype(np.float32), "NHWC", "NHWC"),
+        attrs={"data_format": "NHWC", "strides": [1, stride, stride, 1], "padding": "SAME", "pads": [9, 9, 9, 9]},
+    )  # fmt: skip
+    assert recompute(tmp_path, same).error < 1e-6
+    true = plain_conv(images, filters, (stride, stride), (1, 1), (0, 0, 0, 0))
+    valid = replace(same, output=(true.astype(np.float32), "NHWC", "NHWC"), attrs={**same.attrs, "padding": "VALID"})
+    assert recompute(tmp_path, valid).error < 1e-6
+
+
+def test_channels_first(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    images, filters, bias = halves(rng, 2, 6, 5, 3), halves(rng, 3, 2, 3, 4), halves(rng, 4)
+    true = np.maximum(plain_conv(images, filters, (2, 1), (1, 1), (0, 0, 0, 0)) + bias.astype(np.float64), 0)
+    fused = replace(
+        CONV,
+        inputs=[(images.transpose(0, 3, 1, 2).copy(), "NCHW", "NCHW"),
+                (filters.transpose(3, 2, 0, 1).copy(), "NCHW", "NCHW"), (bias, "ND", "ND")],
+        output=(true.transpose(0, 3, 1, 2).astype(np.float16), "NCHW", "NCHW"),
+        attrs={"data_format": "NCHW", "strides": [1, 1, 2, 1]},
+    )  # fmt: skip
+    found = recompute(tmp_path, fused, golden=true.transpose(0, 3, 1, 2).copy())
+    assert found.error < 5e-4
+    assert found.benchmark_error == pytest.approx(0, abs=1e-12)
+
+
+def matmul(rng: np.random.Generator, wrong: float = 0.0) -> tuple[Fused, Doubles]:
+    """A matrix product of 5 × 20 and 20 × 18 with bias and ReLU, the second factor transposed, and its true output."""
+    a, b, bias = halves(rng, 5, 20), halves(rng, 18, 20), halves(rng, 18)
+    true = np.maximum(a.astype(float) @ b.astype(float).T + bias.astype(float), 0)
+    output = true.copy()
+    output[:, 16:] *= 1 - wrong
+    return (
+        Fused(
+            op_type="MatMulV2", originals=("fc/MatMul", "fc/BiasAdd", "fc/Relu"),
+            inputs=[(a, "FRACTAL_NZ", "ND"), (b, "FRACTAL_NZ", "ND"), (bias, "ND", "ND")],
+            output=(output.astype(np.float16), "FRACTAL_NZ", "ND"), attrs={"transpose_x1": False, "transpose_x2": True},
+        ),
+        true,
+    )  # fmt: skip
+
+
+def test_a_matrix_product_and_a_fault_in_it(tmp_path: Path) -> None:
+    right, true = matmul(np.random.default_rng(3))
+    found = recompute(tmp_path, right)
+    assert found.error < found.rounding < 0.01
+    wrong, _ = matmul(np.random.default_rng(3), wrong=1.0)
+    found = recompute(tmp_path, wrong, golden=true.astype(np.float32))
+    lost = true.copy()
+    lost[:, :16] = 0
+    assert found.error == pytest.approx(np.linalg.norm(lost) / np.linalg.norm(true), rel=1e-3)
+    got = true - lost
+    assert found.cosine == pytest.approx((got * true).sum() / np.linalg.norm(got) / np.linalg.norm(true), abs=1e-5)
+    assert found.benchmark_error is not None
+    assert found.benchmark_error < 1e-6
+
+
+def test_a_graph_without_fusion_tells_what_is_fed(tmp_path: Path) -> None:
+    """The gradient of a ReLU takes the product first and the features second, which the order of inputs tells too; a
+    subtraction the other way round only a graph tells.
+    """
+    rng = np.random.default_rng(4)
+    a, b, features = halves(rng, 4, 8), halves(rng, 8, 6), halves(rng, 4, 6)
+    true = np.where(features > 0, a.astype(float) @ b.astype(float), 0)
+    inputs = [(a, "ND", "ND"), (b, "ND", "ND"), (features, "ND", "ND")]
+    fused = Fused(
+        op_type="MatMulV2", originals=("g/MatMul", "g/ReluGrad"), inputs=inputs,
+        output=(true.astype(np.float16), "ND", "ND"), attrs={},
+    )  # fmt: skip
+    assert recompute(tmp_path, fused).error < 1e-3
+    true = features.astype(float) - a.astype(float) @ b.astype(float)
+    turned = replace(
+        fused, originals=("g/MatMul", "g/Sub"), output=(true.astype(np.float16), "ND", "ND"),
+        unfused=[("g/MatMul", "MatMulV2", [("in0", 0), ("in1", 0)], {}),
+                 ("g/Sub", "Sub", [("in2", 0), ("g/MatMul", 0)], {})],
+    )  # fmt: skip
+    found = recompute(tmp_path, turned)
+    assert found.error < 1e-3
+    assert found.how == "MatMulV2, Sub"
+    with pytest.raises(NotRecomputedError, match="no graph tells what Sub is fed"):
+        recompute(tmp_path, replace(turned, unfused=()))  # it may be the other way round
+
+
+NORM = {"epsilon": 0.001}
+
+
+def norm(x: Doubles, scale: Array, offset: Array, mean: Array, variance: Array) -> Doubles:
+    result: Doubles = (x - mean) / np.sqrt(variance + 0.001) * scale + offset
+    return result
+
+
+def test_a_normalisation_that_was_folded_into_the_filters(tmp_path: Path) -> None:
+    """The fused convolution is not fed the parameters; they are taken from the other side, filters and all."""
+    rng = np.random.default_rng(5)
+    images, filters = halves(rng, 2, 5, 5, 3), halves(rng, 2, 2, 3, 4)
+    scale, offset, mean = (rng.standard_normal(4).astype(np.float32) for _ in range(3))
+    variance = rng.random(4).astype(np.float32) + np.float32(0.5)
+    factor = scale / np.sqrt(variance + 0.001)
+    folded, bias = (filters * factor).astype(np.float16), (offset - mean * factor).astype(np.float16)
+    true = norm(plain_conv(images, filters, (1, 1), (1, 1), (0, 0, 0, 0)), scale, offset, mean, variance)
+    names = ["scale", "offset", "mean", "variance"]
+    fused = Fused(
+        op_type="Conv2D", originals=("c/Conv2D", "c/BatchNorm"),
+        inputs=[(images, "NHWC", "NHWC"), (folded, "HWCN", "HWCN"), (bias, "ND", "ND")],
+        output=(true.astype(np.float16), "NHWC", "NHWC"), attrs={"data_format": "NHWC"},
+        sources=["Data", "Const", "Const"],
+        unfused=[
+            ("c/Conv2D", "Conv2D", [("in0", 0), ("in1", 0)], {"data_format": "NHWC"}),
+            ("c/BatchNorm", "BatchNorm", [("c/Conv2D", 0), *((name, 0) for name in names)], NORM),
+        ],
+    )  # fmt: skip
+    arrays = {
+        ("in1", 0): filters,
+        ("scale", 0): scale,
+        ("offset", 0): offset,
+        ("mean", 0): mean,
+        ("variance", 0): variance,
+    }
+    found = recompute(tmp_path, fused, Files(tmp_path, arrays))
+    assert found.error < 2e-3 < 0.01
+    assert found.borrowed == ("in1:0", "scale:0", "offset:0", "mean:0", "variance:0")
+    with pytest.raises(NotRecomputedError, match="no graph tells what BatchNorm is fed"):
+        recompute(tmp_path, fused)  # nobody has them
+    # What is no parameter is not taken from the other side, where an earlier fault would have left it right.
+    with_skip = [
+        *fused.unfused,
+        ("c/Add", "Add", [("c/BatchNorm", 0), ("skip", 0)], {}),
+        ("skip", "Relu", [("in0", 0)], {}),
+    ]
+    skipping = replace(fused, originals=(*fused.originals, "c/Add"), unfused=with_skip)
+    with pytest.raises(NotRecomputedError, match="no graph tells"):
+        recompute(tmp_path, skipping, Files(tmp_path, {**arrays, ("skip", 0): true}))
+
+
+def test_normalisation_in_training(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    x, scale, offset = (
+        rng.standard_normal((3, 4, 5, 6)).astype(np.float32),
+        np.ones(6, np.float32),
+        np.zeros(6, np.float32),
+    )
+    wide = x.astype(float)
+    true = np.maximum(norm(wide, scale, offset, wide.mean(axis=(0, 1, 2)), wide.var(axis=(0, 1, 2))), 0)
+    fused = Fused(
+        op_type="BatchNorm", originals=("n/BatchNorm", "n/Relu"),
+        inputs=[(x, "NHWC", "NHWC"), (scale, "ND", "ND"), (offset, "ND", "ND")],
+        output=(true.astype(np.float32), "NHWC", "NHWC"), attrs={**NORM, "is_training": True},
+        unfused=[("n/BatchNorm", "BatchNorm", [("in0", 0), ("in1", 0), ("in2", 0)], {**NORM, "is_training": True}),
+                 ("n/Relu", "Relu", [("n/BatchNorm", 0)], {})],
+    )  # fmt: skip
+    assert recompute(tmp_path, fused).error < 1e-6
+    # Where the graph leaves it to the default, that no mean and variance are fed tells it.
+    silent = [(name, kind, fed, {key: one for key, one in attrs.items() if key != "is_training"})
+              for name, kind, fed, attrs in fused.unfused]  # fmt: skip
+    assert recompute(tmp_path, replace(fused, unfused=silent)).error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("kinds", "formula"),
+    [
+        (("Add", "Relu6"), lambda x, y: np.clip(x + y, 0, 6)),
+        (("Mul", "Sigmoid"), lambda x, y: 1 / (1 + np.exp(-x * y))),
+        (("Sub", "Tanh"), lambda x, y: np.tanh(x - y)),
+        (("Maximum", "Square"), lambda x, y: np.maximum(x, y) ** 2),
+        (("RealDiv", "Abs"), lambda x, y: np.abs(x / y)),
+        (("TanhGrad", "Neg"), lambda x, y: -(y * (1 - x * x))),
+        (("SigmoidGrad", "Exp"), lambda x, y: np.exp(y * x * (1 - x))),
+        (("Minimum", "add"), lambda x, y: np.minimum(x, y) + y),
+        (("Relu6Grad", "Softplus"), lambda x, y: np.log1p(np.exp(np.where((y > 0) & (y < 6), x, 0)))),
+    ],
+)  # fmt: skip
+def test_chains_of_elements(tmp_path: Path, kinds: tuple[str, str], formula: Any) -> None:
+    rng = np.random.default_rng(7)
+    x, y = (rng.uniform(0.5, 2, (3, 7)).astype(np.float32) * sign for sign in (1, -1))
+    true = formula(x.astype(float), y.astype(float))
+    fused = Fused(
+        op_type=kinds[0], originals=tuple(f"e/{kind}_1" for kind in kinds),
+        inputs=[(one, "ND", "ND") for one in ([x, y, y] if "add" in kinds else [x, y])],
+        output=(true.astype(np.float32), "ND", "ND"), attrs={},
+    )  # fmt: skip
+    found = recompute(tmp_path, fused)
+    assert found.error < 2e-7
+    assert found.error <= found.rounding
+
+
+@pytest.mark.parametrize("attrs", [{"negative_slope": 0.1}, {"alpha": 0.1}])
+def test_the_slope_of_a_leaky_relu(tmp_path: Path, attrs: Mapping[str, float]) -> None:
+    x = np.array([-10, 5], np.float32)
+    fused = Fused(op_type="LeakyRelu", originals=("e/LeakyRelu", "e/Square"), inputs=[(x, "ND", "ND")],
+                  output=(np.array([1, 25], np.float32), "ND", "ND"), attrs=attrs)  # fmt: skip
+    assert recompute(tmp_path, fused).error < 1e-7
+    with pytest.raises(NotRecomputedError, match="whose slope the graph does not tell"):
+        recompute(tmp_path, replace(fused, attrs={}))
+
+
+def test_rounding_that_the_next_ops_make_larger(tmp_path: Path) -> None:
+    """A difference of two nearly equal halves, a thousand times: each op rounds as the type does, which is no fault."""
+    x, y = (np.linspace(first, first + 0.25, 64).astype(np.float16) for first in (1.5, 1.0))
+    near, z = x * y + np.float16(2**-9), np.full(64, 1000, np.float16)
+    names = ("e/Mul", "e/Sub", "e/Mul_1")
+    put_out = ((x * y) - near) * z  # numpy rounds after each op
+    assert put_out.dtype == np.float16
+    fused = Fused(
+        op_type="Mul", originals=names, inputs=[(one, "ND", "ND") for one in (x, y, near, z)],
+        output=(put_out, "ND", "ND"), attrs={},
+        unfused=[(names[0], "Mul", [("in0", 0), ("in1", 0)], {}), (names[1], "Sub", [(names[0], 0), ("in2", 0)], {}),
+                 (names[2], "Mul", [(names[1], 0), ("in3", 0)], {})],
+    )  # fmt: skip
+    true = (x.astype(float) * y - near) * z
+    found = recompute(tmp_path, fused)
+    assert found.error == pytest.approx(np.linalg.norm(put_out - true) / np.linalg.norm(true))
+    assert 0.01 < found.error <= found.rounding < 1
+    wrong = recompute(tmp_path, replace(fused, output=(put_out * np.float16(3), "ND", "ND")))
+    assert wrong.error > wrong.rounding
+
+
+def test_an_overflow_inside_the_chain(tmp_path: Path) -> None:
+    """300 squared is no half: what the root then makes of it tells nothing; of the other numbers it does."""
+    x = np.array([300, 2, 3], np.float16)
+    fused = Fused(op_type="Square", originals=("e/Square", "e/Sqrt"), inputs=[(x, "ND", "ND")],
+                  output=(np.array([np.inf, 2, 3], np.float16), "ND", "ND"), attrs={})  # fmt: skip
+    assert (recompute(tmp_path, fused).error, recompute(tmp_path, fused).mismatches) == (0, 0)
+    broken = recompute(tmp_path, replace(fused, output=(np.array([np.inf, np.nan, 3], np.float16), "ND", "ND")))
+    assert broken.mismatches == 1
+
+
+def test_a_number_beyond_the_type_does_not_hide_an_error(tmp_path: Path) -> None:
+    x = np.array([1, 2, 3e8], np.float32)
+    fused = Fused(op_type="Add", originals=("e/Add", "e/Relu"), inputs=[(x, "ND", "ND"), (x, "ND", "ND")],
+                  output=(np.array([3, 6, 65504], np.float16), "ND", "ND"), attrs={})  # fmt: skip
+    assert recompute(tmp_path, fused).error == pytest.approx(0.5)
+
+
+def test_float32_that_the_matrix_unit_rounds(tmp_path: Path) -> None:
+    """HF32: the factors have 11 bits. An error of one percent is none that this explains."""
+    rng = np.random.default_rng(10)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (64, 16)))
+    rounded = [((one.view(np.uint32) + 0x800) & 0xFFFFF000).view(np.float32).astype(float) for one in (a, b)]
+    fused = Fused(op_type="MatMul", originals=("m/MatMul",), inputs=[(a, "ND", "ND"), (b, "ND", "ND")], attrs={},
+                  output=((rounded[0] @ rounded[1]).astype(np.float32), "ND", "ND"))  # fmt: skip
+    found = recompute(tmp_path, fused)
+    assert 1e-5 < found.error <= found.rounding
+    off = recompute(tmp_path, replace(fused, output=(fused.output[0] * np.float32(1.01), "ND", "ND")))
+    assert off.error > 5 * off.rounding
+
+
+def test_tensorflow_s_names_of_turned_matrices(tmp_path: Path) -> None:
+    rng = np.random.default_rng(11)
+    a, b = halves(rng, 6, 4), halves(rng, 5, 6)
+    true = a.astype(float).T @ b.astype(float).T
+    fused = Fused(op_type="MatMul", originals=("m/MatMul",), inputs=[(a, "ND", "ND"), (b, "ND", "ND")],
+                  output=(true.astype(np.float16), "ND", "ND"),
+                  attrs={"transpose_a": True, "transpose_b": True})  # fmt: skip
+    assert recompute(tmp_path, fused).error < 1e-3
+
+
+def test_the_output_that_the_graph_names(tmp_path: Path) -> None:
+    """Output 0 of a fused op may be that of an op in the middle of the chain."""
+    x = np.array([-1.0, 2, 3], np.float32)
+    fused = Fused(op_type="Relu", originals=("e/Relu", "e/Square"), inputs=[(x, "ND", "ND")],
+                  output=(np.maximum(x, 0), "ND", "ND"), attrs={}, origin="e/Relu")  # fmt: skip
+    assert recompute(tmp_path, fused).error == 0
+    assert recompute(tmp_path, replace(fused, origin=None)).error > 0.5
+
+
+def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    """NaN where a number should be is a fault; an overflow that the type explains is none."""
+    x = np.array([1, 2, 60000, 3], np.float32)
+    fused = Fused(op_type="Add", originals=("e/Add", "e/Relu"), inputs=[(x, "ND", "ND"), (x, "ND", "ND")],
+                  output=(np.array([2, 4, 65504, 6], np.float16), "ND", "ND"), attrs={})  # fmt: skip
+    assert recompute(tmp_path, fused).error == 0
+    infinite = replace(fused, output=(np.array([2, 4, np.inf, 6], np.float16), "ND", "ND"))
+    assert recompute(tmp_path, infinite).mismatches == 0
+    broken = recompute(tmp_path, replace(fused, output=(np.array([2, np.nan, 65504, 6], np.float16), "ND", "ND")))
+    assert (broken.mismatches, broken.error) == (1, np.inf)
+
+
+def test_what_is_not_recomputed(tmp_path: Path) -> None:
+    right, _ = matmul(np.random.default_rng(8))
+    x = np.ones((2, 3), np.float32)
+    cases = {
+        "no graph tells what Dropout is fed": replace(right, originals=("a/MatMul", "a/Dropout")),
+        "its output is int32": replace(right, output=(np.ones((5, 18), np.int32), "ND", "ND")),
+        "a bias of 7 numbers for [5, 18]": replace(
+            right, inputs=[*right.inputs[:2], (np.ones(7, np.float32), "ND", "ND")]
+        ),
+        "a matrix product of [5, 20] and [18, 20]": replace(right, attrs={}),
+        "a MatMulV2 of 4 inputs": replace(
+            right, originals=("a/MatMul",), inputs=[*right.inputs[:2], *[(np.ones(18, np.float32), "ND", "ND")] * 2],
+            unfused=[("a/MatMul", "MatMulV2", [(f"in{number}", 0) for number in range(4)], right.attrs)],
+        ),
+        "there is no formula for Fft": replace(right, op_type="Fft", originals=("a/Fft",), inputs=[(x, "ND", "ND")]),
+        "1 of its inputs belong to no op": replace(right, op_type="Relu", originals=("a/Relu", "a/Square"),
+                                                   inputs=[(x, "ND", "ND")] * 2),
+        "the recomputed one [2, 3]": replace(right, op_type="Relu", originals=("a/Relu",), inputs=[(x, "ND", "ND")]),
+        "could not be broadcast": replace(right, op_type="Add", originals=("a/Add",),
+                                          inputs=[(x, "ND", "ND"), (np.ones(7, np.float32), "ND", "ND")]),
+    }  # fmt: skip
+    for words, fused in cases.items():
+        with pytest.raises(NotRecomputedError) as caught:
+            recompute(tmp_path, fused)
+        assert words in str(caught.value)
+
+
+def test_parts_of_one_op_are_not_recomputed() -> None:
+    """Two device ops for one of the script: neither puts out what that did."""
+    parts = [graph_op(name, "Muls", original_names=["m"]) for name in ("m_sum", "m")]
+    file = GraphFile(path="g", graphs=(Graph(name="g", ops=tuple(parts)),))
+    dump = DumpedOp("m", "Muls", 0)
+    with pytest.raises(NotRecomputedError, match="one of several ops"):
+        Recomputer(file, None, NoBenchmark()).recompute(parts[1], dump)
+
+
+def test_large_ones_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, _ = matmul(np.random.default_rng(9))
+    monkeypatch.setattr("precision_tool.lib.checks.recompute._MAX_PRODUCTS", 1799)
+    with pytest.raises(NotRecomputedError, match="too large to recompute: 90 numbers with 1,800 products"):
+        recompute(tmp_path, right)
+    monkeypatch.setattr("precision_tool.lib.checks.recompute._MAX_ELEMENTS", 50)
+    with pytest.raises(NotRecomputedError, match="too large to recompute"):
+        recompute(tmp_path, right)
