@@ -134,6 +134,8 @@ def _connection(call: Call) -> tuple[_Matrices, tuple[int, ...]]:
     """GE's FullyConnection: x, flattened from `axis` on, times the weights (outputs first, unless `transpose`)."""
     x, weights = numbers(call, 0, 1)
     axis = integer(call, "axis", default=1)
+    if not x.size or weights.ndim < 2 or not weights.size:
+        raise NotComputedError(f"a FullyConnection of {x.shape} and weights {weights.shape}")
     if not 0 < axis < x.ndim or any(one is not None for one in call.inputs[3:]):
         raise NotComputedError(f"a FullyConnection of {x.ndim} axes from axis {axis} on")
     a = x.reshape(prod(x.shape[:axis]), -1)

@@ -185,6 +185,8 @@ def _max_grad_with_argmax(call: Call) -> Outputs:
 def _counts(call: Call, windows: Windows) -> Doubles:
     """How many elements each window is divided by: (*count, 1)."""
     divisor = integer(call, "divisor_override", default=0)
+    if divisor < 0:
+        raise NotComputedError(f"a divisor of {divisor} of {call.op_type}")
     if divisor:
         return np.full((*windows.count, 1), float(divisor))
     has_kind = text(call, "padding", "padding_mode", default="") in ("SAME", "VALID")

@@ -104,6 +104,8 @@ def at_places(product: Product, rows: Places, columns: Places) -> tuple[Doubles,
 
 def crossings(rows: int, columns: int, count: int) -> tuple[Places, Places]:
     """About `count` places where some rows, drawn from all, meet some columns: a small matrix product."""
+    if not rows or not columns:
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
     random = np.random.default_rng(0)
     across = min(columns, max(1, round(count**0.5)))
     down = min(rows, max(1, -(-count // across)))
