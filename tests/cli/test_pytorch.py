@@ -27,7 +27,8 @@ import precision_tool
 from precision_tool.lib.demo.pytorch import generate_pytorch
 from precision_tool.lib.engine import scheduler as engine
 from precision_tool.lib.present.banner import banner
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS, read_result
+from precision_tool.lib.results.columns import METRIC_COLUMNS
+from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 
@@ -152,7 +153,7 @@ def test_a_result_of_the_vendors_tool_is_read(tmp_path: Path) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, *lines])
     rows = read_result(str(path))
-    assert [(row.op_name, row.slot, row.op_type, row.npu_names, row.golden_names) for row in rows] == [
+    assert [(row.op_name, row.slot, row.op_type, ",".join(row.npu_ops), ",".join(row.golden_ops)) for row in rows] == [
         ("/Addmm/4", "input:mat1", "Addmm", "/Addmm/4", "/Addmm/6"),
         ("/Addmm/4", "input:more", "Addmm", "/Addmm/4", "/Addmm/6"),
         ("/Mine/7", "", "Mine", "/Mine/7", "*"),

@@ -24,7 +24,8 @@ from precision_tool.lib.engine import scheduler as engine
 from precision_tool.lib.engine.scheduler import Comparer, compare_pairs
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
-from precision_tool.lib.model.comparison import Comparison, Pair, Status, Summary
+from precision_tool.lib.model.comparison import Pair, Status, Summary
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.pairing.align import align
 
@@ -75,8 +76,8 @@ def make_pair(folder: Path, number: int, one: Case, golden_path: Path | None = N
         index=number,
         op_name=f"op{number}",
         op_type="Add",
-        npu_names=f"op{number}",
-        golden_names=f"op{number}",
+        npu_ops=(f"op{number}",),
+        golden_ops=(f"op{number}",),
         slot="output:0",
         npu=npu,
         golden=golden,
@@ -99,11 +100,11 @@ def check_side(side: Summary | None, a: Array) -> None:
     assert side.std == pytest.approx(finite.std(), rel=1e-4, abs=1e-6 * scale)
 
 
-def check_row(row: Comparison, one: Case) -> None:
+def check_row(row: Row, one: Case) -> None:
     """The row against plain formulas in float64 over whole arrays."""
     x, y = (np.asarray(a).astype(np.float64).reshape(-1) for a in (one.npu, one.golden))
     metrics = row.metrics
-    assert metrics is not None, row.note
+    assert metrics is not None, row.reason
     assert row.pair.status is Status.COMPARED
     check_side(row.npu, x)
     check_side(row.golden, y)
@@ -192,10 +193,10 @@ def threads() -> Iterator[Executor | None]:
         yield pool
 
 
-def check_same(left: Comparison, right: Comparison) -> None:
+def check_same(left: Row, right: Row) -> None:
     """Two rows of one pair; only the order of sums may tell them apart."""
     assert left.pair == right.pair
-    assert left.note == right.note
+    assert left.reason == right.reason
     for one, other in ((left.metrics, right.metrics), (left.npu, right.npu), (left.golden, right.golden)):
         assert one is not None
         assert other is not None
@@ -254,18 +255,18 @@ def test_rows_come_in_the_order_of_the_pairs(tmp_path: Path, tiny: None) -> None
         pairs.append(make_pair(tmp_path, number, one))
         pairs.append(
             Pair(
-                index=number, op_name=f"none{number}", op_type="Variable", npu_names="", golden_names="",
+                index=number, op_name=f"none{number}", op_type="Variable", npu_ops=(), golden_ops=(),
                 status=Status.NO_NPU_DUMP, reason=f"reason {number}",
             )
         )  # fmt: skip
     for rows in (compare_pairs(pairs, workers=1), compare_pairs(pairs, workers=2)):
         assert [row.pair for row in rows] == pairs
-        assert [row.note for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
+        assert [row.reason for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
         assert all(row.metrics is None for row in rows[1::2])
         for row, one in zip(rows[::2], cases, strict=True):
             check_row(row, one)
     assert compare_pairs([], workers=2) == []
-    assert [row.note for row in compare_pairs(pairs[1::2], workers=2)] == [f"reason {number}" for number in range(12)]
+    assert [row.reason for row in compare_pairs(pairs[1::2], workers=2)] == [f"reason {number}" for number in range(12)]
 
 
 @pytest.mark.parametrize("victim", [1, -1], ids=["small", "split"])
@@ -287,9 +288,9 @@ def test_a_file_that_is_lost_meanwhile_costs_its_own_row(
         lost = rows.pop(victim)
         assert lost.metrics is None
         assert lost.pair.status is Status.UNREADABLE
-        assert lost.note == lost.pair.reason
-        assert tensor.path in lost.note
-        assert ("no such file" if damage == "gone" else "cut off") in lost.note
+        assert lost.reason == lost.pair.reason
+        assert tensor.path in lost.reason
+        assert ("no such file" if damage == "gone" else "cut off") in lost.reason
         assert {row.metrics.cosine for row in rows if row.metrics} == {1.0}
         assert len(rows) == 3
 
@@ -302,11 +303,11 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ops whose tensors were really compared, not taken over, in this process."""
     names: list[str] = []
 
-    def compare(self: Comparer, pair: Pair, *others: Any) -> Comparison:
+    def compare(self: Comparer, pair: Pair, *others: Any) -> Row:
         names.append(pair.op_name)
         return original(self, pair, *others)
 
-    original: Callable[..., Comparison] = Comparer.compare
+    original: Callable[..., Row] = Comparer.compare
     monkeypatch.setattr(Comparer, "compare", compare)
     return names
 
@@ -356,7 +357,7 @@ def test_equal_tensors_are_compared_once(
     for row, name, number in zip(rows, names, range(99), strict=False):
         check_row(row, stored[name])
         assert row.pair == pairs[number]
-        assert row.note == f"note {number}"  # of its own pair, whoever was compared
+        assert row.reason == f"note {number}"  # of its own pair, whoever was compared
     # Float64 is compared in float64, whose values are not looked for among those of float32, and the other way round;
     # of layouts whose boxes cut an inner axis, at tiny sizes, only equal bytes are known to be equal.
     assert len(compared) <= (3 if sizes == "real" else 5), compared
@@ -474,7 +475,7 @@ def test_errors_of_large_integers_are_exact(
     pairs = [make_pair(tmp_path, 0, one)]
     for workers in (1, 2):
         (row,) = compare_pairs(pairs, workers=workers)
-        assert row.metrics is not None, row.note
+        assert row.metrics is not None, row.reason
         assert row.metrics.max_absolute_error == 1
         assert row.metrics.max_error_index == (3, 2, 1, 0)
         assert row.metrics.accumulated_relative_error == pytest.approx(2.0**-60)
@@ -497,7 +498,7 @@ def test_an_error_of_our_own_in_a_split_tensor_costs_its_own_row(
     with threads() as pool:
         rows = compare_pairs(pairs, executor=pool, workers=3, progress=lambda *now: told.append(now))
     assert rows[0].metrics is None
-    assert "ZeroDivisionError: our mistake" in rows[0].note
+    assert "ZeroDivisionError: our mistake" in rows[0].reason
     assert rows[1].metrics is not None
     assert told == sorted(told)
     assert told[-1][0] == told[-1][1]

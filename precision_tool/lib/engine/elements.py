@@ -25,7 +25,8 @@ from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.engine.metrics import ZERO_BELOW, Kernel, KlSums, Sums, finish, integer_errors, unravel
 from precision_tool.lib.engine.scheduler import BLOCK, Progress, WorkStoppedError, cores, process_pool
 from precision_tool.lib.engine.statistics import open_reader
-from precision_tool.lib.model.comparison import Comparison, Pair
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.decode import Floats, Numbers
@@ -105,7 +106,7 @@ class Detail:
     sum of squared errors, or, where elements are NaN or Inf on one side only (`shares_of_mismatches`), of these.
     """
 
-    comparison: Comparison
+    comparison: Row
     shape: tuple[int, ...]
     atol: float
     rtol: float
@@ -164,7 +165,7 @@ def compare_elements(
             second.add(more)
             found.merge(one)
         metrics, npu, golden = finish(first, second, source.shape or (1,))
-        comparison = Comparison(pair=pair, metrics=metrics, npu=npu, golden=golden, note=pair.reason)
+        comparison = Row(pair=pair, metrics=metrics, npu=npu, golden=golden, reason=pair.reason)
         return Detail(
             comparison=comparison,
             shape=source.shape,

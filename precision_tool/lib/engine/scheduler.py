@@ -29,7 +29,8 @@ from precision_tool.lib.engine.metrics import Kernel, KlSums, Sums, finish, unra
 from precision_tool.lib.engine.statistics import summary_of_statistics
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
-from precision_tool.lib.model.comparison import Comparison, Pair, Status
+from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.decode import Numbers
@@ -64,7 +65,7 @@ Tell = Callable[[int], None]
 class WorkStoppedError(PrecisionToolError):
     """The comparison ended early; `rows` are the rows that are done, the others say so."""
 
-    def __init__(self, message: str, hint: str, rows: Sequence[Comparison], exit_code: int = 130) -> None:
+    def __init__(self, message: str, hint: str, rows: Sequence[Row], exit_code: int = 130) -> None:
         super().__init__(message, hint)
         self.rows = list(rows)
         self.exit_code = exit_code
@@ -259,7 +260,7 @@ class Comparer:
         finally:
             reader.close()
 
-    def compare(self, pair: Pair, tell: Tell | None = None, measures: Measures = _PLAIN) -> Comparison:
+    def compare(self, pair: Pair, tell: Tell | None = None, measures: Measures = _PLAIN) -> Row:
         """The finished row of one pair. `tell` hears of the bytes of a large one as they are done."""
         self._known = None
         with self._open(pair, measures.limit) as reader:
@@ -306,7 +307,7 @@ class Comparer:
                 self._kernel.add_second(sums, first, x, y)
         return sums
 
-    def finish(self, pair: Pair, first: Sums, second: KlSums, limit: int = 0) -> Comparison:
+    def finish(self, pair: Pair, first: Sums, second: KlSums, limit: int = 0) -> Row:
         """The row of a pair whose parts are added up."""
         with self._open(pair, limit) as reader:
             return _row(pair, reader, first, second)
@@ -340,7 +341,7 @@ def _needs_second(first: Sums, measures: Measures) -> bool:
     return measures.divergence or first.is_extreme or first.npu.is_cancelled or first.golden.is_cancelled
 
 
-def _row(pair: Pair, reader: _Reader, first: Sums, second: KlSums) -> Comparison:
+def _row(pair: Pair, reader: _Reader, first: Sums, second: KlSums) -> Row:
     for name in ("max_error_at", "first_mismatch"):
         setattr(first, name, reader.flat_position(getattr(first, name)))
     shape = pair.error_shape
@@ -358,7 +359,7 @@ def _row(pair: Pair, reader: _Reader, first: Sums, second: KlSums) -> Comparison
         )
     elif metrics.is_scalar:
         note = "This tensor is scalar."
-    return Comparison(pair=pair, metrics=metrics, npu=npu, golden=golden, note=note)
+    return Row(pair=pair, metrics=metrics, npu=npu, golden=golden, reason=note)
 
 
 def same_bytes(left: Tensor, right: Tensor) -> bool:
@@ -395,16 +396,16 @@ def _storage_key(pair: Pair) -> object:
     return npu.dtype, npu.nbytes, pair.npu_plan, pair.golden_plan, pair.error_shape
 
 
-def _take_over(row: Comparison, pair: Pair) -> Comparison:
+def _take_over(row: Row, pair: Pair) -> Row:
     """The result of an equal tensor as the row of `pair`."""
-    note = pair.reason if row.note == row.pair.reason else row.note
-    return replace(row, pair=pair, note=note)
+    reason = pair.reason if row.reason == row.pair.reason else row.reason
+    return replace(row, pair=pair, reason=reason)
 
 
-def _uncompared(pair: Pair) -> Comparison:
+def _uncompared(pair: Pair) -> Row:
     """The row of a pair that cannot be compared."""
     summary = summary_of_statistics(pair.npu) if isinstance(pair.npu, TensorStatistics) else None
-    return Comparison(pair=pair, npu=summary, note=pair.reason)
+    return Row(pair=pair, npu=summary, reason=pair.reason)
 
 
 def reaches_limit(tensor: AnyTensor) -> bool | None:
@@ -426,15 +427,16 @@ def reaches_limit(tensor: AnyTensor) -> bool | None:
     return False
 
 
-def _measured(row: Comparison, measures: Measures) -> Comparison:
+def _measured(row: Row, measures: Measures) -> Row:
     """The row with what was asked for beside the metrics, as far as it is not there yet."""
     pair = row.pair
     if measures.overflow and row.overflow is None and pair.npu is not None:
         row = replace(row, overflow=reaches_limit(pair.npu))
     if measures.custom is not None and row.metrics is not None and not row.custom:
         found = _custom_values(measures.custom, pair, measures.limit)
-        note = "; ".join([*([row.note] if row.note else []), *(f"{name}: {why}" for name, why in found.errors)])
-        row = replace(row, custom=found.values, custom_errors=found.errors, note=note)
+        reasons = [*([row.reason] if row.reason else []), *(f"{name}: {why}" for name, why in found.errors)]
+        values = dict(zip(measures.custom.names, found.values, strict=True))
+        row = replace(row, custom=values, custom_errors=found.errors, reason="; ".join(reasons))
     return row
 
 
@@ -452,7 +454,7 @@ def _custom_values(custom: CustomMetrics, pair: Pair, limit: int) -> CustomValue
 NO_MEMORY = "not enough memory for this tensor"
 
 
-def failed_row(pair: Pair, error: BaseException) -> Comparison:
+def failed_row(pair: Pair, error: BaseException) -> Row:
     """The row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
         reason = error.advice
@@ -460,7 +462,7 @@ def failed_row(pair: Pair, error: BaseException) -> Comparison:
         reason = NO_MEMORY
     else:
         reason = f"internal error, please report it: {type(error).__name__}: {error}"
-    return Comparison(pair=replace(pair, status=Status.UNREADABLE, reason=reason), note=reason)
+    return Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
 
 
 #: One set of buffers per thread, so that an executor of threads works as well as one of processes.
@@ -476,14 +478,14 @@ def _worker_comparer() -> Comparer:
 
 def compare_bundle(
     bundle: list[Numbered], tell: Tell | None = None, measures: Measures = _PLAIN
-) -> list[tuple[int, Comparison]]:
+) -> list[tuple[int, Row]]:
     """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason.
 
     `tell` hears of the bytes of large tensors as they are done.
     """
     comparer = _worker_comparer()
-    done: dict[object, list[Comparison]] = {}
-    last: Comparison | None = None
+    done: dict[object, list[Row]] = {}
+    last: Row | None = None
     rows = []
     for number, pair in bundle:
         try:
@@ -506,7 +508,7 @@ def compare_bundle(
     return rows
 
 
-def compare_bundles(bundles: list[list[Numbered]], measures: Measures = _PLAIN) -> list[tuple[int, Comparison]]:
+def compare_bundles(bundles: list[list[Numbered]], measures: Measures = _PLAIN) -> list[tuple[int, Row]]:
     """Several bundles as one task."""
     return [row for bundle in bundles for row in compare_bundle(bundle, None, measures)]
 
@@ -544,13 +546,13 @@ def compare_pairs(
     executor: Executor | None = None,
     progress: Progress | None = None,
     measures: Measures = _PLAIN,
-) -> list[Comparison]:
+) -> list[Row]:
     """One row per pair, in order.
 
     `workers` processes (0: one per core this process may use; 1: none), or any `executor`, share the work.
     Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
     """
-    rows: list[Comparison | None] = [None] * len(pairs)
+    rows: list[Row | None] = [None] * len(pairs)
     bundles: dict[object, list[Numbered]] = {}
     for number, pair in enumerate(pairs):
         if pair.status is Status.COMPARED:
@@ -646,9 +648,7 @@ def _end_with_parent() -> None:
 class _Run:
     """The state of one call of `compare_pairs`."""
 
-    def __init__(
-        self, rows: list[Comparison | None], total: int, progress: Progress | None, measures: Measures
-    ) -> None:
+    def __init__(self, rows: list[Row | None], total: int, progress: Progress | None, measures: Measures) -> None:
         self._rows = rows
         self._measures = measures
         self._total = total
@@ -661,7 +661,7 @@ class _Run:
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
 
-    def take(self, results: list[tuple[int, Comparison]], told: int = 0) -> None:
+    def take(self, results: list[tuple[int, Row]], told: int = 0) -> None:
         """Keeps finished rows, of whose bytes `told` are counted already."""
         for number, row in results:
             self._rows[number] = row
@@ -677,11 +677,11 @@ class _Run:
         done = sum(row is not None for row in self._rows)
         return f"{done} of {len(self._rows)} rows are done"
 
-    def rows_so_far(self, pairs: Sequence[Pair]) -> list[Comparison]:
+    def rows_so_far(self, pairs: Sequence[Pair]) -> list[Row]:
         """All rows; those that were not reached say so."""
         reason = "not compared: the run was stopped before this tensor"
         return [
-            row or Comparison(pair=replace(pair, status=Status.UNREADABLE, reason=reason), note=reason)
+            row or Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
             for row, pair in zip(self._rows, pairs, strict=True)
         ]
 
@@ -717,7 +717,7 @@ class _Run:
 
     def _compare_split(self, bundle: list[Numbered], pool: Executor) -> None:
         comparer = Comparer()
-        done: list[Comparison] = []
+        done: list[Row] = []
         for number, pair in bundle:
             same = [known for known in done if _storage_key(known.pair) == _storage_key(pair)]
             before = self._done
@@ -732,7 +732,7 @@ class _Run:
             done.append(row)
             self._rows[number] = row
 
-    def _equal_row(self, done: list[Comparison], pair: Pair, pool: Executor) -> Comparison | None:
+    def _equal_row(self, done: list[Row], pair: Pair, pool: Executor) -> Row | None:
         npu = _tensors(pair)[0]
         for known in done:
             other = _tensors(known.pair)[0]
@@ -747,7 +747,7 @@ class _Run:
                 return _take_over(known, pair)
         return None
 
-    def _row_of_parts(self, comparer: Comparer, pair: Pair, pool: Executor) -> Comparison:
+    def _row_of_parts(self, comparer: Comparer, pair: Pair, pool: Executor) -> Row:
         limit = self._measures.limit
         parts = comparer.parts(pair, limit)
         share = _cost(pair) // (2 * len(parts))
@@ -768,6 +768,6 @@ class _Run:
             told *= 2
         self._tell(_cost(pair) - told)
         row = comparer.finish(pair, first, second, limit)
-        measured: list[Comparison] = []
+        measured: list[Row] = []
         self._collect([pool.submit(_measured, row, self._measures)], measured.append)
         return measured[0]

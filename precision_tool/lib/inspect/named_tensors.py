@@ -200,8 +200,8 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
         index=0,
         op_name=npu.op_name or os.path.basename(npu.path),
         op_type="",
-        npu_names=_name(npu),
-        golden_names=_name(golden),
+        npu_ops=(_name(npu),),
+        golden_ops=(_name(golden),),
         slot=npu.slot,
     )
 
