@@ -62,7 +62,7 @@ WORDS = (
         "[FILE] [--dump-path DIR]",
         "write or check the acl.json that dumps single ops",
         min_python=_TRAINING,
-        plain="training.acl_json:ACL_JSON",
+        plain="collect.acl_json:ACL_JSON",
     ),
     Word(
         "Collect",
@@ -70,7 +70,7 @@ WORDS = (
         "[CMD]",
         "benchmark tensors out of what tfdbg dumped on CPU or GPU",
         min_python=_TRAINING,
-        plain="tfdbg.command:TF_DUMP",
+        plain="collect.tfdbg.command:TF_DUMP",
     ),
     Word(
         "Collect",
@@ -78,7 +78,7 @@ WORDS = (
         "CMD",
         "run a training command with data dump on",
         min_python=_TRAINING,
-        plain="training.command:NPU_DUMP",
+        plain="collect.command:NPU_DUMP",
     ),
     Word(
         "Collect",
@@ -86,7 +86,7 @@ WORDS = (
         "CMD",
         "run a training command with overflow detection on",
         min_python=_TRAINING,
-        plain="training.command:NPU_OVERFLOW",
+        plain="collect.command:NPU_OVERFLOW",
     ),
     Word(
         "Collect",
@@ -94,7 +94,7 @@ WORDS = (
         "[-d DEVICE] [-a ACTION]",
         "replay a saved training step on CPU and NPU",
         min_python=_TRAINING,
-        plain="training.command:TRAIN",
+        plain="collect.command:TRAIN",
     ),
     Word("Toolkit", "toolkit", "", "what was found of the vendor's toolkit, its versions, and what is missing"),
     Word("Toolkit", "graph2json", "GRAPH [OUT]", "a graph, text or .om, as the JSON that atc makes of it"),
