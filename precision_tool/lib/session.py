@@ -244,8 +244,15 @@ class Session:
 
         return self._keep(("fusion reports", *paths), read)
 
-    def fusion_graphs(self, graph: str | None = None, switches: Switches | None = None) -> tuple[GraphFusion, ...]:
+    def fusion_graphs(
+        self,
+        graph: str | None = None,
+        switches: Switches | None = None,
+        cosines: Mapping[str, float] | None = None,
+    ) -> tuple[GraphFusion, ...]:
         """The fusion passes of every graph; without a graph those that the reports alone tell of.
+
+        `cosines` are those of the ops' outputs where a result is at hand: else the newest is read.
 
         Raises what `run_graphs` does where there is neither.
         """
@@ -258,7 +265,7 @@ class Session:
         except PrecisionToolError:
             if not reports or graph is not None:
                 raise
-        return passes_in_effect(runs, reports, self.cosines(), switches)
+        return passes_in_effect(runs, reports, self.cosines() if cosines is None else cosines, switches)
 
     def fusion_pair(self) -> FusionPair:
         """The run with fusion and the one without, told by their graphs. Errors say what is missing."""

@@ -352,7 +352,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     facts = [{"name": name, "value": value} for name, value in finding.facts]
     document = asdict(finding) | {"grade": finding.grade.name.lower(), "facts": facts}
     document["pass_name"] = ",".join(document.pop("pass_names"))
-    return document | {"original_ops": ",".join(finding.original_ops)}
+    return document | {"original_ops": joined(finding.original_ops)}
 
 
 def _detail_json(detail: Detail) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from rich.rule import Rule
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
+from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
@@ -490,10 +491,12 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
     """Those that need a graph."""
     from precision_tool.lib.checks import fusion
 
+    cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
+
     if args.left is None:
         try:
             missing = session.missing_graphs(args.graph)
-            passes = fusion.check_fusion(session.fusion_graphs(args.graph), args.threshold, missing)
+            passes = fusion.check_fusion(session.fusion_graphs(args.graph, cosines=cosines), args.threshold, missing)
             return [passes, *check_runs(session.run_graphs(args.graph), missing)]
         except PrecisionToolError as error:
             return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
@@ -506,7 +509,7 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
     if not runs:
         reason = "the two sides were compared without a graph; name one with -g"
         return [fusion.skip_fusion(reason), *skip_checks(reason)]
-    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), session.cosines())
+    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), cosines or {})
     return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs)]
 
 
