@@ -15,7 +15,7 @@ import numpy.typing as npt
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.compare.pytorch import are_h5, compare_h5
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.model.finding import Finding

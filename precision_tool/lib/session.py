@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
-    from precision_tool.lib.engine.scheduler import Progress
+    from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
     from precision_tool.lib.model.pytorch import H5Op

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import elements
 from precision_tool.lib.engine.elements import Detail, compare_elements, elements_of
-from precision_tool.lib.engine.scheduler import WorkStoppedError
+from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from builders import Array, out_tensor, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import scheduler as engine
+from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine.bundles import Measures, reaches_limit
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.engine.metrics import Kernel
-from precision_tool.lib.engine.scheduler import Comparer, Measures, compare_pairs, reaches_limit
+from precision_tool.lib.engine.passes import own_metrics
+from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair, Status
@@ -26,16 +29,15 @@ from precision_tool.lib.pairing.align import align
 #: Small enough for tensors of some thousand elements to be split into boxes and parts; and the real sizes.
 SIZES = {
     "real": {},
-    "boxes": {"BLOCK": 1 << 8, "_BOX": 1 << 9, "_KEEP": 1 << 10},
-    "parts": {"BLOCK": 1 << 8, "_BOX": 1 << 9, "_KEEP": 1 << 10, "_PART_BYTES": 1 << 11, "_SPLIT_BYTES": 1 << 12,
-              "_SERIAL_BYTES": 0},
+    "boxes": {"block": 1 << 8, "box": 1 << 9, "kept_items": 1 << 10},
+    "parts": {"block": 1 << 8, "box": 1 << 9, "kept_items": 1 << 10, "part_bytes": 1 << 11, "split_bytes": 1 << 12,
+              "serial_bytes": 0},
 }  # fmt: skip
 
 
 @pytest.fixture(params=list(SIZES))
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in SIZES[request.param].items():
-        monkeypatch.setattr(engine, name, value)
+    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, **SIZES[request.param]))
     return str(request.param)
 
 
@@ -185,12 +187,11 @@ def test_overflow_is_asked_of_float16_only(tmp_path: Path) -> None:
     assert reaches_limit(tensor_of(tmp_path, np.array([1e9, np.inf], np.float32))) is None
 
 
-def test_overflow_far_behind_and_in_a_large_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_COMPARE_BYTES", 64)
+def test_overflow_far_behind_and_in_a_large_tensor(tmp_path: Path) -> None:
     values = np.ones(1001, np.float16)
-    assert reaches_limit(tensor_of(tmp_path, values, "a")) is False
+    assert reaches_limit(tensor_of(tmp_path, values, "a"), step=64) is False
     values[-1] = -65504
-    assert reaches_limit(tensor_of(tmp_path, values, "b")) is True
+    assert reaches_limit(tensor_of(tmp_path, values, "b"), step=64) is True
 
 
 @pytest.mark.parametrize(
@@ -285,8 +286,8 @@ def test_a_metric_that_fails_leaves_the_row_its_metrics(tmp_path: Path, sizes: s
 
 def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npu, golden = noisy((1 << 18,))
-    monkeypatch.setattr(engine, "MAX_BYTES", (2 << 20) - 1)
-    monkeypatch.setattr(Comparer, "arrays", None)
+    monkeypatch.setattr(own_metrics, "MAX_BYTES", (2 << 20) - 1)
+    monkeypatch.setattr(own_metrics, "apply_metrics", None)
     row = only_row(pair_of(tmp_path, npu, golden), own(tmp_path))
     assert tuple(row.custom.values()) == (None, None, None)
     assert "own metrics load whole tensors, and this pair takes 2 MiB of 1 allowed" in row.reason
@@ -294,7 +295,7 @@ def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pyt
 
 
 def test_own_metrics_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_SERIAL_BYTES", 0)
+    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, serial_bytes=0))
     sides = [noisy((50, 60), seed) for seed in range(4)]
     pairs = [pair_of(tmp_path, *one, name=f"op{number}") for number, one in enumerate(sides)]
     rows = compare_pairs(pairs, workers=2, measures=own(tmp_path))

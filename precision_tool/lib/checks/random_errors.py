@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from precision_tool.lib.engine.bits import Difference, difference, is_alike, same_range
 from precision_tool.lib.engine.run_values import KEPT_TYPES, SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
-from precision_tool.lib.engine.scheduler import Progress, compare_pairs, same_bytes
+from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
 from precision_tool.lib.model.table import Row
@@ -265,7 +266,7 @@ def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
     if not is_alike(left, right):
         return replace(known, reason=_two_types(left, right))
     try:
-        return replace(known, state=State.EQUAL if same_bytes(left, right) else State.DIFFERENT)
+        return replace(known, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
         return replace(known, state=State.UNKNOWN, reason=error.advice)
 

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
+from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
 from precision_tool.lib.engine.elements import Detail, compare_elements
-from precision_tool.lib.engine.scheduler import Measures, Progress, WorkStoppedError, compare_pairs
+from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.workers import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, find_graph

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from precision_tool.lib.engine.scheduler import NO_MEMORY
+from precision_tool.lib.engine.bundles import NO_MEMORY
 from precision_tool.lib.engine.statistics import TensorFigures, figures_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump

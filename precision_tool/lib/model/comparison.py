@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import nan
+from math import inf, isnan, log2, nan
 
 from precision_tool.lib.model.tensor import AnyTensor, Plan
 
@@ -107,3 +107,45 @@ class Metrics:
     first_mismatch_index: tuple[int, ...] | None = None
     is_scalar: bool = False
     both_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extremes:
+    """The largest size among the finite values (nan: unknown), and how many values are at or beyond the limits.
+
+    `limit` is the type's largest number. Of a tensor with statistics only, `saturated` is 1 for one or more.
+    """
+
+    dtype: str
+    count: int
+    limit: float
+    largest: float
+    saturated: int = 0
+    nan_count: int = 0
+    positive_inf_count: int = 0
+    negative_inf_count: int = 0
+    statistics_only: bool = False
+
+    @property
+    def inf_count(self) -> int:
+        """Infinities of both signs."""
+        return self.positive_inf_count + self.negative_inf_count
+
+    @property
+    def bad(self) -> int:
+        """Values that are saturated, Inf or NaN."""
+        return self.saturated + self.inf_count + self.nan_count
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no value is saturated, Inf or NaN."""
+        return not self.bad
+
+    @property
+    def headroom(self) -> float:
+        """Bits between the largest value and the limit: 0 when one is reached, inf for zeros, nan if unknown."""
+        if self.saturated or self.inf_count:
+            return 0.0
+        if isnan(self.largest):
+            return nan
+        return log2(self.limit) - log2(self.largest) if self.largest else inf

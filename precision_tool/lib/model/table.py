@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import overload
 
-from precision_tool.lib.model.comparison import Metrics, Pair, Summary
+from precision_tool.lib.model.comparison import Extremes, Metrics, Pair, Summary
 
 #: Of more ops than this, one line of a table shows the first ones only.
 MAX_NAMES = 32
@@ -17,10 +17,11 @@ MAX_NAMES = 32
 class Row:
     """A pair of tensors with what comparing them gave: compared now, or read from a result file of any release.
 
-    `reason` says what is odd about the pair, or why it was not compared. `overflow` tells of a float16 tensor, where
-    it was asked for, whether a value reaches the type's limit. `custom` has the values of the user's own metrics by
-    name, None for one that failed, and `custom_errors` which failed and why. `noise` is how far this tensor is off in
-    two runs of the same script, where a noise floor has it.
+    `reason` says what is odd about the pair, or why it was not compared. `overflow` tells of a float16 tensor,
+    where it was asked for, whether a value reaches the type's limit, `extremes` how near its values come to it.
+    `custom` has the values of the user's own metrics by name, None for one that failed, and `custom_errors` which
+    failed and why. `noise` is how far this tensor is off in two runs of the same script, where a noise floor has
+    it.
 
     A row that was read has no tensors in its pair, `npu_dtype` and `golden_dtype` instead, and the number of its
     `line`. `absent` names the numbers that its file lacks (`npu.minimum`), which are nan or 0 here, `unlisted` how many
@@ -34,6 +35,7 @@ class Row:
     golden: Summary | None = None
     reason: str = ""
     overflow: bool | None = None
+    extremes: Extremes | None = None
     custom: Mapping[str, float | str | None] = field(default_factory=dict)
     custom_errors: tuple[tuple[str, str], ...] = ()
     noise: float | None = None
