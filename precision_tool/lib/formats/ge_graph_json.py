@@ -1,7 +1,8 @@
 """GE graphs as `atc --mode=5` writes them in JSON, brought into the shape of the text parser's tree.
 
-Every field becomes a list of values and an emptied message (`null`) an empty dict, so that one builder serves
-both. What differs is how scalars are written; `JsonScalars` knows that.
+Every field becomes a list of values and an emptied message (`null`) an empty dict; a field with an empty list is as
+one that is not there, as in protobuf. So one builder serves both. What differs is how scalars are written;
+`JsonScalars` knows that.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def _as_fields(fields: dict[str, Any]) -> dict[str, list[Any]]:
         if type(value) is list
         else [{} if value is None else value]
         for key, value in fields.items()
+        if value != []
     }
 
 

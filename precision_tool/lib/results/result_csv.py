@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from math import isnan
+from math import isfinite, isnan
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
@@ -635,7 +635,9 @@ def _read_summary(row: ResultRow, side: str) -> dict[str, object]:
     values: dict[str, object] = dict.fromkeys(one.name for one in fields(Summary))
     for name, column in _SUMMARY_FIELDS.items():
         value = _cell_number(row, side + column, row.cells.get(side + column, ""))
-        values[name] = int(value) if value is not None and name.endswith("_count") else value
+        if value is not None and name.endswith("_count"):
+            value = int(value) if isfinite(value) else None  # a file that somebody edited
+        values[name] = value
     return values
 
 
