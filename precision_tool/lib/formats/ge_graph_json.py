@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
 
 _HINT = "convert the graph again: atc --mode=5 --om=ge_proto_*_Build.txt --json=OUT.json"
@@ -116,4 +116,4 @@ class JsonScalars:
 
 
 def _shown(value: Any) -> str:
-    return "a block" if isinstance(value, (dict, list)) else ascii(value)[:60]
+    return "a block" if isinstance(value, (dict, list)) else shown(str(value))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite, isnan
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
@@ -627,7 +627,7 @@ def _cell_number(row: ResultRow, column: str, text: str) -> float | None:
         return _as_number(text)
     except ValueError as error:
         raise FormatError(
-            f"line {row.line} of the result file: {column} is no number: {text[:40]!r}", "run `vc` or `ac -c` again"
+            f"line {row.line} of the result file: {column} is no number: {shown(text)}", "run `vc` or `ac -c` again"
         ) from error
 
 
