@@ -50,7 +50,8 @@ class CompareResult:
 
     def findings(self, threshold: float = 0.98) -> list[Finding]:
         """What the rows tell at a cosine threshold; the first faulty op, if there is one, by name."""
-        return find_first_fault(ops_of([row_of(row) for row in self.rows], threshold), threshold)
+        ops = ops_of([row_of(row) for row in self.rows], threshold)
+        return find_first_fault(ops, threshold, self._result.unread_graph)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """The rows as a structured array: names, status, the metrics as float64 (nan where not compared)."""

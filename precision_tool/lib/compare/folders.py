@@ -13,7 +13,7 @@ from precision_tool.lib.engine.elements import Detail, compare_elements
 from precision_tool.lib.engine.scheduler import Measures, Progress, WorkStoppedError, compare_pairs
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import NAMED, GraphChoice, find_graph
+from precision_tool.lib.graph.choice import NAMED, GraphChoice, UnreadGraphError, find_graph
 from precision_tool.lib.model.comparison import Comparison, Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.wording import counted
@@ -92,6 +92,8 @@ class LeafResult:
     details: tuple[Detail, ...] = ()
     #: The graph of the other run, where that is matched by it.
     other_graph: GraphChoice | None = None
+    #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
+    unread_graph: str = ""
 
 
 class ComparisonStoppedError(PrecisionToolError):
@@ -203,6 +205,7 @@ def match_leaf(
         steps = {one.step for one in inputs.run.leaves}
         notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
     choice: GraphChoice | None = None
+    unread_graph = ""
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None or other_choice is not None:
         try:
@@ -211,6 +214,7 @@ def match_leaf(
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
                 raise
+            unread_graph = error.message if isinstance(error, UnreadGraphError) else ""
             notes.append(f"{error.message}; ops are matched by name, fused ops stay unmatched")
     if choice is not None:
         if other_choice is not None:
@@ -231,6 +235,7 @@ def match_leaf(
         rows=(),
         graph=choice,
         other_graph=other_choice,
+        unread_graph=unread_graph,
         notes=(
             *notes,
             *_ignored_notes(leaf),

@@ -337,16 +337,16 @@ class Comparer:
 
 def _needs_second(first: Sums, measures: Measures) -> bool:
     """Whether the second pass gives anything that is asked for, or that the first could not add up."""
-    return measures.divergence or first.is_extreme or first.npu.is_cancelled or first.golden.is_cancelled
+    return measures.divergence or first.is_extreme
 
 
 def _row(pair: Pair, reader: _Reader, first: Sums, second: KlSums) -> Comparison:
     for name in ("max_error_at", "first_mismatch"):
         setattr(first, name, reader.flat_position(getattr(first, name)))
-    shape = pair.error_shape
+    shape = pair.error_shape or (1,)  # places of scalars are told as in their shape in the result
     if prod(shape) and reader.size == 2 * prod(shape):  # complex: the last index tells real from imaginary
         shape = (*shape, 2)
-    metrics, npu, golden = finish(first, second, shape or (1,))
+    metrics, npu, golden = finish(first, second, shape)
     note = pair.reason
     if metrics is None:
         note = "This tensor is empty."
