@@ -4,6 +4,15 @@ Everything else that is raised is our own mistake and ends with a traceback in t
 This module runs on Python 3.7.
 """
 
+#: Characters that are shown of what a file holds where something else should be.
+_SHOWN = 80
+
+
+def shown(token: str) -> str:
+    """A token of a file as a message quotes it: escaped, and at most 80 characters of it, quotes and dots included."""
+    text = repr(token[:_SHOWN])  # no more is looked at, however long it is
+    return text if len(token) <= _SHOWN and len(text) <= _SHOWN else text[: _SHOWN - 4] + "..." + text[0]
+
 
 class PrecisionToolError(Exception):
     """An error the user can do something about: `message` says what and where, `hint` what to do next."""
