@@ -71,7 +71,7 @@ class Tally:
 def _start(command: Command, folder: Path) -> subprocess.Popen[bytes]:
     temporary = folder.parent / "temporary"
     temporary.mkdir(exist_ok=True)
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
     with open(folder.parent / "stderr", "wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "precision_tool", *command.words],

@@ -53,6 +53,7 @@ from precision_tool.lib.results.noise import read_noise
 from precision_tool.lib.results.result_csv import parse_metrics, read_numbers, read_output_cosines, read_result
 from precision_tool.lib.settings import check_dump_step, read_settings_file
 from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
+from precision_tool.lib.shell.commands.pytorch import _apart
 from precision_tool.lib.shell.switch_files import SwitchFile
 from precision_tool.lib.sources import names as file_names
 from precision_tool.lib.sources.h5_files import find_h5_files
@@ -60,7 +61,7 @@ from precision_tool.lib.sources.overflow_files import find_status_files, parse_s
 from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
 from precision_tool.lib.storage.cache_files import OddCacheError
 from precision_tool.lib.storage.files import read_small_json, signature_of
-from precision_tool.lib.toolkit.finder import _remembered
+from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
 from precision_tool.lib.toolkit.kept import read_kept
 from precision_tool.lib.toolkit.tools import _json_problem, _table_problem
 from precision_tool.lib.workspace import Workspace
@@ -139,9 +140,9 @@ def _h5_copy(path: str) -> Reasons:
         if source == path:
             with suppress(FileNotFoundError):
                 os.unlink(target)
-            copy_ops(source, other, dump.ops[:2])
+            copy_ops(source, other, dump.ops[:2], _apart)
         else:
-            copy_ops(source, other, read_h5(source).ops)
+            copy_ops(source, other, read_h5(source).ops, _apart)
     return ()
 
 
@@ -308,6 +309,7 @@ def _small_json(path: str) -> Reasons:
     read_small_json(path)
     read_source(str(folder / "input.csv"))
     read_kept(path)
+    shutil.copyfile(path, folder / _MEMORY)
     _remembered([folder], ["/x"])
     decoded_cosines(Path(path).read_bytes())
     return (_json_problem(path), _table_problem(path))
@@ -328,7 +330,7 @@ def _names(path: str) -> Reasons:
     ):  # fmt: skip
         parse(text)
     parsed = file_names.parse_dump_name(text)
-    if parsed is not None and file_names.parse_dump_name(file_names.dump_name(parsed[0])) is None:
+    if parsed and ".0" not in text and file_names.parse_dump_name(file_names.dump_name(parsed[0])) is None:
         raise WrongAnswerError("a name that is written is not read again")
     file_names.pattern(text[:_TYPED])("a/b_c")
     file_names.parse_leaf_path(tuple(text.split("/")))
