@@ -26,6 +26,8 @@ from precision_tool.lib.collect.tfdbg.event import read_event
 from precision_tool.lib.collect.tfdbg.npy_files import is_same_npy, write_npy
 from precision_tool.lib.compare.cosines import _decoded as decoded_cosines
 from precision_tool.lib.compare.result_source import read_source
+from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_result import read_fusion_result
 from precision_tool.lib.formats.fusion_switch import parse_switches, read_switches, render
@@ -46,7 +48,7 @@ from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph import cache
 from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs, overview
-from precision_tool.lib.inspect.named_tensors import named_value, split_slot, tensors_of_file, view_of
+from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
 from precision_tool.lib.results.noise import read_noise
@@ -100,6 +102,23 @@ def _tensors(path: str) -> Reasons:
     for named in tensors_of_file(path):
         yield named.reason
         yield view_of(named, bins=5, first=5).reason
+
+
+def _compared(path: str) -> Reasons:
+    """As `cp FILE FILE` and `vc`: whatever a tensor holds, it agrees with itself."""
+    for named in tensors_of_file(path):
+        try:
+            pair = pair_up(named, named)
+        except PrecisionToolError as error:
+            yield error.message
+            continue
+        (row,) = compare_pairs([pair], workers=1)
+        yield row.note
+        if row.metrics is None:
+            continue
+        detail = compare_elements(pair, atol=0.0, rtol=0.0, shown=3, workers=1)
+        if row.metrics.max_absolute_error > 0 or detail.outside:
+            raise WrongAnswerError(f"it differs from itself: {row.metrics}, {detail}")
 
 
 def _event(path: str) -> Reasons:
@@ -382,6 +401,10 @@ def _mixed(folder: Path) -> list[bytes]:
     return [onnx, b"", *(make(folder)[0] for make in makers)]
 
 
+def _tensor_files(folder: Path) -> list[bytes]:
+    return [*seeds.dumps(folder), *seeds.npys(folder)]
+
+
 def _npy_input(rng: Random) -> bytes:
     return npy_file(rng, seeds.NPY_DATA)
 
@@ -389,6 +412,9 @@ def _npy_input(rng: Random) -> bytes:
 READERS: dict[str, Reader] = {
     "dump": Reader(read=_tensors, files=seeds.dumps, mutations=BINARY, messages=seeds.dump_messages),
     "npy": Reader(read=_tensors, files=seeds.npys, mutations=BINARY, make=_npy_input),
+    "compare": Reader(
+        read=_compared, files=_tensor_files, mutations=BINARY, messages=seeds.dump_messages, make=_npy_input
+    ),
     "statistics": Reader(read=_tensors, files=seeds.statistics, mutations=CSV, file_name="input.csv"),
     "tfdbg": Reader(
         read=_event, files=seeds.events, mutations=BINARY, messages=lambda folder: messages(seeds.events(folder))
