@@ -58,6 +58,7 @@ def read_npy(path: str) -> Tensor:
             raise FormatError(f"{path}: damaged .npy header: {error}", _HINT) from error
         if any(dim < 0 for dim in shape):
             raise FormatError(f"{path}: .npy shape {shape} has a negative dimension", _HINT)
+        data_types.refuse_impossible(shape, f"{path}: ")
         if dtype.hasobject:
             raise FormatError(
                 f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from math import isnan
+from math import isfinite, isnan
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
@@ -627,7 +627,7 @@ def _cell_number(row: ResultRow, column: str, text: str) -> float | None:
         return _as_number(text)
     except ValueError as error:
         raise FormatError(
-            f"line {row.line} of the result file: {column} is no number: {text[:40]!r}", "run `vc` or `ac -c` again"
+            f"line {row.line} of the result file: {column} is no number: {shown(text)}", "run `vc` or `ac -c` again"
         ) from error
 
 
@@ -635,7 +635,9 @@ def _read_summary(row: ResultRow, side: str) -> dict[str, object]:
     values: dict[str, object] = dict.fromkeys(one.name for one in fields(Summary))
     for name, column in _SUMMARY_FIELDS.items():
         value = _cell_number(row, side + column, row.cells.get(side + column, ""))
-        values[name] = int(value) if value is not None and name.endswith("_count") else value
+        if value is not None and name.endswith("_count"):
+            value = int(value) if isfinite(value) else None  # a file that somebody edited
+        values[name] = value
     return values
 
 
