@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite, isnan
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError, shown
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.results.compat import type_name as vendor_type_name
-from precision_tool.lib.storage.files import atomic_text, user_error
+from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.user_files import is_folder, open_text, user_error
 
 NO_RESULT = "NaN"
 #: The vendor's metrics in its order, which is also that of the numbers its `-alg` takes.
@@ -454,9 +455,7 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
     """The header of a result file, its columns under names of their own, and its lines with their numbers."""
     usual_limit = csv.field_size_limit(_MAX_CELL)  # of the whole process, so it is put back
     try:
-        if os.path.isdir(path):
-            raise IsADirectoryError
-        with open(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+        with open_text(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
             reader = csv.reader(file)
             header = _unique(next(reader, []))
             column = _absent_column(header)
@@ -465,6 +464,8 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
                     f"{path}: no comparison result: the first line has no {column} column", _NO_RESULT_HINT
                 )
             yield header, ((reader.line_num, values) for values in reader if values)
+    except PrecisionToolError:  # some are OSErrors too
+        raise
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:
@@ -664,10 +665,10 @@ def _none_if_empty(values: dict[str, object]) -> dict[str, object] | None:
 
 def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
-    if os.path.isfile(folder):
+    if not is_folder(folder):
+        if not os.path.exists(folder):
+            raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
         return [folder]
-    if not os.path.exists(folder):
-        raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
     found: dict[str, list[str]] = {}
     for below, _, names in os.walk(folder):
         results = [name for name in names if _is_result(name)]

@@ -16,6 +16,7 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Parser, completes
 from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.walk import find_named
+from precision_tool.lib.user_files import is_folder
 
 #: Of many outputs as many are named.
 _LISTED = 8
@@ -54,7 +55,7 @@ def named_files(session: Session, name: str) -> list[str]:
     roots = [space.dump_dir(number) for number in space.debug_numbers()]
     roots += [space.tf_dump_dir, space.tf_debug_dir, space.overflow_dump_dir]
     roots += [base / "decode" for base in space.result_dirs()]
-    found = [path for root in roots if root.is_dir() for path in find_named(str(root), name)]
+    found = [path for root in roots if is_folder(root) for path in find_named(str(root), name)]
     if not found:
         raise DataNotFoundError(
             f"{name}: no such file, here or in {space.root}", "`ls dump` lists the dump files; or name an op"
