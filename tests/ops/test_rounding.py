@@ -39,8 +39,8 @@ def in_float32(terms: Array, random: np.random.Generator) -> Array:
 
 def predicted(output: Output) -> Array:
     """The rms error of each element with float32 inside and outside."""
-    size: Array = np.sqrt(output.array**2 + np.asarray(output.summed) ** 2)
-    return RMS * U32 * size
+    rms: Array = RMS * U32 * np.sqrt(output.array**2 + np.asarray(output.summed) ** 2)
+    return rms
 
 
 @pytest.mark.parametrize("kind", TERMS)

@@ -143,7 +143,8 @@ class _Stream:
         for numbers in self._numbers():
             if self.is_integer:
                 self._widen(int(numbers.min()), int(numbers.max()))
-            block: Numbers = numbers.copy() if numbers.dtype.kind in "iu" else numbers.astype(np.float64)
+            with np.errstate(invalid="ignore"):  # numpy warns of NaNs whose quiet bit is not set
+                block: Numbers = numbers.copy() if numbers.dtype.kind in "iu" else numbers.astype(np.float64)
             if self.reader.size <= _KEEP:
                 self._kept.append(block)
             yield block
