@@ -42,17 +42,13 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Table
 from precision_tool.lib.pairing.match import GraphMatcher, match_name
 from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
-from precision_tool.lib.results.result_csv import (
-    find_results,
-    read_result,
-    row_of,
-    write_mapping,
-    write_result,
-)
+from precision_tool.lib.results.result_csv import read_result, write_mapping, write_result
+from precision_tool.lib.results.result_files import find_results
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
@@ -62,6 +58,7 @@ from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
+from precision_tool.lib.user_files import check_folder, is_folder, list_folder
 from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -72,7 +69,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
-    from precision_tool.lib.engine.scheduler import Progress
+    from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
     from precision_tool.lib.model.pytorch import H5Op
@@ -162,8 +159,11 @@ class Session:
             stamps.note(folder)
             try:
                 return walk.find_run(folder, stamps)
-            except PrecisionToolError:
+            except DataNotFoundError:
                 return None  # `vc` says why
+            except PrecisionToolError as error:
+                self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
+                return None
 
         return self._keep(("run", number), read)
 
@@ -251,8 +251,15 @@ class Session:
 
         return self._keep(("fusion reports", *paths), read)
 
-    def fusion_graphs(self, graph: str | None = None, switches: Switches | None = None) -> tuple[GraphFusion, ...]:
+    def fusion_graphs(
+        self,
+        graph: str | None = None,
+        switches: Switches | None = None,
+        cosines: Mapping[str, float] | None = None,
+    ) -> tuple[GraphFusion, ...]:
         """The fusion passes of every graph; without a graph those that the reports alone tell of.
+
+        `cosines` are those of the ops' outputs where a result is at hand: else the newest is read.
 
         Raises what `run_graphs` does where there is neither.
         """
@@ -265,7 +272,7 @@ class Session:
         except PrecisionToolError:
             if not reports or graph is not None:
                 raise
-        return passes_in_effect(runs, reports, self.cosines(), switches)
+        return passes_in_effect(runs, reports, self.cosines() if cosines is None else cosines, switches)
 
     def fusion_pair(self) -> FusionPair:
         """The run with fusion and the one without, told by their graphs. Errors say what is missing."""
@@ -576,7 +583,7 @@ class Session:
     def check_data(self) -> None:
         """Raises DataNotFoundError where there is no data folder."""
         root = self.workspace.root
-        if not root.is_dir():
+        if not is_folder(root):
             raise DataNotFoundError(
                 f"{root}: a file where the data folder should be" if root.exists() else f"{root}: no such data folder",
                 "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
@@ -586,13 +593,13 @@ class Session:
         """The dump of the NPU run under test."""
         self.check_data()
         folder = self.workspace.dump_dir(0)
-        if not folder.is_dir() and find_h5_files(str(self.workspace.pt_npu_dir)):
+        if not is_folder(folder) and find_h5_files(str(self.workspace.pt_npu_dir)):
             return str(self.workspace.pt_npu_dir)
         if self.has_pytorch_only():
             raise DataNotFoundError(
                 f"{self.workspace.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt"
             )
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise DataNotFoundError(
                 f"{folder}: no NPU dump",
                 "put the NPU run's dump_path there, as the README says under Collect, or name its folder with -lt",
@@ -664,7 +671,7 @@ class Session:
 
         options = options or DEFAULT_OPTIONS
         is_default = npu is None and golden is None
-        if is_default and self.workspace.dump_dir(1).is_dir() and self._benchmark_folder() is not None:
+        if is_default and is_folder(self.workspace.dump_dir(1)) and self._benchmark_folder() is not None:
             other = self.workspace.debug_dir(1)
             self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
         npu = npu or self.default_npu()
@@ -706,7 +713,7 @@ class Session:
             raise
         paths = self._write(folder, results, _prefix_of(options), options.pairs_only)
         return [
-            analyse(path, with_noise([row_of(row, result.choice) for row in result.rows], noise), threshold, result)
+            analyse(path, with_noise(result.table, noise), threshold, result)
             for path, result in zip(paths, results, strict=True)
         ]
 
@@ -750,7 +757,11 @@ class Session:
         notes = dict.fromkeys(note for result in results for note in result.notes)
         self.workspace.notes += [note for note in notes if note not in self.workspace.notes]
         return [
-            analyse(result.path, [] if options.pairs_only else with_noise(read_result(result.path), noise), threshold)
+            analyse(
+                result.path,
+                Table(()) if options.pairs_only else with_noise(read_result(result.path), noise),
+                threshold,
+            )
             for result in results
         ]
 
@@ -779,7 +790,7 @@ class Session:
                 if pairs_only:
                     write_mapping(str(path), [row.pair for row in result.rows], sequence=result.choice.sequence)
                 else:
-                    write_result(str(path), result.rows, golden_address=result.golden_is_dump, choice=result.choice)
+                    write_result(str(path), result.rows, result.choice)
                     write_source(str(path), source_of(result), str(self.workspace.root))
                 for detail in result.details:
                     write_detail(str(folder), detail, name)
@@ -892,8 +903,8 @@ class Session:
 
         if folder is None:
             self.check_data()
-        elif not os.path.isdir(folder):
-            raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
+        else:
+            check_folder(folder, "dumps")
         return find_statuses(self, folder)
 
     def random_errors(
@@ -916,6 +927,7 @@ class Session:
         """The complete result files of the newest comparison."""
         folders = self.workspace.compare_dirs()
         if not folders:
+            is_folder(self.workspace.root / "temp")  # says so where that cannot be told
             raise DataNotFoundError(
                 f"{self.workspace.root}: no comparison result yet",
                 "run `vc` or `ac -c` first, or name a file with -f",
@@ -1020,7 +1032,7 @@ def _part_of(path: str) -> str:
 
 
 def _has_entries(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
+    return is_folder(folder) and bool(list_folder(str(folder)))
 
 
 def _results_in(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS
+from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell import prompt as module
@@ -427,3 +427,9 @@ def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
         assert callable(getattr(cmd2.Cmd, name))
     fields = {field.name for field in dataclasses.fields(cmd2.Completions)}
     assert {"_add_opening_quote", "_quote_char", "items"} <= fields
+
+
+@pytest.mark.parametrize("line", ["!echo a\0", "ls > a\0b", "ls a\0b", "pt a\0b", "data a\0b", "@a\0b", "echo a\0b"])
+def test_a_line_with_a_zero_byte(tree: SmallTree, line: str) -> None:
+    run = piped(f"{line}\n", tree.root.parent, code=2)
+    assert "the line holds a zero byte" in run.stderr

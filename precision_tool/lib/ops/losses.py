@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.activations import sigmoid
 from precision_tool.lib.ops.arguments import (
     Mask,
     attribute,
@@ -207,7 +206,7 @@ def _sigmoid_cross_entropy_v2(call: Call) -> Outputs:
 def _sigmoid_cross_entropy_grad(call: Call) -> Outputs:
     x, target, dout = _inputs(call, 0, 1, 2)
     common_shape(call, x, target, dout)
-    return [((Tracked(sigmoid(x), np.ones(x.shape)) - target) * dout).output()]
+    return [((Tracked(x).sigmoid() - target) * dout).output()]
 
 
 @op(
@@ -220,7 +219,7 @@ def _sigmoid_cross_entropy_grad_v2(call: Call) -> Outputs:
     weight, factor = _optional(call, 3, 1.0), _optional(call, 4, 1.0)
     common_shape(call, x, target, dout, weight, factor)
     log_weight = target * factor
-    slope = Tracked(sigmoid(x), np.ones(x.shape)) * (log_weight + 1 - target) - log_weight
+    slope = Tracked(x).sigmoid() * (log_weight + 1 - target) - log_weight
     return [(slope * weight * dout * _share(call, x.shape)).output()]
 
 
@@ -393,7 +392,10 @@ def _dropped(call: Call, unpacked: Callable[[int], Mask]) -> Outputs:
     keep = real(call, "keep_prob") if given is None else scalar(call, 2)
     if not 0 < keep <= 1:
         raise NotComputedError(f"the probability to keep an element is {keep}")
-    kept = unpacked(x.size).reshape(x.shape)
+    kept = unpacked(x.size)
+    if kept.size != x.size:
+        raise NotComputedError(f"a mask of {kept.size} elements for {x.size}")
+    kept = kept.reshape(x.shape)
     scaled = x * (1 / keep)
     return [Output(array=np.where(kept, scaled, 0.0), summed=np.where(kept, np.abs(scaled), 0.0))]
 

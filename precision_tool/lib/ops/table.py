@@ -22,6 +22,7 @@ _FAMILIES = (
     "norms",
     "optimizers",
     "pooling",
+    "recurrent",
     "reductions",
     "resize",
     "scatter",

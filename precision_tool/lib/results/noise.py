@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.results.result_csv import ResultRow
+from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import LocalFile, atomic_text
+from precision_tool.lib.user_files import is_folder
 
 FOLDER, _PREFIX = "random", "noise_floor_"
 _COLUMNS = ("Op", "Slot", "RelativeEuclideanDistance", "MaxAbsoluteError", "CosineSimilarity")
@@ -45,11 +46,11 @@ class NoiseFloor:
         return self.distances.get((flatten(op_name), slot))
 
 
-def with_noise(rows: Sequence[ResultRow], floor: NoiseFloor | None) -> list[ResultRow]:
-    """The rows, each with its tensor's own noise."""
+def with_noise(table: Table, floor: NoiseFloor | None) -> Table:
+    """The table, each row with its tensor's own noise."""
     if floor is None:
-        return list(rows)
-    return [replace(row, noise=floor.of(row.op_name, row.slot)) for row in rows]
+        return table
+    return replace(table, rows=tuple(replace(row, noise=floor.of(row.op_name, row.slot)) for row in table))
 
 
 def noise_path(folder: Path, time: str) -> str:
@@ -77,12 +78,12 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
 
     DataNotFoundError if there is none.
     """
-    if named and not os.path.isdir(named):
+    if named and not is_folder(named):
         return named
     folders = [folder / FOLDER for folder in result_folders]
     if named:  # may also be a data folder, or one for results
         folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
-    found = [str(path) for folder in folders if folder.is_dir() for path in folder.glob(f"{_PREFIX}*.csv")]
+    found = [str(path) for folder in folders if is_folder(folder) for path in folder.glob(f"{_PREFIX}*.csv")]
     if not found:
         raise DataNotFoundError(
             f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
