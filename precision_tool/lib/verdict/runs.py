@@ -12,8 +12,8 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.results.result_csv import ResultRow
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run
 
@@ -28,7 +28,7 @@ class Asked:
     leaf: DumpLeaf
     file: GraphFile
     golden_root: str | None = None
-    rows: Sequence[ResultRow] = ()
+    rows: Sequence[Row] = ()
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = 0.98
@@ -84,7 +84,7 @@ def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide,
     return NoBenchmark(), GraphDumps(leaf or other.leaf, other.file)
 
 
-def _cosines(rows: Sequence[ResultRow]) -> Mapping[tuple[str, str], float]:
+def _cosines(rows: Sequence[Row]) -> Mapping[tuple[str, str], float]:
     return {
         (row.op_name, row.slot): nan if row.mismatches else row.cosine
         for row in rows
