@@ -87,7 +87,8 @@ def _head(first: Suspect, verdict: Verdict) -> Text:
         text.append(f" of debug_{verdict.run}")
     text.append("\n")
     text.append(str(first.cause), style="bold")
-    text.append(f": {_SENTENCES[first.cause]}")
+    sentence = _SENTENCES[first.cause] if first.proof is not Proof.RUNS else "it does not repeat itself"
+    text.append(f": {sentence}")
     return text
 
 
@@ -121,6 +122,8 @@ def _proof(first: Suspect) -> str:
         return "two copies of one tensor differ"
     if first.proof is Proof.SOURCE:
         return "nothing in the graph computes it, so nothing in the graph made the difference"
+    if first.proof is Proof.RUNS:
+        return "two runs differ, each of which its inputs explain"
     if first.proof is Proof.COMPARED:
         return "it could not be recomputed, only compared"
     if first.fact("benchmark_obeys"):
@@ -159,6 +162,11 @@ def _why(first: Suspect) -> list[str]:
         else:
             lines.append("its inputs agree with the other side and its output does not")
         lines.append(f"not recomputed: {fact('not_recomputed')}")
+    elif fact("same_inputs"):
+        lines.append(
+            f"the same inputs gave another output {fact('output')} in the other run: {_percent(fact('distance'))} off, "
+            f"in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
+        )
     elif fact("distance") is not None:
         lines.append(_departure(first))
     return lines

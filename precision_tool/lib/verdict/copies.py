@@ -160,6 +160,63 @@ def _is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
     )
 
 
+# --- against another run ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsteady:
+    """An op that was fed the same numbers in two runs and put out others."""
+
+    op: Op
+    output: int
+    different: int
+    size: int
+    distance: float
+
+
+def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
+    """The first op in execution order that computes differently in two runs, from the very same inputs."""
+    there = {op.name: op for op in other.ops}
+    for op in values.ops:
+        twin = there.get(op.name)
+        mine, its = values.dumped(op), None if twin is None else other.dumped(twin)
+        if twin is None or twin.type != op.type or mine is None or its is None or not mine.inputs or not mine.outputs:
+            continue
+        if set(mine.inputs) != set(its.inputs) or set(mine.outputs) != set(its.outputs):
+            continue
+        if not all(_equal(values, mine.inputs[slot], its.inputs[slot]) for slot in mine.inputs):
+            continue
+        for slot in sorted(mine.outputs):
+            x, y = _flat(values, mine.outputs[slot]), _flat(values, its.outputs[slot])
+            if x is None or y is None or x.size != y.size:
+                continue
+            apart = ~_same(x, y)
+            if apart.any():
+                x, y = x.astype(np.float64), y.astype(np.float64)
+                with np.errstate(all="ignore"):
+                    size = float(np.linalg.norm(y))
+                    off = float(np.linalg.norm(x - y))
+                return Unsteady(
+                    op=op, output=slot, different=int(np.count_nonzero(apart)), size=int(x.size),
+                    distance=off / size if size else float("inf"),
+                )  # fmt: skip
+    return None
+
+
+def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
+    if not isinstance(tensor, Tensor):
+        return None
+    try:
+        return values.load(tensor, None).array.reshape(-1)
+    except NoValueError:
+        return None
+
+
+def _equal(values: RunValues, mine: object, its: object) -> bool:
+    x, y = _flat(values, mine), _flat(values, its)
+    return x is not None and y is not None and x.size == y.size and bool(_same(x, y).all())
+
+
 # --- against the benchmark --------------------------------------------------------------------------------------------
 
 

@@ -9,11 +9,12 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
-from precision_tool.lib.verdict.copies import Departure, departure, overwritten
+from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, tally
-from precision_tool.lib.verdict.model import Cause, Fact, Suspect, Verdict, WorstCosine
+from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
+from precision_tool.lib.verdict.trace import Flow
 from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues
 
 #: Of the run, how long recomputing may take.
@@ -76,6 +77,31 @@ def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress 
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
     return Judged(verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged))
+
+
+def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
+    """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
+    values = RunValues(subject.leaf, subject.file, subject.benchmark)
+    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark))
+    if found is None:
+        return None
+    facts = (
+        Fact(name="distance", value=float(f"{found.distance:.6g}")), Fact(name="output", value=found.output),
+        Fact(name="different_elements", value=found.different), Fact(name="elements", value=found.size),
+        Fact(name="same_inputs", value=True),
+    )  # fmt: skip
+    suspect = Suspect(
+        culprit=found.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
+        number=values.order[id(found.op)], op_type=found.op.type, facts=facts,
+    )  # fmt: skip
+    behind = Flow(values).behind([found.op])
+    suspect = replace(suspect, followers=len(behind))
+    verdict = replace(
+        clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
+        ranking=(suspect.culprit,), suspects=(suspect,), facts=facts,
+        next=plan(suspect, (suspect,), clean.verdict.has_benchmark),
+    )  # fmt: skip
+    return replace(clean, verdict=verdict)
 
 
 def departures(values: RunValues, judged: RunValues) -> list[Departure]:

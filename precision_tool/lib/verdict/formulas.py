@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -162,8 +163,25 @@ def direct(op: Op, slots: Mapping[int, int]) -> Formula:
     last = max(slots, default=-1)
     args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
     count = max(len(op.output_descs), 1)
-    stage = Stage(name=op.name, op_type=op.type, args=args, attrs=op.attrs, wanted=wanted_of(op.output_descs))
+    stage = Stage(name=op.name, op_type=op.type, args=args, attrs=_attributes(op), wanted=wanted_of(op.output_descs))
     return Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(count)})
+
+
+def _attributes(op: Op) -> Mapping[str, Any]:
+    """The op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
+    shape = op.output_descs[0].origin_shape if op.output_descs else None
+    if shape is None:
+        return op.attrs
+    more: dict[str, Any] = {}
+    if "BackpropFilter" in op.type or "BackpropInput" in op.type:
+        name = "filter_size" if "BackpropFilter" in op.type else "input_size"
+        if sum(edge is not None for edge in op.inputs) == 2 and not {name, f"{name}s"} & set(op.attrs):
+            more[name] = list(shape)
+    elif op.type.startswith("Reduce") and op.type.endswith("D") and not {"axes", "axis"} & set(op.attrs):
+        before = op.input_descs[0].origin_shape if op.input_descs else None
+        if before is not None and prod(shape) == 1:
+            more = {"axes": list(range(len(before))), "keep_dims": len(shape) == len(before) > 0}
+    return {**op.attrs, **more} if more else op.attrs
 
 
 def is_fused(op: Op) -> bool:

@@ -34,6 +34,8 @@ class Proof(StrEnum):
     RECOMPUTED = "recomputed"
     #: What nothing computes differs from the benchmark's.
     SOURCE = "source"
+    #: It computes differently in two runs, from the same inputs.
+    RUNS = "runs"
     #: Its output is much farther off than its inputs; it cannot be recomputed.
     COMPARED = "compared"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from precision_tool.lib.formats.fusion_passes import is_switchable
-from precision_tool.lib.verdict.model import Cause, Step, Suspect
+from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect
 
 
 def plan(first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool) -> tuple[Step, ...]:
@@ -60,6 +60,8 @@ def _stomp(one: Suspect) -> list[Step]:
 
 
 def _random(one: Suspect) -> list[Step]:
+    if one.proof is Proof.RUNS:
+        return [Step(why="make kernels repeat themselves", line="deterministic=1", file="NPURunConfig")]
     return [Step(why="give both sides the same seeds, or turn dropout off")]
 
 

@@ -15,7 +15,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
-from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run
+from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run, unsteady
 
 #: Of the runs beside the one that is asked about, how many are judged.
 _OTHERS = 2
@@ -63,6 +63,9 @@ def judge(
         found = judge_run(other, seconds=seconds, progress=progress)
         if found.verdict.culprit is not None:
             return found
+        differs = unsteady(subject, other, first)
+        if differs is not None:
+            return differs
     return first
 
 
