@@ -872,6 +872,12 @@ class Session:
             if run.leaf is not None and (run.number or 0) == number
         ]
 
+    def has_dump_alone(self) -> bool:
+        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        if self.workspace.compare_dirs() or not self.workspace.dump_dir(0).is_dir():
+            return False
+        return self._benchmark_folder() is None and not _has_entries(self.workspace.dump_dir(1))
+
     def _runs_to_judge(self, graph: str | None) -> tuple[RunGraph, ...]:
         try:
             return self.run_graphs(graph)

@@ -122,6 +122,11 @@ class Verdict:
         """The suspect that the verdict names."""
         return self.suspects[0] if self.culprit is not None and self.suspects else None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be judged, so that it says nothing."""
+        return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
+
     def to_dict(self) -> dict[str, Any]:
         """The object `verdict` of JSON."""
         return {

@@ -56,6 +56,10 @@ from precision_tool.lib.sources.h5_files import is_h5_side
 _TOP, _MOST_TOP = 20, 10000
 
 
+#: Findings of a comparison that no verdict replaces.
+_ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
+
+
 def _add_common(parser: Parser, session: Session) -> None:
     settings = session.settings
     parser.add_argument(
@@ -319,10 +323,17 @@ def _refuse(why: str, holds: bool, options: dict[str, object]) -> None:
         raise UsageError(f"vc: {given[0]} {why}", "`vc -h` shows the options")
 
 
-def _exit_code(analyses: Sequence[Analysis], checks: Sequence[CheckResult], fail: bool) -> int:
+def _exit_code(
+    analyses: Sequence[Analysis],
+    checks: Sequence[CheckResult],
+    fail: bool,
+    verdicts: Sequence[Verdict | None] = (),
+) -> int:
     findings = [finding for analysis in analyses for finding in analysis.findings]
     findings += [check.finding for check in checks if check.finding is not None]
-    return FOUND if fail and any(finding.grade >= Grade.WARNING for finding in findings) else DONE
+    found = any(finding.grade >= Grade.WARNING for finding in findings)
+    found |= any(one is not None and one.culprit is not None for one in verdicts)
+    return FOUND if fail and found else DONE
 
 
 def _print_path(output: Output, label: str, path: str) -> None:
@@ -369,7 +380,7 @@ def _show(
         if judges:
             for finding in analysis.findings:
                 # What the comparison alone says is told where nothing better is known.
-                if verdict is None or args.verbose or finding.kind == FindingKind.UNREADABLE:
+                if verdict is None or args.verbose or finding.kind in _ALWAYS_TOLD:
                     output.out.print(report.finding_panel(finding))
         _show_verdict(verdict, output)
     if is_many:
@@ -437,12 +448,13 @@ def _finish(
         output.out.file.write(report.to_json(analyses, checks, verdicts) + "\n")
     else:
         judges = checks is not None
-        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=verdicts)
+        telling = [None if one is None or one.is_empty else one for one in verdicts]
+        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
         )
-    return _exit_code(analyses, checks or (), args.fail)
+    return _exit_code(analyses, checks or (), args.fail, verdicts)
 
 
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
@@ -488,7 +500,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     compares = args.compare or any(option is not None for option in asked)
     analyses: list[Analysis] = []
     lack: NoBenchmarkError | None = None
-    if compares:
+    if compares or session.has_dump_alone():
         try:
             analyses = _compare(session, args, output, _measure_options(args))
         except NoBenchmarkError as error:
@@ -501,18 +513,35 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     judged = _judge(session, args, output, analyses, is_alone=lack is not None)
     verdicts = [None if one is None else one.verdict for one in judged]
     if lack is not None:
-        tell_notes(session, output)
-        if args.json:
-            output.out.file.write(report.to_json([], checks, verdicts) + "\n")
-        if not args.json:
-            _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
-            for verdict in verdicts:
-                _show_verdict(verdict, output)
-        raise lack
+        return _finish_alone(session, args, output, lack, checks, [one for one in verdicts if one is not None])
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
     return _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares)
+
+
+def _finish_alone(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    lack: NoBenchmarkError,
+    checks: Sequence[CheckResult],
+    verdicts: Sequence[Verdict],
+) -> int:
+    """What an NPU run tells without a benchmark; raises what is lacking where that is nothing."""
+    says = [one for one in verdicts if not one.is_empty]
+    if says:
+        session.workspace.notes.append(f"{lack.message}: judged by its own dump alone")
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.to_json([], checks, verdicts) + "\n")
+    else:
+        _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
+        for verdict in says:
+            _show_verdict(verdict, output)
+    if not says:
+        raise lack
+    return _exit_code([], checks, args.fail, verdicts)
 
 
 def _judge(
