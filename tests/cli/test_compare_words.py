@@ -121,7 +121,9 @@ def test_the_faulty_op_is_named(tmp_path: Path, fault: str, seed: int) -> None:
     assert head is not None
     assert head[1] == (truth["culprit"] or "nothing")
     # What the comparison alone says is there on request.
-    named = re.search(r"First faulty operator ─+╮ (\S+) is the first op whose inputs", tool("ac", "-v", cwd=tmp_path).text)
+    named = re.search(
+        r"First faulty operator ─+╮ (\S+) is the first op whose inputs", tool("ac", "-v", cwd=tmp_path).text
+    )
     assert (named[1] if named else None) == truth["culprit"]
 
 

@@ -29,6 +29,10 @@ _POWER = 1e-3
 _SCALED = 0.2
 
 
+#: Readers of a cast that are looked at.
+_MOST_READERS = 16
+
+
 def is_random(op: Op) -> bool:
     """Whether an op draws random numbers."""
     return bool(_RANDOM.search(op.type))
@@ -233,6 +237,7 @@ class Explainer:
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
+                Fact(name="script_ops", value=self._script_ops(one.op)),
             ]  # fmt: skip
             yield Suspect(
                 culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
@@ -261,11 +266,25 @@ class Explainer:
             ]
             facts = [
                 Fact(name="from", value=source), Fact(name="to", value=target), Fact(name="lost", value=_number(lost)),
+                Fact(name="script_ops", value=self._script_ops(op)),
             ]  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
                 number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
             )  # fmt: skip
+
+    def _script_ops(self, op: Op) -> list[str]:
+        """The ops of the script that an op does the work of; of a cast those that read it."""
+        found: dict[str, None] = {}
+        waiting, seen = [op], 0
+        while waiting and seen < _MOST_READERS:
+            one = waiting.pop(0)
+            seen += 1
+            if one.type in ("Cast", "TransData") and not one.original_names:
+                waiting += [slot.op for slot in self._values.readers.get((id(one), 0), ())]
+            else:
+                found |= dict.fromkeys(one.original_names or (one.name,))
+        return list(found)
 
     def _lost(self, op: Op) -> float | None:
         """The relative distance that a cast to integers takes its input; None if that is nothing."""
