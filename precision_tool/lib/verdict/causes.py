@@ -29,6 +29,8 @@ _POWER = 1e-3
 _SCALED = 0.2
 
 
+#: Other random numbers differ in nearly every element.
+_OTHER_NUMBERS = 0.5
 #: Readers of a cast that are looked at.
 _MOST_READERS = 16
 
@@ -311,6 +313,8 @@ class Explainer:
         for one in departures:
             op = one.root.op
             cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
+            if cause is Cause.RANDOM and one.different < _OTHER_NUMBERS * one.size:
+                cause = Cause.KERNEL  # the same numbers, and some of them spoilt
             facts = (
                 Fact(name="distance", value=_number(one.distance)), Fact(name="cosine", value=_number(one.cosine)),
                 Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),

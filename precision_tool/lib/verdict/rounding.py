@@ -23,6 +23,8 @@ SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "f
 _MEAN_SQUARE = 0.18
 #: What a kernel accumulates in.
 _ACCUMULATED = 2.0**-24
+#: Kernels of exp, tanh, division and what is made of them approximate float32 to about so much of a result.
+_APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
 #: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
 #: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
 SLACK = {
@@ -120,6 +122,8 @@ def misfit(
         sigma = sigma_of(true, out, dtype, u_in)
         if noise is not None:
             sigma = np.sqrt(sigma**2 + noise**2)
+        if dtype == "float32" and kind in _APPROXIMATED:
+            sigma = np.maximum(sigma, _APPROXIMATED[kind] * np.abs(true))
         limit = LIMIT.get(dtype, inf)
         finite = np.isfinite(true)
         over = finite & (np.abs(true) > limit * (1 + UNIT.get(dtype, 0.0)))
