@@ -18,7 +18,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
-from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known
+from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound
 from precision_tool.lib.verdict.formulas import (
     Formula,
     UnfusedGraph,
@@ -56,7 +56,7 @@ _INEXACT = 0.6
 _FEW = 64
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
-_SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 3e8, 1 << 14, 2e10
+_SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -192,6 +192,11 @@ class Judge:
             formula = self._unfused.formula(op, keys, puts_out)
             if formula is not None:
                 yield formula
+        alike = self._fitting.get(self._key(op))
+        if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
+            again = rebound(op, alike, puts_out)
+            if again is not None:
+                yield again
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,

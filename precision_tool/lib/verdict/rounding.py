@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -50,20 +50,23 @@ class Misfit:
     slack: float
 
     @property
+    def _where(self) -> Flags | slice:
+        return slice(None) if self.compared.all() else self.compared
+
+    @property
     def own(self) -> float:
         """‖y − f‖ / ‖f‖ over what was compared; inf if numbers are missing that should be there."""
-        where = self.compared
-        off = self.got[where] - self.true[where]
-        if not np.isfinite(off).all():
+        where = self._where
+        distance = norm(self.got[where] - self.true[where])
+        if not isfinite(distance):
             return inf
         size = norm(self.true[where])
-        distance = norm(off)
         return distance / size if size else (0.0 if not distance else inf)
 
     @property
     def rounding(self) -> float:
         """‖σ‖ / ‖f‖: the relative distance that rounding explains."""
-        where = self.compared
+        where = self._where
         size = norm(self.true[where])
         noise = norm(self.sigma[where])
         return noise / size if size else (0.0 if not noise else inf)
@@ -89,8 +92,9 @@ def norm(array: npt.NDArray[Any]) -> float:
     if not flat.size:
         return 0.0
     with np.errstate(all="ignore"):
-        direct = float(np.linalg.norm(flat))
-        if direct not in (0.0, inf):
+        # Not BLAS, whose threads wait for each other where the cores are busy.
+        direct = sqrt(float(np.einsum("i,i->", flat, flat)))
+        if direct not in (0.0, inf) and direct == direct:
             return direct
         largest = float(np.abs(flat).max())
         return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
@@ -125,15 +129,22 @@ def misfit(
         if dtype == "float32" and kind in _APPROXIMATED:
             sigma = np.maximum(sigma, _APPROXIMATED[kind] * np.abs(true))
         limit = LIMIT.get(dtype, inf)
-        finite = np.isfinite(true)
-        over = finite & (np.abs(true) > limit * (1 + UNIT.get(dtype, 0.0)))
-        compared = finite & ~over
-        near = finite & (np.abs(true) > limit - 8 * np.where(np.isfinite(sigma), sigma, 0.0))
+        size = np.abs(true)
+        largest = float(size.max(initial=0.0))
         off = np.abs(y - true)
-        # At the very edge of the range, rounding decides whether it overflows.
-        off = np.where(near & ~np.isfinite(y), 0.0, off)
-        ratio = np.where(off == 0, 0.0, off / sigma)
-        ratio = np.where(compared, np.where(np.isnan(ratio), inf, ratio), 0.0)
+        ratio = np.divide(off, sigma, out=np.zeros_like(off), where=off != 0)
+        if largest < limit / 2:  # nor NaN: as a rule all of it fits
+            over = np.zeros(true.shape, np.bool_)
+            compared = ~over
+        else:
+            finite = np.isfinite(true)
+            over = finite & (size > limit * (1 + UNIT.get(dtype, 0.0)))
+            compared = finite & ~over
+            # At the very edge of the range, rounding decides whether it overflows.
+            near = finite & (size > limit - 8 * np.where(np.isfinite(sigma), sigma, 0.0))
+            ratio = np.where(compared & ~(near & ~np.isfinite(y)), ratio, 0.0)
+        if np.isnan(ratio.max(initial=0.0)):
+            ratio = np.where(np.isnan(ratio), inf, ratio)
         if out.doubtful is not None:
             ratio = np.where(np.broadcast_to(out.doubtful, out.array.shape).reshape(-1), 0.0, ratio)
         slack = SLACK[kind]
