@@ -601,8 +601,8 @@ def test_several_at_once(tmp_path: Path, graph: Path) -> None:
     assert not wrong
 
 
-def test_an_id_that_stands_for_none_in_a_cache_is_not_cached(tmp_path: Path) -> None:
-    """The smallest whole number of 64 bits is told as it is, from the cache folder as without one."""
-    assert cache._number(None) == cache._NONE
+def test_an_id_that_stands_for_none_in_a_cache_is_not_cached() -> None:
+    """`write` leaves a graph alone that has numbers which the cache cannot hold."""
+    assert graph_cache._number(None) == graph_cache._NONE
     with pytest.raises(OverflowError):
-        cache._number(cache._NONE)
+        graph_cache._number(graph_cache._NONE)

@@ -22,8 +22,8 @@ os.kill(os.getpid(), 9)
 def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path) -> None:
     handle, alive = temporary_file(str(tmp_path))
     os.close(handle)
-    others = [tmp_path / name for name in
-              (".precision_tool-0badcafe-999999999-x.part", ".precision_tool-x.part", "mine.part", "a.npy")]  # fmt: skip
+    names = (".precision_tool-0badcafe-999999999-x.part", ".precision_tool-x.part", "mine.part", "a.npy")
+    others = [tmp_path / name for name in names]
     for path in others:
         path.write_bytes(b"")
     subprocess.run([sys.executable, "-c", LEAVE, str(tmp_path)], check=False)

@@ -23,6 +23,9 @@ ZERO_BELOW = 2.2e-16
 KL_FLOOR = float(np.finfo(np.float32).eps)
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show.
 _ROW = 1024
+#: Sums of what is mostly one small value beside a few large ones are of shorter rows: in a long one every small value
+#: that is added to a large one is rounded to the same side, which some processors' dot products do 16 times a row.
+_SHORT_ROW = 128
 #: A block's variance below this share of its squared mean is computed around the mean: sums of squares lose its digits.
 _CANCELLED = 0.25
 #: Largest magnitudes of a block between which a row's sum of squares, errors' too, is right in float32.
@@ -216,7 +219,7 @@ class _Buffers:
         self.zero_floor: Floats = np.full(capacity, ZERO_BELOW, dtype)
         self._floors: list[tuple[float, Floats]] = [(nan, np.empty(capacity, dtype)) for _ in range(2)]
         #: Results of up to eight sums, one line each, one item a row.
-        self.sums: Floats = np.empty((8, capacity // _ROW + 1, 1, 1), dtype)
+        self.sums: Floats = np.empty((8, capacity // _SHORT_ROW + 1, 1, 1), dtype)
 
     def floor(self, side: int, value: float) -> Floats:
         """An array of `value`, which stays the same over the blocks of one tensor."""
@@ -243,13 +246,13 @@ class Kernel:
             buffers = self._buffers[like.dtype] = _Buffers(like.size, like.dtype)
         return buffers
 
-    def _sums(self, buffers: _Buffers, *factors: tuple[Floats, Floats | None]) -> list[float]:
+    def _sums(self, buffers: _Buffers, *factors: tuple[Floats, Floats | None], row: int = _ROW) -> list[float]:
         """The dot product of each pair, or the sum where the second is None: exact to float64 over rows.
 
         Dot products of short rows are what BLAS neither splits over threads nor sums naively.
         """
         size = factors[0][0].size
-        width = _ROW if size % _ROW == 0 else size
+        width = row if size % row == 0 else size
         rows = size // width
         ones = self._ones[factors[0][0].dtype][:width] if width <= _ROW else np.ones((width, 1), factors[0][0].dtype)
         out = buffers.sums[: len(factors), :rows]
@@ -457,12 +460,12 @@ class Kernel:
         for side, (a, limits, out) in enumerate(((x, ranges[0], p), (y, ranges[1], q))):
             np.subtract(a, a.dtype.type(limits[0]), out=out)
             np.maximum(out, buffers.floor(side, floors[side])[: x.size], out=out)
-        p_total, q_total = self._sums(buffers, (p, None), (q, None))
+        p_total, q_total = self._sums(buffers, (p, None), (q, None), row=_SHORT_ROW)
         sums.p += p_total
         sums.q += q_total
         np.divide(p, q, out=q)
         np.log2(q, out=q)  # faster than log
-        sums.p_log_ratio += self._sums(buffers, (p, q))[0]
+        sums.p_log_ratio += self._sums(buffers, (p, q), row=_SHORT_ROW)[0]
 
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
         if not side.is_extreme or not a.size:
