@@ -151,6 +151,7 @@ def npy(header: str, data: bytes = b"") -> bytes:
     [
         (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1 << 44,)}"), ""),
         (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (17592186044416,)}"), "needs 70368744177664 bytes"),
+        (npy("-" * 60_000), "EOF"),
         (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(11)), "needs 12 bytes, and 11 are there"),
         (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2)}", bytes(99)), "negative dimension"),
         (npy("(" * 100), ""),

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from precision_tool.lib.arguments import Parser, PlainCommand, print_line
 from precision_tool.lib.collect.mixlist import write_whole
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import Workspace
@@ -126,7 +126,7 @@ def _dump_problems(dump: Dict[str, Any]) -> List[Problem]:
             continue
         allowed = _FIELDS[name]
         if allowed is not None and value not in allowed:
-            found.append(Problem("{} is {!r}, it can be {}".format(name, value, ", ".join(allowed))))
+            found.append(Problem("{} is {}, it can be {}".format(name, shown(str(value)), ", ".join(allowed))))
     found += _path_problems(dump.get("dump_path"))
     listed = dump.get("dump_list", [])
     if not isinstance(listed, list):
@@ -148,7 +148,7 @@ def _path_problems(path: Any) -> List[Problem]:
     if not isinstance(path, str) or not path.strip():
         return [Problem("dump_path is missing or no text: it says where the dump goes")]
     if "\0" in path or "\n" in path:
-        return [Problem(f"dump_path {path!r} is no path")]
+        return [Problem(f"dump_path {shown(str(path))} is no path")]
     if path.startswith("~"):
         return [Problem(f"dump_path {path} begins with ~, which AscendCL takes for the name of a folder")]
     return []

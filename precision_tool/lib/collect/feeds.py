@@ -16,7 +16,8 @@ from precision_tool.lib.user_files import open_binary, read_text
 MANIFEST_NAME = "feeds.json"
 
 _MAX_MANIFEST = 1 << 24
-_MAX_HEADER = 1 << 16
+#: numpy's parser of headers takes time with the square of their length; what it writes itself is far shorter.
+_MAX_HEADER = 1 << 10
 _HINT = "save the step again with PrecisionTfSession"
 
 

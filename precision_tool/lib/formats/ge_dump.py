@@ -91,7 +91,7 @@ def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
     dims = slot.original_shape
     if dims is None or len(dims) > _MAX_RANK or any(dim >= 1 << 63 for dim in dims):
         return None
-    return tuple(dims)
+    return None if data_types.is_impossible(dims) else tuple(dims)
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
@@ -101,6 +101,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         raise FormatError(f"a shape of more than {_MAX_RANK} dimensions", hint)
     if any(dim >= 1 << 63 for dim in slot.shape):
         raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
+    data_types.refuse_impossible(slot.shape)
     layout = data_types.LAYOUTS.get(slot.format)
     if layout is None:
         # GE packs the sub-format and C0 into the upper bytes of the layout number.
@@ -147,24 +148,30 @@ def read_dump(path: str) -> OpDump:
     is not there. Tensors that alone are damaged are listed in `bad_slots`.
     """
     with LocalFile(path) as file:
-        if file.size == 0:
-            raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
-        length = _v2_header_length(file)
-        header = None
-        if length is not None and length <= _MAX_HEADER:
-            try:
-                header = _read_header(WireReader(file), 8, 8 + length)
-            except FormatError:
-                header = None
-        if header is not None and header.known_fields:
-            return _assemble(path, header, file.size, data_start=8 + (length or 0))
+        return read_dump_file(file)
+
+
+def read_dump_file(file: LocalFile) -> OpDump:
+    """As `read_dump`, of a file that is open."""
+    path = file.path
+    if file.size == 0:
+        raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
+    length = _v2_header_length(file)
+    header = None
+    if length is not None and length <= _MAX_HEADER:
         try:
-            header = _read_header(WireReader(file), 0, file.size)
-        except FormatError as error:
-            raise _not_a_dump(path, file, length) from error
-        if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):
-            raise _not_a_dump(path, file, length)
-        return _assemble(path, header, file.size, data_start=None)
+            header = _read_header(WireReader(file, end=8 + length), 8, 8 + length)
+        except FormatError:
+            header = None
+    if header is not None and header.known_fields:
+        return _assemble(path, header, file.size, data_start=8 + (length or 0))
+    try:
+        header = _read_header(WireReader(file), 0, file.size)
+    except FormatError as error:
+        raise _not_a_dump(path, file, length) from error
+    if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):
+        raise _not_a_dump(path, file, length)
+    return _assemble(path, header, file.size, data_start=None)
 
 
 def _not_a_dump(path: str, file: LocalFile, length: int | None) -> FormatError:

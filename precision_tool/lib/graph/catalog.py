@@ -497,7 +497,7 @@ def _dumps_below(root: str) -> tuple[DumpOverview, ...]:
 
     def parts(found: list[tuple[names.LeafName, int]], part: str) -> tuple[str, ...]:
         values = {getattr(where, part) for where, _ in found} - {""}
-        return tuple(sorted(values, key=lambda text: (len(text), text) if text.isdigit() else (0, text)))
+        return tuple(sorted(values, key=lambda text: (len(text), text) if names.is_number(text) else (0, text)))
 
     return tuple(
         DumpOverview(
@@ -513,6 +513,6 @@ def _dumps_below(root: str) -> tuple[DumpOverview, ...]:
 
 def _looks_dumped(name: str) -> bool:
     """True for a dump file, also one whose real name only mapping.csv tells."""
-    if name.removesuffix(".csv").isdigit():
+    if names.is_number(name.removesuffix(".csv")):
         return True
     return not name.startswith(f"{STATUS_OP_TYPE}.") and names.is_dump_file(name)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.scheduler import Progress, cores, process_pool
+from precision_tool.lib.engine.workers import Progress, cores, process_pool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.npy import NpyWriter
@@ -37,7 +37,7 @@ from precision_tool.lib.numbers.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.numbers.reading import Reading, as_stored, reading_as
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import is_h5_name
-from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, shortened
+from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.storage.files import PART, TEMPORARY, atomic_text, remove_leftovers, temporary_file
 from precision_tool.lib.user_files import open_binary
@@ -263,13 +263,13 @@ def _source(path: str, folder: str, name: str) -> Source:
 
 def _name_of(file: DumpFile) -> str:
     base = os.path.basename(file.path)
-    return dump_name(file.name) if base.removesuffix(".csv").isdigit() else base
+    return dump_name(file.name) if is_number(base.removesuffix(".csv")) else base
 
 
 def _real_name(path: str) -> str:
     """The name of a dump file; of a bare number the one in `mapping.csv` beside it."""
     base = os.path.basename(path)
-    if base.removesuffix(".csv").isdigit():
+    if is_number(base.removesuffix(".csv")):
         try:
             leaves = walk.find_run(os.path.dirname(path) or os.curdir).leaves
         except PrecisionToolError:

@@ -176,7 +176,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
             continue
         real_name, suffix = file_name, ""
         stem = file_name[:-4] if file_name.endswith(".csv") else file_name
-        if stem.isdigit():
+        if names.is_number(stem):
             real_name = mapping.get(file_name) or mapping.get(stem, "")
             if not real_name:
                 ignored.append((file_name, "a bare number that mapping.csv does not name"))
@@ -223,7 +223,7 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     unread: list[PrecisionToolError] = []
     listed = list_folders(root, stamps, no_files, unread)
     leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
-    if not leaves and any(name.isdigit() for _, file_names in list_folders(root) for name in file_names):
+    if not leaves and any(names.is_number(name) for _, file_names in list_folders(root) for name in file_names):
         raise DataNotFoundError(
             f"{path}: files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
             f"copy the dump folder again, with {MAPPING_FILE}",
@@ -258,7 +258,7 @@ def _series(leaf: DumpLeaf) -> tuple[str, str]:
 
 def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
     def number(text: str) -> int:
-        return int(text) if text.isdigit() else -1
+        return int(text) if names.is_number(text) else -1
 
     return number(leaf.device), leaf.model_name, number(leaf.model_id), number(leaf.step), leaf.path
 
