@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from command_line import (
 )
 from small_tree import Node, SmallTree, chain, faulty_chain, small_tree, values
 
+from precision_tool.lib.api import run as run_word
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.network import FAULTS
 
@@ -769,8 +771,11 @@ def test_a_group_of_hundreds_of_ops_is_not_named_in_every_row(tmp_path: Path) ->
         assert names.startswith("block/part_0,block/part_1,")
         assert names.endswith(",block/part_30,… (+369 more)")
     row = next(row for row in run.results[0]["rows"] if row["op"] == "fused")
-    assert len(row["original_ops"]) == 32
-    assert "block/part_31" not in run.out + tool("ac", cwd=tmp_path).out
+    assert row["original_ops"] == list(originals)  # programs get all of them
+    assert "block/part_31" not in tool("ac", "-c", cwd=tmp_path).out + tool("ac", cwd=tmp_path).out
+    (read,) = tool("ac", "--json", cwd=tmp_path).results
+    row = next(row for row in read["rows"] if row["op"] == "fused")
+    assert (row["original_ops"], row["left_out"]["original_ops"]) == (list(originals[:31]), 369)
 
 
 def test_what_changed_after_the_comparison_is_told(tmp_path: Path) -> None:
@@ -814,3 +819,22 @@ def test_names_in_titles_are_never_cut(tmp_path: Path, length: int) -> None:
     else:
         assert " [2] ─" in title
         assert body == name + op_type
+
+
+def test_what_a_command_compared_is_not_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of the comparison is at hand: the file it was written to is for others."""
+    small_tree(tmp_path / "precision_data", faulty_chain())
+    opened: list[str] = []
+    usual = open
+
+    def noted(path: object, mode: str = "r", *more: object, **options: object) -> object:
+        if "r" in mode and str(path).endswith(".csv"):
+            opened.append(str(path))
+        return usual(path, mode, *more, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", noted)
+    assert run_word("ac", "-c", data=tmp_path / "precision_data", file=io.StringIO()) == 0
+    assert opened == []
+    assert run_word("ac", data=tmp_path / "precision_data", file=io.StringIO()) == 0
+    assert {Path(path).name.partition("_2")[0] for path in opened} == {"result"}
+    assert len(opened) == 1

@@ -13,13 +13,15 @@ import numpy.typing as npt
 import pytest
 from builders import write_dump, write_golden
 
-from precision_tool.lib.engine import scheduler, statistics
+from precision_tool.lib.engine import statistics
+from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.statistics import figures_of
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
-from precision_tool.lib.model.comparison import Comparison, Pair
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.pairing.align import align
 
@@ -53,18 +55,15 @@ def pair_of(folder: Path, x: Array, y: Array) -> Pair:
     assert isinstance(npu, Tensor)
     found = align(npu, golden, "ND", x.shape)
     return Pair(
-        index=0, op_name="op", op_type="Add", npu_names="op", golden_names="op", slot="output:0", npu=npu,
+        index=0, op_name="op", op_type="Add", npu_ops=("op",), golden_ops=("op",), slot="output:0", npu=npu,
         golden=golden, npu_plan=found.npu_plan, golden_plan=found.golden_plan, shape=found.shape, error_shape=y.shape,
     )  # fmt: skip
 
 
-def rows_of(pair: Pair) -> Iterator[Comparison]:
+def rows_of(pair: Pair) -> Iterator[Row]:
     """The row as `vc` computes it, in one part and in many, and as `cp` does."""
     yield from compare_pairs([pair], workers=1)
-    with pytest.MonkeyPatch.context() as small:
-        for name, value in {"BLOCK": 1 << 8, "_BOX": 1 << 9, "_KEEP": 1 << 10}.items():
-            small.setattr(scheduler, name, value)
-        yield from compare_pairs([pair], workers=1)
+    yield from compare_pairs([pair], workers=1, budget=Budget(block=1 << 8, box=1 << 9, kept_items=1 << 10))
     yield compare_elements(pair, atol=0, rtol=0, shown=3, workers=1).comparison
 
 

@@ -23,6 +23,8 @@ from precision_tool.lib.storage.files import LocalFile, temporary_file
 #: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _MAX_HEADER = 1 << 16
+#: As many bytes most headers have, with what stands before: one read is enough.
+_USUAL_HEADER = 128
 _MAGIC = b"\x93NUMPY"
 #: The most axes numpy's arrays have, and digits of an extent that any file could hold.
 _MAX_RANK, _MAX_DIGITS = 64, 20
@@ -49,46 +51,50 @@ def our_name(dtype: np.dtype) -> str | None:
 def read_npy(path: str) -> Tensor:
     """The tensor of a `.npy` file, undecoded; FormatError for what has no numbers or is damaged."""
     with LocalFile(path) as file:
-        if file.size == 0:
-            raise FormatError(f"{path}: the file is empty", _HINT)
-        text, offset = _header(file)
-        try:
-            shape, fortran_order, dtype = _parsed(text)
-        except ValueError as error:
-            raise FormatError(f"{path}: damaged .npy header: {error}", _HINT) from error
-        if any(dim < 0 for dim in shape):
-            raise FormatError(f"{path}: .npy shape {shape} has a negative dimension", _HINT)
-        data_types.refuse_impossible(shape, f"{path}: ")
-        if dtype.hasobject:
-            raise FormatError(
-                f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT
-            )
-        name = our_name(dtype)
-        if name is None:
-            raise FormatError(f"{path}: elements of type {dtype} are no numbers that can be compared", _HINT)
-        tensor = Tensor(
-            path=path,
-            offset=offset,
-            nbytes=0,
-            dtype=name,
-            shape=shape,
-            origin_shape=shape,
-            fortran_order=fortran_order and len(shape) > 1,
-            big_endian=dtype.byteorder == ">",
+        return read_npy_file(file)
+
+
+def read_npy_file(file: LocalFile) -> Tensor:
+    """As `read_npy`, of a file that is open."""
+    path = file.path
+    if file.size == 0:
+        raise FormatError(f"{path}: the file is empty", _HINT)
+    text, offset = _header(file)
+    try:
+        shape, fortran_order, dtype = _parsed(text)
+    except ValueError as error:
+        raise FormatError(f"{path}: damaged .npy header: {error}", _HINT) from error
+    if any(dim < 0 for dim in shape):
+        raise FormatError(f"{path}: .npy shape {shape} has a negative dimension", _HINT)
+    data_types.refuse_impossible(shape, f"{path}: ")
+    if dtype.hasobject:
+        raise FormatError(f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT)
+    name = our_name(dtype)
+    if name is None:
+        raise FormatError(f"{path}: elements of type {dtype} are no numbers that can be compared", _HINT)
+    tensor = Tensor(
+        path=path,
+        offset=offset,
+        nbytes=0,
+        dtype=name,
+        shape=shape,
+        origin_shape=shape,
+        fortran_order=fortran_order and len(shape) > 1,
+        big_endian=dtype.byteorder == ">",
+    )
+    nbytes = tensor.size * dtype.itemsize
+    if tensor.offset + nbytes > file.size:
+        raise FormatError(
+            f"{path}: shape {list(shape)} of {dtype} needs {nbytes} bytes from byte {tensor.offset}, "
+            f"the file ends at byte {file.size}",
+            "the file is cut off: copy or dump it again",
         )
-        nbytes = tensor.size * dtype.itemsize
-        if tensor.offset + nbytes > file.size:
-            raise FormatError(
-                f"{path}: shape {list(shape)} of {dtype} needs {nbytes} bytes from byte {tensor.offset}, "
-                f"the file ends at byte {file.size}",
-                "the file is cut off: copy or dump it again",
-            )
-        return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
+    return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
 
 
 def _header(file: LocalFile) -> tuple[str, int]:
     """The text of the header and where the data begin."""
-    start = file.read_at(0, min(12, file.size))
+    start = file.read_at(0, min(_USUAL_HEADER, file.size))
     if not start.startswith(_MAGIC) or len(start) < 10:
         raise FormatError(f"{file.path}: damaged .npy header: it does not begin as .npy files do", _HINT)
     version = start[6], start[7]
@@ -99,7 +105,10 @@ def _header(file: LocalFile) -> tuple[str, int]:
     if length > min(_MAX_HEADER, file.size - begin):
         why = f"it claims {length} bytes, of which the file holds {max(file.size - begin, 0)}"
         raise FormatError(f"{file.path}: damaged .npy header: {why}", _HINT)
-    return file.read_at(begin, length).decode("latin-1"), begin + length
+    text = start[begin : begin + length]
+    if len(text) < length:
+        text += file.read_at(len(start), length - len(text))
+    return text.decode("latin-1"), begin + length
 
 
 def _parsed(text: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from precision_tool.lib.engine.scheduler import NO_MEMORY
+from precision_tool.lib.engine.bundles import NO_MEMORY
 from precision_tool.lib.engine.statistics import TensorFigures, figures_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
@@ -201,8 +201,8 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
         index=0,
         op_name=npu.op_name or os.path.basename(npu.path),
         op_type="",
-        npu_names=_name(npu),
-        golden_names=_name(golden),
+        npu_ops=(_name(npu),),
+        golden_ops=(_name(golden),),
         slot=npu.slot,
     )
 

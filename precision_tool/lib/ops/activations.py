@@ -11,7 +11,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Mask, common_shape, near, numbers, real, unbroadcast
+from precision_tool.lib.ops.arguments import Mask, common_shape, near, numbers, real, typed, unbroadcast
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -83,7 +83,7 @@ def _plain() -> None:
     for name, formula in exact.items():
 
         def compute(call: Call, formula: Callable[[Doubles], Doubles] = formula) -> Outputs:
-            return [Output(array=np.asarray(formula(needed(call, 0).array)))]
+            return [Output(array=np.asarray(formula(typed(call, 0))))]
 
         op(name, kind=Kind.EXACT, inputs=("x",))(compute)
     approximate: dict[str, tuple[Callable[..., Doubles], Callable[..., Doubles]]] = {

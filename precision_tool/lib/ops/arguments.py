@@ -36,7 +36,7 @@ def integer(call: Call, *names: str, default: int | None = None) -> int:
         raise NotComputedError(f"{call.op_type} has no attribute {names[0]}")
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
-    if not isinstance(value, (int, np.integer)):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise NotComputedError(f"the attribute {names[0]} of {call.op_type} is {value!r} and not a whole number")
     return int(value)
 
@@ -76,7 +76,10 @@ def whole_numbers(call: Call, *names: str, slot: int | None = None) -> list[int]
         value = None if given is None else given.array
     if value is None:
         return None
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        raise NotComputedError(f"{names[0]} of {call.op_type} are no whole numbers") from None
     if array.size and array.dtype.kind not in "iu":
         raise NotComputedError(f"{names[0]} of {call.op_type} are no whole numbers")
     return [int(one) for one in array.ravel()]
@@ -88,6 +91,14 @@ def required_numbers(call: Call, *names: str, slot: int | None = None) -> list[i
     if found is None:
         raise NotComputedError(f"{call.op_type} has no {names[0]}, neither as attribute nor as input")
     return found
+
+
+def single_number(call: Call, *names: str, slot: int | None = None) -> int:
+    """One whole number from an attribute, or else from the input at `slot`."""
+    found = required_numbers(call, *names, slot=slot)
+    if len(found) != 1:
+        raise NotComputedError(f"{names[0]} of {call.op_type} is {len(found)} numbers instead of one")
+    return found[0]
 
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
@@ -103,6 +114,14 @@ def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise NotComputedError(f"the axes {tuple(axes)} of {call.op_type} name one twice")
     return found
+
+
+def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
+    """An input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
+    array = needed(call, slot).array
+    if array.dtype.kind not in kinds:
+        raise NotComputedError(f"{call.op_type} of {needed(call, slot).dtype}")
+    return array
 
 
 def floats(given: Input) -> Doubles:
@@ -145,6 +164,7 @@ def same_shape(call: Call, *arrays: Array) -> None:
 
 def reshaped(array: Array, shape: Sequence[int], what: str) -> Array:
     """The array in another shape, of which one axis may be −1."""
+    check_size([max(size, 1) for size in shape])
     known = prod(size for size in shape if size != -1)
     unknown = sum(size == -1 for size in shape)
     if unknown > 1 or any(size < -1 for size in shape):

@@ -165,6 +165,7 @@ def known_types() -> Mapping[str, OpSpec]:
 
 #: No tensor of more elements is made, whatever shapes and attributes claim (2^26 doubles are 512 MiB).
 MAX_ELEMENTS = 1 << 26
+MAX_AXES = 32
 
 
 # --- what functions share ---------------------------------------------------------------------------------------------
@@ -182,7 +183,9 @@ def check_size(shape: Sequence[int]) -> None:
     """Raises where a tensor of this shape is not made: a negative axis, or more than MAX_ELEMENTS elements."""
     if any(size < 0 for size in shape):
         raise NotComputedError(f"the shape {tuple(shape)} has a negative axis")
-    if prod(shape) > MAX_ELEMENTS:
+    if len(shape) > MAX_AXES:
+        raise NotComputedError(f"a shape of {len(shape)} axes")
+    if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
         raise NotComputedError(f"the shape {tuple(shape)} has more than {MAX_ELEMENTS} elements")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Array, Mask, common_shape, near, numbers, real
+from precision_tool.lib.ops.arguments import Array, Mask, common_shape, near, numbers, real, typed
 from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, Output, Outputs, needed, op
 
 
@@ -25,10 +25,11 @@ def _comparisons() -> None:
     for name, compare in types.items():
 
         def compute(call: Call, compare: Callable[[Array, Array], Array] = compare) -> Outputs:
-            a, b = needed(call, 0), needed(call, 1)
-            common_shape(call, a.array, b.array)
-            doubtful = near(a.array, b.array, a.dtype, b.dtype) if a.array.dtype.kind == "f" else None
-            return [Output(array=np.asarray(compare(a.array, b.array)), doubtful=doubtful)]
+            a, b = (typed(call, slot, "biufc" if "Equal" in call.op_type[:8] else "iuf") for slot in (0, 1))
+            common_shape(call, a, b)
+            types = [needed(call, slot).dtype for slot in (0, 1)]
+            doubtful = near(a, b, *types) if a.dtype.kind == "f" and b.dtype.kind == "f" else None
+            return [Output(array=np.asarray(compare(a, b)), doubtful=doubtful)]
 
         op(name, kind=Kind.EXACT, inputs=("x1", "x2"))(compute)
 

@@ -22,7 +22,8 @@ from precision_tool.lib.ops.arguments import (
     near_step,
     numbers,
     real,
-    required_numbers,
+    single_number,
+    typed,
     unbroadcast,
 )
 from precision_tool.lib.ops.base import (
@@ -45,7 +46,7 @@ Condition = Callable[..., Array]
 
 def pair(call: Call) -> tuple[Array, Array]:
     """The first two inputs, which broadcast."""
-    a, b = needed(call, 0).array, needed(call, 1).array
+    a, b = typed(call, 0), typed(call, 1)
     common_shape(call, a, b)
     return a, b
 
@@ -57,11 +58,9 @@ def elementwise(count: int, formula: Formula, condition: Condition | None = None
     """
 
     def compute(call: Call) -> Outputs:
+        arrays = [typed(call, slot, "iuf" if floating else "iufc") for slot in range(count)]
         if floating:
-            arrays = [needed(call, slot).array for slot in range(count)]
-            arrays = [array if array.dtype.kind in "fc" else array.astype(np.float64) for array in arrays]
-        else:
-            arrays = [needed(call, slot).array for slot in range(count)]
+            arrays = [np.asarray(array, np.float64) for array in arrays]
         common_shape(call, *arrays)
         y = np.asarray(formula(*arrays))
         if y.dtype.kind not in "fc":
@@ -120,24 +119,24 @@ def _arithmetic() -> None:
         op(*names, kind=Kind.ROUNDED, inputs=("x1", "x2", "x3")[:count])(
             elementwise(count, formula, condition, floating=False)
         )
-    exact: list[tuple[tuple[str, ...], int, Formula]] = [
-        (("Neg",), 1, np.negative),
-        (("Abs", "ComplexAbs"), 1, np.abs),
-        (("Sign",), 1, np.sign),
-        (("Maximum",), 2, np.maximum),
-        (("Minimum",), 2, np.minimum),
-        (("IsNan",), 1, np.isnan),
-        (("IsInf",), 1, np.isinf),
-        (("IsFinite",), 1, np.isfinite),
-        (("Real",), 1, np.real),
-        (("Imag",), 1, np.imag),
-        (("Conj",), 1, np.conj),
-        (("ClipByValue",), 3, lambda x, low, high: np.minimum(np.maximum(x, low), high)),
+    exact: list[tuple[tuple[str, ...], int, Formula, str]] = [
+        (("Neg",), 1, np.negative, "iufc"),
+        (("Abs", "ComplexAbs"), 1, np.abs, "iufc"),
+        (("Sign",), 1, np.sign, "iuf"),
+        (("Maximum",), 2, np.maximum, "iuf"),
+        (("Minimum",), 2, np.minimum, "iuf"),
+        (("IsNan",), 1, np.isnan, "f"),
+        (("IsInf",), 1, np.isinf, "f"),
+        (("IsFinite",), 1, np.isfinite, "f"),
+        (("Real",), 1, np.real, "fc"),
+        (("Imag",), 1, np.imag, "fc"),
+        (("Conj",), 1, np.conj, "fc"),
+        (("ClipByValue", "ClipByValueV2"), 3, lambda x, low, high: np.minimum(np.maximum(x, low), high), "iuf"),
     ]
-    for names, count, formula in exact:
+    for names, count, formula, kinds in exact:
 
-        def compute(call: Call, count: int = count, formula: Formula = formula) -> Outputs:
-            arrays = [needed(call, slot).array for slot in range(count)]
+        def compute(call: Call, count: int = count, formula: Formula = formula, kinds: str = kinds) -> Outputs:
+            arrays = [typed(call, slot, kinds) for slot in range(count)]
             common_shape(call, *arrays)
             return [Output(array=np.asarray(formula(*arrays)))]
 
@@ -225,7 +224,7 @@ def _base(call: Call) -> float:
 
 def _inner(call: Call) -> Array:
     """scale x + shift, which are 1 and 0 in TensorFlow."""
-    x = needed(call, 0).array
+    x = typed(call, 0)
     scale, shift = real(call, "scale", default=1.0), real(call, "shift", default=0.0)
     return x * 1.0 if (scale, shift) == (1.0, 0.0) else scale * x + shift
 
@@ -250,9 +249,9 @@ def logarithm(call: Call) -> Outputs:
 
 def _stepping(formula: Formula, shift: float) -> Function:
     def compute(call: Call) -> Outputs:
-        x = needed(call, 0)
-        y = np.asarray(formula(x.array)) if x.array.dtype.kind == "f" else x.array
-        return [Output(array=y, doubtful=near_step(np.asarray(x.array, np.float64), x.dtype, shift))]
+        x = typed(call, 0)
+        y = np.asarray(formula(x)) if x.dtype.kind == "f" else x
+        return [Output(array=y, doubtful=near_step(np.asarray(x, np.float64), needed(call, 0).dtype, shift))]
 
     return compute
 
@@ -306,7 +305,7 @@ def _size(a: Array, y: Array) -> Doubles | float:
 @op("AddN", "AccumulateNV2", kind=Kind.SUM, inputs=("x",))
 def add_many(call: Call) -> Outputs:
     """The sum of all inputs, which have one shape, or broadcast."""
-    arrays = [needed(call, slot).array for slot in range(len(call.inputs))]
+    arrays = [typed(call, slot, "iufc") for slot in range(len(call.inputs))]
     if not arrays:
         raise NotComputedError(f"{call.op_type} has no input")
     shape = common_shape(call, *arrays)
@@ -347,14 +346,6 @@ def plus_number(call: Call) -> Outputs:
     return [Output(array=y, summed=np.abs(y))]
 
 
-@op("ClipByValueV2", kind=Kind.EXACT, inputs=("x", "clip_value_min", "clip_value_max"))
-def clip(call: Call) -> Outputs:
-    """x within bounds."""
-    x, low, high = (needed(call, slot).array for slot in range(3))
-    common_shape(call, x, low, high)
-    return [Output(array=np.asarray(np.minimum(np.maximum(x, low), high)))]
-
-
 @op("NanToNum", kind=Kind.EXACT, inputs=("x",))
 def nan_to_number(call: Call) -> Outputs:
     """NaN and infinities replaced by numbers, by default 0 and the largest of the type."""
@@ -364,16 +355,9 @@ def nan_to_number(call: Call) -> Outputs:
     return [Output(array=np.nan_to_num(x, nan=real(call, "nan", default=0.0), posinf=high, neginf=low))]
 
 
-def _scan_axis(call: Call, rank: int) -> int:
-    axes = required_numbers(call, "axis", slot=1)
-    if len(axes) != 1:
-        raise NotComputedError(f"{call.op_type} has {len(axes)} axes")
-    return axis_of(call, axes[0], rank)
-
-
 def _scan(call: Call, x: Array, running: Callable[[Array, int], Array], first: float) -> Array:
     """A running sum or product along the op's axis, with its attributes `exclusive` and `reverse`."""
-    axis = _scan_axis(call, x.ndim)
+    axis = axis_of(call, single_number(call, "axis", slot=1), x.ndim)
     x = np.moveaxis(x, axis, 0)
     if flag(call, "reverse"):
         x = x[::-1]
@@ -386,7 +370,7 @@ def _scan(call: Call, x: Array, running: Callable[[Array, int], Array], first: f
 @op("Cumsum", "CumsumD", kind=Kind.SUM, inputs=("x", "axis"))
 def cumulative_sum(call: Call) -> Outputs:
     """Running sums along an axis; every one of them is rounded and goes into the next."""
-    x = needed(call, 0).array
+    x = typed(call, 0)
     y = _scan(call, x, lambda x, axis: np.cumsum(x, axis, dtype=x.dtype), 0)
     if y.dtype.kind != "f":
         return [Output(array=y)]
@@ -397,7 +381,7 @@ def cumulative_sum(call: Call) -> Outputs:
 @op("Cumprod", "CumprodD", kind=Kind.SUM, inputs=("x", "axis"))
 def cumulative_product(call: Call) -> Outputs:
     """Running products along an axis."""
-    x = needed(call, 0).array
+    x = typed(call, 0)
     y = _scan(call, x, lambda x, axis: np.cumprod(x, axis, dtype=x.dtype), 1)
     if y.dtype.kind != "f":
         return [Output(array=y)]

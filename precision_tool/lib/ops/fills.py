@@ -10,11 +10,14 @@ from math import prod
 import numpy as np
 
 from precision_tool.lib.ops.arguments import (
+    Array,
     attribute,
     axis_of,
     integer,
     real,
     required_numbers,
+    single_number,
+    typed,
     whole_numbers,
 )
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Output, Outputs, check_size, needed, op
@@ -28,10 +31,7 @@ def fill(call: Call) -> Outputs:
     shape = required_numbers(call, "dims", slot=0)
     check_size(shape)
     if dims is None or attribute(call, "value") is None:
-        value = needed(call, 1 if dims is None else 0).array
-        if value.size != 1:
-            raise NotComputedError(f"a value of the shape {value.shape}")
-        return one(np.full(shape, value.reshape(())))
+        return one(np.full(shape, _one_value(call, 1 if dims is None else 0)))
     return one(np.full(shape, real(call, "value")))
 
 
@@ -54,7 +54,7 @@ def number_range(call: Call) -> Outputs:
         ends = [np.float64(real(call, name)) for name in ("start", "limit", "delta")]
         whole = False
     else:
-        inputs = [needed(call, slot).array for slot in range(3)]
+        inputs = [typed(call, slot) for slot in range(3)]
         if any(array.size != 1 for array in inputs):
             raise NotComputedError("the ends of a Range are not single numbers")
         ends = [np.float64(array.reshape(())) for array in inputs]
@@ -68,6 +68,13 @@ def number_range(call: Call) -> Outputs:
     return one(y.astype(np.int64)) if whole else [Output(array=y, summed=np.abs(y) + np.abs(start))]
 
 
+def _one_value(call: Call, slot: int) -> Array:
+    value = typed(call, slot, "iufb")
+    if value.size != 1:
+        raise NotComputedError(f"a value of the shape {value.shape}")
+    return value.reshape(())
+
+
 @op("OneHot", "OneHotD", kind=Kind.EXACT, inputs=("x", "depth", "on_value", "off_value"))
 def one_hot(call: Call) -> Outputs:
     """on_value at the places that the indices name along a new axis, off_value elsewhere.
@@ -78,20 +85,21 @@ def one_hot(call: Call) -> Outputs:
     indices = needed(call, 0).array
     if indices.dtype.kind not in "iu":
         raise NotComputedError(f"indices of the type {indices.dtype.name}")
-    rest = [given for given in call.inputs[1:] if given is not None]
-    depth = whole_numbers(call, "depth")
+    rest = [slot for slot in range(1, len(call.inputs)) if call.inputs[slot] is not None]
     axis = integer(call, "axis", default=-1)
     axis = indices.ndim if axis == -1 else axis_of(call, axis, indices.ndim + 1)
-    if depth is None and rest and call.op_type == "OneHot":
-        depth = [int(rest.pop(0).array.reshape(-1)[0])]
     wanted = wanted_shape(call)
-    if depth is None and wanted is not None and len(wanted) == indices.ndim + 1:
-        depth = [wanted[axis]]
-    if depth is None:
+    if attribute(call, "depth") is not None:
+        depth = single_number(call, "depth")
+    elif call.op_type == "OneHot" and rest:
+        depth = single_number(call, "depth", slot=rest.pop(0))
+    elif wanted is not None and len(wanted) == indices.ndim + 1:
+        depth = wanted[axis]
+    else:
         raise NotComputedError(f"{call.op_type} has no depth, neither as attribute nor as input")
-    on, off = (given.array.reshape(-1)[0] for given in rest[:2]) if len(rest) >= 2 else (1.0, 0.0)
-    check_size([*indices.shape, depth[0]])
-    hot = np.expand_dims(indices, axis) == np.arange(depth[0]).reshape([-1] + [1] * (indices.ndim - axis))
+    on, off = (_one_value(call, slot) for slot in rest[:2]) if len(rest) >= 2 else (np.array(1.0), np.array(0.0))
+    check_size([*indices.shape, depth])
+    hot = np.expand_dims(indices, axis) == np.arange(depth).reshape([-1] + [1] * (indices.ndim - axis))
     return one(np.where(hot, on, off))
 
 
@@ -119,7 +127,7 @@ def band(call: Call) -> Outputs:
     x = needed(call, 0).array
     if x.ndim < 2:
         raise NotComputedError(f"the band of the shape {x.shape}")
-    lower, upper = (required_numbers(call, name, slot=slot)[0] for slot, name in ((1, "num_lower"), (2, "num_upper")))
+    lower, upper = (single_number(call, name, slot=slot) for slot, name in ((1, "num_lower"), (2, "num_upper")))
     rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
     kept = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))
     return one(np.where(kept, x, np.zeros((), x.dtype)))

@@ -20,6 +20,7 @@ from precision_tool.lib.ops.arguments import (
     near_step,
     required_numbers,
     reshaped,
+    single_number,
     whole_numbers,
 )
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Output, Outputs, check_size, needed, op
@@ -108,7 +109,7 @@ def reshape(call: Call) -> Outputs:
     if shape is None and call.op_type == "Reshape":
         shape = required_numbers(call, "shape", slot=1)
     if shape is None and call.op_type == "ExpandDims":
-        axis = axis_of(call, required_numbers(call, "axis", "dim", slot=1)[0], x.ndim + 1)
+        axis = axis_of(call, single_number(call, "axis", "dim", slot=1), x.ndim + 1)
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
     if shape is None and call.op_type == "Squeeze":
         axes = whole_numbers(call, "axis", "squeeze_dims") or [a for a, size in enumerate(x.shape) if size == 1]
@@ -152,7 +153,7 @@ def transpose(call: Call) -> Outputs:
         perm = list(range(x.ndim))[::-1]
     if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
         raise NotComputedError(f"perm {perm} of {x.ndim} axes")
-    return one(np.transpose(x, perm))
+    return one(np.transpose(x, [axis % x.ndim for axis in perm]))
 
 
 @op("BroadcastTo", "BroadcastToD", "Expand", "ExpandD", kind=Kind.EXACT, inputs=("x", "shape"))
@@ -161,7 +162,10 @@ def broadcast_to(call: Call) -> Outputs:
     x = needed(call, 0).array
     shape = required_numbers(call, "shape", slot=1)
     check_size([max(size, 1) for size in shape])
-    shape = [x.shape[axis - len(shape)] if size == -1 else size for axis, size in enumerate(shape)]
+    if len(shape) < x.ndim:
+        raise NotComputedError(f"the shape {x.shape} does not broadcast to {tuple(shape)}")
+    aligned = [1] * (len(shape) - x.ndim) + list(x.shape)
+    shape = [own if size == -1 else size for own, size in zip(aligned, shape, strict=True)]
     check_size(shape)
     if common_shape(call, x, np.broadcast_to(0, shape)) != tuple(shape):
         raise NotComputedError(f"the shape {x.shape} does not broadcast to {tuple(shape)}")
@@ -195,17 +199,19 @@ def _joined(call: Call, parts: list[Array], axis: int) -> Outputs:
 def concatenate(call: Call) -> Outputs:
     """The inputs behind each other; the axis is an attribute, or the last input (of Concat the first)."""
     arrays = [needed(call, slot).array for slot in range(len(call.inputs))]
-    axis = whole_numbers(call, "concat_dim", "axis")
-    if axis is None:
-        place = 0 if call.op_type == "Concat" else -1
-        if len(arrays) < 2 or arrays[place].size != 1 or arrays[place].dtype.kind not in "iu":
+    if attribute(call, "concat_dim", "axis") is not None:
+        axis = single_number(call, "concat_dim", "axis")
+        if len(arrays) > 1 and arrays[-1].ndim == 0 and arrays[-1].dtype.kind in "iu":
+            arrays.pop()
+    else:
+        place = 0 if call.op_type == "Concat" else len(arrays) - 1
+        if len(arrays) < 2 or arrays[place].ndim:
             raise NotComputedError(f"{call.op_type} has no concat_dim, neither as attribute nor as input")
-        axis = [int(arrays.pop(place).ravel()[0])]
-    elif len(arrays) > 1 and arrays[-1].ndim == 0 and arrays[-1].dtype.kind in "iu":
-        arrays.pop()
+        axis = single_number(call, "concat_dim", slot=place)
+        arrays.pop(place)
     if not arrays:
         raise NotComputedError(f"{call.op_type} has no input")
-    return _joined(call, arrays, axis[0])
+    return _joined(call, arrays, axis)
 
 
 @op("Pack", "Stack", kind=Kind.EXACT, inputs=("x",))
@@ -228,13 +234,13 @@ def unpack(call: Call) -> Outputs:
     return [Output(array=part) for part in np.moveaxis(x, axis, 0)]
 
 
-def _dynamic(call: Call, *names: str, axis_first: bool) -> tuple[Array, list[int]]:
+def _dynamic(call: Call, *names: str, axis_first: bool) -> tuple[Array, int]:
     """What a Split splits, and its axis: an attribute, or the input before or behind."""
     found = whole_numbers(call, *names)
     if found is not None:
         floating = next((slot for slot in (0, 1) if slot < len(call.inputs) and _is_data(call, slot)), 0)
-        return needed(call, floating if axis_first else 0).array, found
-    axis = required_numbers(call, *names, slot=0 if axis_first else 2)
+        return needed(call, floating if axis_first else 0).array, single_number(call, *names)
+    axis = single_number(call, *names, slot=0 if axis_first else 2)
     return needed(call, 1 if axis_first else 0).array, axis
 
 
@@ -246,8 +252,8 @@ def _is_data(call: Call, slot: int) -> bool:
 @op("SplitD", "Split", kind=Kind.EXACT, inputs=("split_dim", "x"))
 def split(call: Call) -> Outputs:
     """Equal parts along an axis."""
-    x, dims = _dynamic(call, "split_dim", axis_first=True)
-    axis, count = axis_of(call, dims[0], x.ndim), integer(call, "num_split")
+    x, dim = _dynamic(call, "split_dim", axis_first=True)
+    axis, count = axis_of(call, dim, x.ndim), integer(call, "num_split")
     if count < 1 or x.shape[axis] % count:
         raise NotComputedError(f"{x.shape[axis]} do not split into {count}")
     return [Output(array=part) for part in np.split(x, count, axis)]
@@ -256,9 +262,9 @@ def split(call: Call) -> Outputs:
 @op("SplitVD", "SplitV", kind=Kind.EXACT, inputs=("x", "size_splits", "split_dim"))
 def split_by_sizes(call: Call) -> Outputs:
     """Parts of given sizes along an axis; one size may be −1, the rest."""
-    x, dims = _dynamic(call, "split_dim", axis_first=False)
+    x, dim = _dynamic(call, "split_dim", axis_first=False)
     sizes = required_numbers(call, "size_splits", slot=1)
-    axis = axis_of(call, dims[0], x.ndim)
+    axis = axis_of(call, dim, x.ndim)
     rest = x.shape[axis] - sum(size for size in sizes if size != -1)
     sizes = [rest if size == -1 else size for size in sizes]
     if sum(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
@@ -313,6 +319,8 @@ def strided(call: Call, rank: int, first_slot: int) -> tuple[Part, ...]:
         elif _bits(call, "new_axis_mask", place):
             index.append(None)
         elif _bits(call, "shrink_axis_mask", place):
+            if step < 0:
+                raise NotComputedError(f"a single place of {call.op_type} with the stride {step}")
             index.append(first)
         else:
             start = None if _bits(call, "begin_mask", place) else first

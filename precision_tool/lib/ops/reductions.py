@@ -22,9 +22,10 @@ from precision_tool.lib.ops.arguments import (
     near,
     numbers,
     real,
-    required_numbers,
     same_shape,
+    single_number,
     text,
+    typed,
     whole_numbers,
 )
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op, summed_of
@@ -65,7 +66,7 @@ def _keep(call: Call) -> bool:
 @op("ReduceSum", "ReduceSumD", "Sum", kind=Kind.SUM, inputs=("x", "axes"))
 def reduce_sum(call: Call) -> Outputs:
     """Sums; whole numbers in their own type."""
-    x = needed(call, 0).array
+    x = typed(call, 0)
     axes = _axes(call, x.ndim)
     if x.dtype.kind != "f":
         return [Output(array=np.asarray(np.sum(x, axis=axes, keepdims=_keep(call), dtype=x.dtype)))]
@@ -112,7 +113,7 @@ _extremes()
 @op("ReduceProd", "ReduceProdD", "Prod", kind=Kind.SUM, inputs=("x", "axes"))
 def reduce_product(call: Call) -> Outputs:
     """Products; every factor adds one rounding."""
-    x = needed(call, 0).array
+    x = typed(call, 0)
     axes = _axes(call, x.ndim)
     y = np.asarray(np.prod(x, axis=axes, keepdims=_keep(call), dtype=x.dtype))
     if y.dtype.kind != "f":
@@ -141,7 +142,7 @@ def lp_norm(call: Call) -> Outputs:
     axes, keep = _named_axes(call, x.ndim), _keep(call)
     given = attribute(call, "p")
     power = {"inf": inf, "-inf": -inf}.get(given) if isinstance(given, str) else real(call, "p", default=2.0)
-    if power is None:
+    if power is None or np.isnan(power) or -inf < power < 0:
         raise NotComputedError(f"the power {given!r} of a norm")
     size = np.abs(x)
     if abs(power) == inf:
@@ -177,7 +178,7 @@ def log_sum_exp(call: Call) -> Outputs:
 def cumulative_log_sum_exp(call: Call) -> Outputs:
     """Running log Σ exp along an axis."""
     (x,) = numbers(call, 0)
-    axis = axis_of(call, required_numbers(call, "axis", slot=1)[0], x.ndim)
+    axis = axis_of(call, single_number(call, "axis", slot=1), x.ndim)
     x = np.moveaxis(x, axis, 0)
     if flag(call, "reverse"):
         x = x[::-1]
@@ -262,10 +263,8 @@ def _arg_types() -> None:
 
         def compute(call: Call, search: Callable[..., Array] = search) -> Outputs:
             x = needed(call, 0)
-            given = required_numbers(call, "dimension", "axis", slot=1)
-            if len(given) != 1:
-                raise NotComputedError(f"{call.op_type} along {len(given)} axes")
-            axis = axis_of(call, given[0], x.array.ndim)
+            typed(call, 0)
+            axis = axis_of(call, single_number(call, "dimension", "axis", slot=1), x.array.ndim)
             if x.array.shape[axis] == 0:
                 raise NotComputedError("the extreme of nothing")
             places = np.asarray(search(x.array, axis=axis))
@@ -282,7 +281,8 @@ def _arg_with_value() -> None:
 
         def compute(call: Call, search: Callable[..., Array] = search) -> Outputs:
             x = needed(call, 0)
-            axis = axis_of(call, required_numbers(call, "dimension")[0], x.array.ndim)
+            typed(call, 0)
+            axis = axis_of(call, single_number(call, "dimension"), x.array.ndim)
             if x.array.shape[axis] == 0:
                 raise NotComputedError("the extreme of nothing")
             places = np.expand_dims(np.asarray(search(x.array, axis=axis)), axis)
@@ -303,6 +303,7 @@ _arg_with_value()
 def top_k(call: Call) -> Outputs:
     """The k largest along an axis, largest first, and their places; of equals the first comes first."""
     x = needed(call, 0)
+    typed(call, 0)
     given = whole_numbers(call, "k")
     if given is None and len(call.inputs) > 1 and needed(call, 1).array.size == 1:
         given = whole_numbers(call, slot=1) if needed(call, 1).array.dtype.kind in "iu" else None
@@ -332,9 +333,9 @@ def top_k(call: Call) -> Outputs:
 @op("InTopK", "InTopKD", "InTopKV2", kind=Kind.EXACT, inputs=("x1", "x2", "k"))
 def in_top_k(call: Call) -> Outputs:
     """Whether each row's target is among its k largest; not where it is not finite or out of range."""
-    predictions, targets = needed(call, 0), needed(call, 1).array.astype(np.int64)
+    predictions, targets = needed(call, 0), typed(call, 1, "iu").astype(np.int64)
     x = floats(predictions)
-    k = required_numbers(call, "k", slot=2)[0]
+    k = single_number(call, "k", slot=2)
     if x.ndim != 2 or targets.shape != x.shape[:1]:
         raise NotComputedError(f"targets of the shape {targets.shape} for predictions of {x.shape}")
     inside = (targets >= 0) & (targets < x.shape[1])

@@ -16,6 +16,7 @@ from precision_tool.lib.ops.arguments import (
     flag,
     image_axes,
     required_numbers,
+    typed,
 )
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, check_size, needed, op
 
@@ -92,6 +93,7 @@ def _grid(call: Call) -> Grid:
 def _planes(call: Call, slot: int = 0) -> tuple[Array, bool]:
     """Images with channels last, and whether they came first."""
     given = needed(call, slot)
+    typed(call, slot)
     first = image_axes(call, given)[2] == 1
     return (np.moveaxis(given.array, 1, 3) if first else given.array), first
 

@@ -18,6 +18,8 @@ from precision_tool.lib.ops.arguments import (
     common_shape,
     integer,
     required_numbers,
+    single_number,
+    typed,
     whole_numbers,
 )
 from precision_tool.lib.ops.base import (
@@ -157,9 +159,16 @@ def _spread(total: Doubles, squares: Doubles, counts: Doubles) -> Doubles:
     return result
 
 
+def _like(var: Array, value: Array) -> tuple[Array, Array]:
+    """Both, where both are whole numbers or both are floating."""
+    if (var.dtype.kind == "f") != (value.dtype.kind == "f"):
+        raise NotComputedError(f"a value of the type {value.dtype.name} for {var.dtype.name}")
+    return var, value.astype(var.dtype)
+
+
 def _row_scatter(how: str) -> Function:
     def compute(call: Call) -> Outputs:
-        var, updates = needed(call, 0).array, needed(call, 2).array
+        var, updates = _like(typed(call, 0), typed(call, 2))
         if var.ndim < 1:
             raise NotComputedError("a scatter into a single number")
         return [_scattered(var, (indices_of(needed(call, 1), var.shape[0]),), updates, how)]
@@ -169,7 +178,7 @@ def _row_scatter(how: str) -> Function:
 
 def _nd_scatter(how: str) -> Function:
     def compute(call: Call) -> Outputs:
-        var, updates = needed(call, 0).array, needed(call, 2).array
+        var, updates = _like(typed(call, 0), typed(call, 2))
         return [_scattered(var, _places(needed(call, 1), var.shape), updates, how)]
 
     return compute
@@ -188,7 +197,7 @@ def scatter_nd(call: Call) -> Outputs:
     """Updates summed into zeros at the places that the last axis of the indices points to."""
     shape = required_numbers(call, "shape", slot=2)
     check_size(shape)
-    updates = needed(call, 1).array
+    updates = typed(call, 1)
     zeros = np.zeros(shape, updates.dtype)
     return [_scattered(zeros, _places(needed(call, 0), zeros.shape), updates, "Add")]
 
@@ -198,12 +207,12 @@ def scatter_nd(call: Call) -> Outputs:
 
 def _segments(call: Call) -> tuple[Array, Indices, int]:
     """Rows, the segment of each and the number of segments; rows of negative segments are dropped."""
-    x, given = needed(call, 0).array, needed(call, 1)
+    x, given = typed(call, 0), needed(call, 1)
     ids = indices_of(given)
     if ids.shape != x.shape[: ids.ndim] or not ids.ndim:
         raise NotComputedError(f"segments of the shape {ids.shape} for {x.shape}")
     if call.op_type.startswith("Unsorted"):
-        count = required_numbers(call, "num_segments", slot=2)[0]
+        count = single_number(call, "num_segments", slot=2)
     else:
         if (np.diff(ids) < 0).any():
             raise NotComputedError("the segments are not sorted")
@@ -307,7 +316,7 @@ def assign_sub(call: Call) -> Outputs:
 
 
 def _assigned(call: Call, formula: Callable[[Array, Array], Array]) -> Outputs:
-    var, value = needed(call, 0).array, needed(call, 1).array
+    var, value = _like(typed(call, 0), typed(call, 1))
     if common_shape(call, var, value) != var.shape:
         raise NotComputedError(f"a value of the shape {value.shape} for {var.shape}")
     y = np.asarray(formula(var, value))

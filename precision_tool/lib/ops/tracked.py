@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.ops.base import Doubles, Output
+from precision_tool.lib.ops.base import Doubles, Output, summed_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +73,43 @@ class Tracked:
         y = np.exp(self.value)
         own = y * (1 + np.abs(self.value))
         return Tracked(y, self.variance * y * y + own * own)
+
+    def log(self) -> Tracked:
+        """The natural logarithm, which kernels compute to an error of about |log x| + 1."""
+        y = np.log(self.value)
+        own = 1 + np.abs(y)
+        return Tracked(y, self.variance / np.where(self.value == 0, 1.0, self.value) ** 2 + own * own)
+
+    def total(self, axes: int | tuple[int, ...], keep: bool = True) -> Tracked:
+        """The sum over axes, in an order that is not known."""
+        y = np.sum(self.value, axis=axes, keepdims=keep)
+        count = self.value.size // max(1, y.size)
+        if count <= 1:
+            own: Doubles = np.zeros_like(y)
+        else:
+            own = summed_of(y, np.sum(self.value**2, axis=axes, keepdims=keep) - y**2 / count, count) ** 2
+        came = np.sum(np.broadcast_to(self.variance, self.value.shape), axis=axes, keepdims=keep)
+        return Tracked(y, came + own)
+
+    def __getitem__(self, index: Any) -> Tracked:
+        """Some of the numbers."""
+        return Tracked(self.value[index], np.broadcast_to(self.variance, self.value.shape)[index])
+
+    def reshape(self, *shape: int) -> Tracked:
+        """The same numbers in another shape."""
+        return Tracked(self.value.reshape(shape), np.broadcast_to(self.variance, self.value.shape).reshape(shape))
+
+    def tanh(self) -> Tracked:
+        """The hyperbolic tangent, which kernels make of exponentials: near 0 to an error of 1."""
+        y = np.tanh(self.value)
+        return Tracked(y, self.variance * (1 - y * y) ** 2 + 1.0)
+
+    def sigmoid(self) -> Tracked:
+        """1 / (1 + exp(−x)), without overflow."""
+        small = np.exp(-np.abs(self.value))
+        y = np.where(self.value >= 0, 1.0, small) / (1 + small)
+        own = y * (1 + np.abs(self.value) * (1 - y))
+        return Tracked(y, self.variance * (y * (1 - y)) ** 2 + own * own)
 
     def abs(self) -> Tracked:
         """The absolute value."""
