@@ -39,8 +39,7 @@ from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import is_h5_name
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.storage.files import PART, TEMPORARY, atomic_text, remove_leftovers, temporary_file
-from precision_tool.lib.user_files import open_binary
+from precision_tool.lib.storage.files import PART, atomic_text, own_prefix, remove_leftovers, temporary_file
 
 #: Below this many bytes starting processes takes longer than the work.
 _SERIAL_BYTES = 32 << 20
@@ -154,7 +153,7 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
     temporary = ""
     try:
         handle, temporary = temporary_file(place or os.path.dirname(target) or ".")
-        with os.fdopen(handle, "wb") as file, open_binary(path) as stored:
+        with os.fdopen(handle, "wb") as file, open(path, "rb") as stored:
             np.lib.format.read_magic(stored)
             _, _, dtype = np.lib.format.read_array_header_1_0(stored)
             while (block := np.fromfile(stored, dtype, _LINES)).size:
@@ -287,7 +286,7 @@ def convert_files(
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """
     total = sum(source.nbytes for source in sources)
-    prefix = f"{TEMPORARY}dc-{os.getpid()}-{time.time_ns()}-"
+    prefix = f"{own_prefix()}dc-{time.time_ns()}-"
     folders = {source.folder for source in sources}
     for folder in folders:
         remove_leftovers(folder)
