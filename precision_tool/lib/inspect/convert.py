@@ -40,6 +40,7 @@ from precision_tool.lib.sources.h5_files import is_h5_name
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.storage.files import PART, atomic_text, own_prefix, remove_leftovers, temporary_file
+from precision_tool.lib.user_files import open_binary
 
 #: Below this many bytes starting processes takes longer than the work.
 _SERIAL_BYTES = 32 << 20
@@ -153,7 +154,7 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
     temporary = ""
     try:
         handle, temporary = temporary_file(place or os.path.dirname(target) or ".")
-        with os.fdopen(handle, "wb") as file, open(path, "rb") as stored:
+        with os.fdopen(handle, "wb") as file, open_binary(path) as stored:
             np.lib.format.read_magic(stored)
             _, _, dtype = np.lib.format.read_array_header_1_0(stored)
             while (block := np.fromfile(stored, dtype, _LINES)).size:
