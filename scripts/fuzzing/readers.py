@@ -51,8 +51,9 @@ from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs, overvie
 from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
+from precision_tool.lib.results.columns import parse_metrics
 from precision_tool.lib.results.noise import read_noise
-from precision_tool.lib.results.result_csv import parse_metrics, read_numbers, read_output_cosines, read_result
+from precision_tool.lib.results.result_csv import read_output_cosines, read_result
 from precision_tool.lib.settings import check_dump_step, read_settings_file
 from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
 from precision_tool.lib.shell.commands.pytorch import _apart
@@ -113,7 +114,7 @@ def _compared(path: str) -> Reasons:
             yield error.message
             continue
         (row,) = compare_pairs([pair], workers=1)
-        yield row.note
+        yield row.reason
         if row.metrics is None:
             continue
         detail = compare_elements(pair, atol=0.0, rtol=0.0, shown=3, workers=1)
@@ -282,11 +283,9 @@ def _mapping(path: str) -> Reasons:
 
 def _result(path: str) -> Reasons:
     cosines = read_output_cosines(path)
-    for row in read_result(path):
-        with suppress(PrecisionToolError):
-            read_numbers(row)
-    list(cosines)
-    return ()
+    rows = read_result(path)
+    assert len(cosines) <= len(rows)
+    return (row.reason for row in rows)
 
 
 def _noise(path: str) -> Reasons:

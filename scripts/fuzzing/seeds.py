@@ -29,8 +29,8 @@ from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
 from precision_tool.lib.formats.opdebug import decode_status, document_text
 from precision_tool.lib.graph import cache
 from precision_tool.lib.model.graph import TensorDesc
+from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.results.noise import Noise, write_noise
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS
 
 #: A `.npy` has its data behind the header; this is enough for every shape the campaign asks for.
 NPY_DATA = bytes(range(64))

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from precision_tool.lib.engine.scheduler import process_pool
+from precision_tool.lib.engine.workers import process_pool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5_copy import copy_ops
 from precision_tool.lib.inspect.convert import Source, h5_source
