@@ -289,20 +289,28 @@ def test_the_newest_comparison_is_found_whatever_folder_is_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, 1), (32, 32), (33, 31), (400, 31)])
-def test_of_many_names_the_first_are_listed(tmp_path: Path, count: int, shown: int) -> None:
+def test_the_first_row_of_a_group_has_all_its_names(tmp_path: Path, count: int, shown: int) -> None:
     path = tmp_path / "result_1.csv"
     names = [f"op{number}" for number in range(count)]
     many = row(result=metrics(), golden_names=",".join(names))
-    (line,) = written(path, many)
+    first, second = written(path, many, many)
     rest = [f"… (+{count - shown} more)"] if count > shown else []
-    assert line["GroundTruth"].split(",") == line["OriginalOps"].split(",") == [*names[:shown], *rest]
-    (read,) = read_result(str(path))
-    fresh = row_of(many)
-    assert read.golden_names == fresh.golden_names == line["GroundTruth"]
-    assert read.original_ops == fresh.original_ops == line["GroundTruth"]
-    # The vendor's files list all.
-    path.write_text(path.read_text("utf-8").replace(line["GroundTruth"], ",".join(names)), "utf-8")
-    assert read_result(str(path)) == [read]
+    assert first["GroundTruth"].split(",") == first["OriginalOps"].split(",") == names
+    assert second["GroundTruth"].split(",") == second["OriginalOps"].split(",") == [*names[:shown], *rest]
+    for read in (*read_result(str(path)), row_of(many)):
+        assert read.golden_names.split(",") == read.original_ops.split(",") == names
+    # The vendor's files list all in every row.
+    read = read_result(str(path))[1]
+    path.write_text(path.read_text("utf-8").replace(second["GroundTruth"], ",".join(names)), "utf-8")
+    assert read_result(str(path))[1] == read
+
+
+def test_more_names_than_a_cell_may_hold_are_cut_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "result_1.csv"
+    names = ",".join(f"op{number:09}" for number in range(100_000))
+    (line,) = written(path, row(result=metrics(), golden_names=names))
+    assert line["GroundTruth"].endswith("(+99969 more)")
+    assert read_result(str(path))[0].golden_names == line["GroundTruth"]
 
 
 def test_the_numbers_of_a_row_come_back_under_the_same_names(tmp_path: Path) -> None:

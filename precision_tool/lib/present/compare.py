@@ -19,6 +19,7 @@ from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.engine.elements import Detail, Element
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.wording import first_names
 from precision_tool.lib.present.text import (
     LabelledLines,
     cosine_text,
@@ -224,8 +225,8 @@ class TitledPanel:
 def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
     rows: list[tuple[str, RenderableType]] = [
-        ("Left:", plain(op.npu_names)),
-        ("Right:", plain(op.golden_names)),
+        ("Left:", plain(first_names(op.npu_names))),
+        ("Right:", plain(first_names(op.golden_names))),
         ("Input:", _slot_cosines(op.inputs, threshold)),
         ("Output:", _slot_cosines(op.outputs, threshold)),
     ]
@@ -320,7 +321,7 @@ def finding_panel(finding: Finding) -> RenderableType:
     if finding.original_ops and finding.original_ops != finding.op_name:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
         label = "benchmark" if finding.original_ops.startswith("/") else "original ops"
-        rows.append((label, plain(finding.original_ops)))
+        rows.append((label, plain(first_names(finding.original_ops))))
     rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",

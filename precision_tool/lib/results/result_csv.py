@@ -16,6 +16,7 @@ from math import isnan
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
+from precision_tool.lib.model.wording import first_names
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.results.compat import type_name as vendor_type_name
 from precision_tool.lib.storage.files import atomic_text, user_error
@@ -55,11 +56,13 @@ EXTRA_COLUMNS = (
     "GroundTruthAtMaxError", "NonFiniteMismatches",
     *(f"{side}{name}" for side in ("NPU", "GroundTruth") for name in _SUMMARY_FIELDS.values()),
 )  # fmt: skip
+#: Columns that name the ops of a group, with commas between them.
+_NAME_COLUMNS = {"NPUDump", "LeftOp", "GroundTruth", "RightOp", "OriginalOps"}
 #: A cell that a spreadsheet would take for a formula starts with one of these.
 _FORMULA_START = ("=", "+", "-", "@", "%", "\t", "\r")
 _MAX_CELL = 1 << 20
-#: As many names a cell lists: every row of a group of ops names them all, and groups may have hundreds.
-_MAX_NAMES = 32
+#: Names longer than this are cut in the first row of a group too: no reader takes a larger cell.
+_MAX_NAMES_LENGTH = _MAX_CELL // 2
 #: What the vendor, and we, say of a single number instead of a failure.
 _SCALAR_NOTE = "This tensor is scalar"
 
@@ -135,12 +138,9 @@ def _text(value: str) -> str:
     return f"'{value}" if value.lstrip("'").startswith(_FORMULA_START) else value
 
 
-def _short(names: str) -> str:
-    """Names joined with commas; of too many the first ones, and how many more there are."""
-    more = names.count(",") + 1 - _MAX_NAMES
-    if more <= 0:
-        return names
-    return ",".join([*names.split(",", _MAX_NAMES - 1)[:-1], f"… (+{more + 1} more)"])
+def _names(names: str, whole: bool) -> str:
+    """Names joined with commas: all in the first row of a group, as groups may have hundreds, the first few below."""
+    return names if whole and len(names) <= _MAX_NAMES_LENGTH else first_names(names)
 
 
 def _small(value: float) -> str:
@@ -213,8 +213,15 @@ def _summary_cells(summary: Summary | None) -> list[str]:
     return [*(f"{value:.9g}" for value in values), *map(str, counts)]
 
 
-def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: ColumnChoice | None = None) -> list[str]:
-    """One line of the result file."""
+def cells(
+    row: Comparison,
+    *,
+    npu_address: bool,
+    golden_address: bool,
+    choice: ColumnChoice | None = None,
+    whole_names: bool = True,
+) -> list[str]:
+    """One line of the result file; without `whole_names` of many ops the first few."""
     pair, metrics = row.pair, row.metrics
     choice = choice or ColumnChoice()
     metric_cells = _metric_cells(row)
@@ -228,10 +235,10 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         str(pair.index),
         *([NO_RESULT if pair.sequence is None else str(pair.sequence)] if choice.sequence else []),
         _text(pair.op_type) or NO_RESULT,
-        _text(_short(pair.npu_names)),
+        _text(_names(pair.npu_names, whole_names)),
         type_cell(pair.npu if compared else None),
         *([address(pair.npu)] if npu_address else []),
-        _text(_short(pair.golden_names)),
+        _text(_names(pair.golden_names, whole_names)),
         type_cell(pair.golden if compared else None),
         *([address(pair.golden)] if golden_address else []),
         _text(pair.tensor_index) or NO_RESULT,
@@ -260,7 +267,7 @@ def cells(row: Comparison, *, npu_address: bool, golden_address: bool, choice: C
         *own,
         str(pair.status),
         _text(",".join(pair.pass_names)),
-        _text(_short(",".join(pair.original_names))),
+        _text(_names(",".join(pair.original_names), whole_names)),
         _text(pair.golden_tensor),
         _list(metrics.max_error_index) if metrics and metrics.max_error_index is not None else "",
         f"{metrics.npu_at_max_error:.9g}" if metrics and metrics.max_error_index is not None else "",
@@ -292,8 +299,13 @@ def write_result(
     with atomic_text(path) as file:
         writer = csv.writer(file, lineterminator="\r\n")
         writer.writerow(columns(npu_address=True, golden_address=golden_address, choice=choice))
+        told: set[int] = set()
         for row in rows:
-            writer.writerow(cells(row, npu_address=True, golden_address=golden_address, choice=choice))
+            whole = row.pair.index not in told
+            told.add(row.pair.index)
+            writer.writerow(
+                cells(row, npu_address=True, golden_address=golden_address, choice=choice, whole_names=whole)
+            )
 
 
 def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -> None:
@@ -302,14 +314,17 @@ def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -
         writer = csv.writer(file, lineterminator="\r\n")
         head = ["Index", *(["OpSequence"] if sequence else []), "OpType", "NPUDump", "GroundTruth", "TensorIndex"]
         writer.writerow([*head, "NPUDumpPath", "GroundTruthPath"])
+        told: set[int] = set()
         for pair in pairs:
+            whole = pair.index not in told
+            told.add(pair.index)
             writer.writerow(
                 [
                     str(pair.index),
                     *([NO_RESULT if pair.sequence is None else str(pair.sequence)] if sequence else []),
                     _text(pair.op_type) or NO_RESULT,
-                    _text(_short(pair.npu_names)),
-                    _text(_short(pair.golden_names)),
+                    _text(_names(pair.npu_names, whole)),
+                    _text(_names(pair.golden_names, whole)),
                     _text(pair.tensor_index) or NO_RESULT,
                     NO_RESULT if pair.npu is None else _text(_place(pair.npu)),
                     NO_RESULT if pair.golden is None else _text(_place(pair.golden)),
@@ -418,12 +433,25 @@ def read_result(path: str) -> list[ResultRow]:
     rows: list[ResultRow] = []
     with _csv_lines(path) as (header, lines):
         custom = _custom_columns(header)
+        groups: dict[tuple[str, str], str] = {}
         for line, values in lines:
             try:
-                rows.append(_result_row(dict(zip(header, values, strict=False)), line, custom))
+                cell = dict(zip(header, values, strict=False))
+                _complete_names(cell, groups)
+                rows.append(_result_row(cell, line, custom))
             except ValueError as error:
                 raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
     return rows
+
+
+def _complete_names(cell: dict[str, str], groups: dict[tuple[str, str], str]) -> None:
+    """Names that the first row of a group has in full, also where a later one has only the first few."""
+    for column in _NAME_COLUMNS & cell.keys():
+        names = cell[column]
+        if "," in names:
+            known = groups.setdefault((cell.get("Index", ""), column), names)
+            # Equal texts become one: hundreds of rows may name hundreds of ops.
+            cell[column] = known if names in (known, first_names(known)) else names
 
 
 def read_output_cosines(path: str) -> dict[str, float]:
@@ -520,8 +548,8 @@ def _result_row(cell: dict[str, str], line: int, custom: Sequence[str]) -> Resul
     return ResultRow(
         index=int(cell["Index"]),
         op_type=op_type,
-        npu_names=_short(npu_names),
-        golden_names=_short(golden_names),
+        npu_names=npu_names,
+        golden_names=golden_names,
         tensor_index=_known(tensor_index),
         cosine=_as_number(_cosine_cell(cell)),
         max_absolute_error=_as_number(cell.get("MaxAbsoluteError", "")),
@@ -529,7 +557,7 @@ def _result_row(cell: dict[str, str], line: int, custom: Sequence[str]) -> Resul
         reason=reason,
         status=text("Status"),
         pass_name=text("PassName"),
-        original_ops=_short(text("OriginalOps")),
+        original_ops=text("OriginalOps"),
         mismatches=int(cell.get("NonFiniteMismatches") or 0),
         is_scalar=_SCALAR_NOTE in reason,
         golden_size=_size_of(_as_number(cell.get("GroundTruthMin", "")), _as_number(cell.get("GroundTruthMax", ""))),
@@ -567,8 +595,8 @@ def row_of(row: Comparison, choice: ColumnChoice | None = None) -> ResultRow:
     return ResultRow(
         index=row.pair.index,
         op_type=row.pair.op_type,
-        npu_names=_short(row.pair.npu_names),
-        golden_names=_short(row.pair.golden_names),
+        npu_names=row.pair.npu_names,
+        golden_names=row.pair.golden_names,
         tensor_index=row.pair.tensor_index,
         cosine=None if metrics is None else metrics.cosine,
         max_absolute_error=None if metrics is None else metrics.max_absolute_error,
@@ -576,7 +604,7 @@ def row_of(row: Comparison, choice: ColumnChoice | None = None) -> ResultRow:
         reason=row.note,
         status=str(row.pair.status),
         pass_name=",".join(row.pair.pass_names),
-        original_ops=_short(",".join(row.pair.original_names)),
+        original_ops=",".join(row.pair.original_names),
         mismatches=0 if metrics is None else metrics.non_finite_mismatches,
         is_scalar=metrics is not None and metrics.is_scalar,
         golden_size=None if row.golden is None else _size_of(row.golden.minimum, row.golden.maximum),
