@@ -40,6 +40,7 @@ from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.pairing.match import GraphMatcher, match_name
 from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
@@ -55,7 +56,7 @@ from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side, pair_h5_files
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import flatten, op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
@@ -299,18 +300,20 @@ class Session:
         return survey(self.run_folders(), in_use, self._store, extra_folders=(os.curdir,), problem=problem)
 
     def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
-        """The graph files of every stage with their ops whose names fit a part of a name, or a glob.
+        """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
 
         DataNotFoundError when none has such an op, with the closest names.
         """
         in_use: tuple[RunGraph, ...] = ()
         with suppress(PrecisionToolError):  # files are searched whether or not one can be used
             in_use = self.run_graphs()
+        if op_number(word) is not None:  # the number is that of the graph in use
+            word = self.find_ops(word)[0].op.name
         return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of this name, or with this part of a name, in every graph that has it (see `catalog.find_ops`)."""
-        return catalog.find_ops(self.run_graphs(graph), name)
+        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        return find_ops(self.run_graphs(graph), name)
 
     @_alone
     def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:

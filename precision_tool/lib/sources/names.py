@@ -53,6 +53,15 @@ def pattern(text: str) -> Callable[[str], bool]:
     return lambda name: wanted in flatten(name).lower()
 
 
+_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
+
+
+def op_number(text: str) -> int | None:
+    """The number of an op, written `[17]` as results and lists show it; None for any other name."""
+    match = _NUMBER.fullmatch(text.strip())
+    return int(match[1]) if match is not None else None
+
+
 def parse_dump_name(name: str) -> tuple[DumpName, bool] | None:
     """The parts of a dump file name and whether it holds statistics; None if it is no dump file name."""
     statistics = name.endswith(".csv")

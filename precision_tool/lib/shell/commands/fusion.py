@@ -390,10 +390,10 @@ def _write(
             output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
         for note in before.notes:
             output.err.print(plain(f"note: {note}; it is left out now", "yellow"), soft_wrap=True)
-        output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n", crop=False)
+        output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n")
         if os.path.exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
-        output.out.print(report.script_block(script_lines(file)), crop=False)
+        output.out.print(report.script_block(script_lines(file)))
     if args.json:
         output.out.file.write(json_text({"files": documents}) + "\n")
     return DONE
@@ -438,7 +438,7 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.out.file.write("[" + ",\n".join(documents) + "]\n")
     else:
         for result, path, sources in found:
-            output.out.print(report.blame_sources(sources), crop=False)
+            output.out.print(report.blame_sources(sources))
             output.show(*spaced([*report.blame_lines(result, args.limit)]))
             output.out.print(plain(f"result file: {shown_path(path)}", "dim"), soft_wrap=True)
     if args.write:
@@ -508,7 +508,7 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
     if file.note:
         output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
     console.print(plain(f"switched off in {shown_path(path)}: {', '.join(off)}"), soft_wrap=True)
-    console.print(report.script_block(script_lines(file)), crop=False)
+    console.print(report.script_block(script_lines(file)))
 
 
 # --- bisect -----------------------------------------------------------------------------------------------------------
