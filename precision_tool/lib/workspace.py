@@ -5,7 +5,7 @@
       tf/{tf_debug,dump,graph,checkpoints/{ckpt*,input}}
       pt/{npu,gpu}
       overflow/dump
-      fusion/fusion_result.json
+      fusion/{fusion_result.json,fusion_switch.cfg,fusion_off.cfg}
       temp/{op_graph,vector_compare/{time}/result_*.csv,decode/{dump_decode/debug_N,overflow_decode,dump_convert,pt}}
 
 Nothing is created before something is written. This module runs on Python 3.7.
@@ -25,6 +25,9 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
+
+#: Names of the fusion switch files: the one that turns everything off, and the one for single passes.
+FUSION_OFF, FUSION_SWITCH = "fusion_off.cfg", "fusion_switch.cfg"
 
 _TIME_FORMAT = "%Y%m%d%H%M%S"
 
@@ -117,6 +120,10 @@ class Workspace:
     def overflow_dump_dir(self) -> Path:
         """Overflow debug dumps."""
         return self.root / "overflow" / "dump"
+
+    def fusion_switch_file(self, name: str) -> Path:
+        """The fusion switch file of this name that belongs to the data folder; it need not exist."""
+        return self.root / "fusion" / name
 
     def fusion_result_files(self) -> List[Path]:
         """The `fusion_result.json` files that exist: data folder, working folder, `$ASCEND_WORK_PATH/FE/{pid}/`."""

@@ -220,9 +220,9 @@ def _pass_panel(one: PassBlame, limit: int) -> RenderableType:
     wrong = [op for op in one.ops if op.verdict is one.verdict]
     wrong.sort(key=lambda op: -(op.error or 0.0))
     parts: list[RenderableType] = []
-    for op in wrong[:limit]:
+    for op in wrong[: limit or None]:
         parts += [plain(f"[{op.index}] {op.op_name} ({op.op_type})", "bold"), _op_lines(op)]
-    if len(wrong) > limit:
+    if 0 < limit < len(wrong):
         parts.append(Text(f"and {len(wrong) - limit} more; -l N shows more", style="dim"))
     title = Text.assemble((safe(one.name), "bold"), f": {one.verdict}")
     return Box(Group(*parts), title=title, style=_VERDICT_STYLE[one.verdict])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
+from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
 from precision_tool.lib.model.wording import counted
@@ -28,8 +29,6 @@ from precision_tool.lib.toolkit.runner import end_group
 
 _STATE = "state.json"
 _VERSION = 2
-#: The path of the switch file, for checks that do not use the training helper.
-FILE_VARIABLE = "PRECISION_TOOL_FUSION_SWITCH_FILE"
 #: Exit codes of a shell that could not run the command.
 _NOT_RUN = {126: "it cannot be executed", 127: "there is no such command"}
 
