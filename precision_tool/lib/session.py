@@ -61,7 +61,7 @@ from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
-from precision_tool.lib.workspace import open_workspace
+from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
@@ -304,6 +304,7 @@ class Session:
 
         DataNotFoundError when none has such an op, with the closest names.
         """
+        self.check_data()
         in_use: tuple[RunGraph, ...] = ()
         with suppress(PrecisionToolError):  # files are searched whether or not one can be used
             in_use = self.run_graphs()
@@ -575,12 +576,7 @@ class Session:
 
     def check_data(self) -> None:
         """Raises DataNotFoundError where there is no data folder."""
-        root = self.workspace.root
-        if not root.is_dir():
-            raise DataNotFoundError(
-                f"{root}: a file where the data folder should be" if root.exists() else f"{root}: no such data folder",
-                "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
-            )
+        check_data(self.workspace.root)
 
     def default_npu(self) -> str:
         """The dump of the NPU run under test."""
@@ -852,6 +848,7 @@ class Session:
 
     def _newest_results(self) -> list[str]:
         """The complete result files of the newest comparison."""
+        self.check_data()
         folders = self.workspace.compare_dirs()
         if not folders:
             raise DataNotFoundError(

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Iterable, List, Optional, Union
 
-from precision_tool.lib.errors import OutputError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, OutputError, UsageError
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -264,6 +264,16 @@ def is_infer_folder(folder: PathLike) -> bool:
 def open_workspace(root: PathLike, work: Optional[PathLike] = None) -> Workspace:
     """The workspace of a data folder, or of a folder that msquickcmp wrote."""
     return InferWorkspace(root, work) if is_infer_folder(root) else Workspace(root, work)
+
+
+def check_data(root: PathLike) -> None:
+    """Raises DataNotFoundError where there is no data folder."""
+    if not os.path.isdir(str(root)):
+        is_there = os.path.lexists(str(root))
+        raise DataNotFoundError(
+            f"{root}: a file where the data folder should be" if is_there else f"{root}: no such data folder",
+            "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
+        )
 
 
 def make_writable(folder: Path) -> Path:
