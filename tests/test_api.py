@@ -31,7 +31,7 @@ def test_compare_gives_every_cosine_and_the_culprit(demo: DemoTruth) -> None:
         metrics = found[name].metrics
         if truth.cosine is None:
             assert metrics is None
-        elif found[name].note != "This tensor is scalar.":
+        elif found[name].reason != "This tensor is scalar.":
             assert metrics is not None
             assert metrics.cosine == pytest.approx(truth.cosine, abs=1e-6)
 

@@ -166,4 +166,4 @@ def test_every_cell_of_two_runs(tmp_path: Path) -> None:
     for row in rest:
         if row.metrics is None:
             assert row.pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT)
-            assert row.note
+            assert row.reason

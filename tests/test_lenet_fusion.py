@@ -13,7 +13,7 @@ import pytest
 from command_line import by_tensor, fingerprint, only_result, tool
 
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
-from precision_tool.lib.model.comparison import Comparison
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 
 LENET = Path(__file__).resolve().parents[2] / "shared" / "data" / "lenet"
@@ -48,7 +48,7 @@ def test_its_pass_is_the_only_guilty_one(tmp_path: Path, options: list[str]) -> 
     assert recomputed["benchmark_error"] < 1e-3
 
 
-def compared() -> dict[str, Comparison]:
+def compared() -> dict[str, Row]:
     (result,) = compare_folders(
         str(DATA / "npu/debug_0/dump"),
         str(DATA / "npu/debug_1/dump"),
@@ -90,7 +90,7 @@ def test_every_row_of_the_vendor_is_there_and_its_numbers_are_ours() -> None:
     assert all(name.startswith("trans_") for name in dropped)
     # All but what no original op stands for is compared.
     alone = {name for name, row in ours.items() if row.metrics is None}
-    assert alone == {name for name, row in ours.items() if "dynamic_const" in row.note}
+    assert alone == {name for name, row in ours.items() if "dynamic_const" in row.reason}
 
 
 def test_every_cosine_is_the_true_one_of_both_benchmarked_runs() -> None:

@@ -114,7 +114,7 @@ def test_a_wrong_option_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("0", "0"), ("0|5|10-20", "0|5|10-20"), (" 0 | 5 ", "0|5"), ("", ""), (None, ""), (3, "3"), ("7-7", "7-7")],
+    [("0", "0"), ("0|5|10-20", "0|5|10-20"), (" 0 | 5 ", "0|5"), ("", ""), (None, ""), (3, "3"), ("7-7", "7")],
 )
 def test_dump_steps(value: object, expected: str) -> None:
     assert check_dump_step(value) == expected

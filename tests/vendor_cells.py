@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.api import CompareResult
 from precision_tool.lib.demo.dump_writer import pack
-from precision_tool.lib.model.comparison import Comparison, Status
+from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -120,7 +121,7 @@ class Cell:
     column: str
     vendor: str
     ours: str
-    row: Comparison
+    row: Row
     vendor_row: Mapping[str, str]
     truth: tuple[Array, Array] | None = None
     #: Only so many elements were compared; 0: all.

@@ -15,14 +15,15 @@ import numpy.typing as npt
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.compare.pytorch import are_h5, compare_h5
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
-from precision_tool.lib.model.comparison import Comparison
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.results.result_csv import row_of, write_result
+from precision_tool.lib.results.columns import METRICS
+from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import Output
@@ -31,18 +32,15 @@ from precision_tool.lib.words import find_word
 
 __all__ = ["CompareOptions", "CompareResult", "Session", "compare", "load_graph", "open_data", "run"]
 
-_METRICS = (
-    "cosine", "max_absolute_error", "accumulated_relative_error", "relative_euclidean_distance",
-    "kullback_leibler_divergence", "mean_absolute_error", "root_mean_square_error", "max_relative_error",
-    "mean_relative_error",
-)  # fmt: skip
+#: The fields of `Metrics` that are columns of a result.
+_METRICS = tuple(name for part, _, name in (column.field.partition(".") for column in METRICS) if part == "metrics")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareResult:
     """The comparison of one leaf folder (device, model, step)."""
 
-    rows: Sequence[Comparison]
+    rows: Sequence[Row]
     leaf: DumpLeaf
     graph_path: str | None
     notes: Sequence[str]
@@ -50,7 +48,7 @@ class CompareResult:
 
     def findings(self, threshold: float = 0.98) -> list[Finding]:
         """What the rows tell at a cosine threshold; the first faulty op, if there is one, by name."""
-        return find_first_fault(ops_of([row_of(row) for row in self.rows], threshold), threshold)
+        return find_first_fault(ops_of(self.rows, threshold), threshold, self._result.unread_graph)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """The rows as a structured array: names, status, the metrics as float64 (nan where not compared)."""
@@ -75,8 +73,7 @@ class CompareResult:
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the result file with the vendor's columns and ours."""
-        result = self._result
-        write_result(os.fspath(path), self.rows, golden_address=result.golden_is_dump, choice=result.choice)
+        write_result(os.fspath(path), self.rows, self._result.choice)
 
 
 def compare(

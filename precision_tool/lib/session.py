@@ -40,18 +40,14 @@ from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Table
 from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.pairing.match import GraphMatcher, match_name
 from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
-from precision_tool.lib.results.result_csv import (
-    find_results,
-    read_result,
-    row_of,
-    write_mapping,
-    write_result,
-)
+from precision_tool.lib.results.result_csv import read_result, write_mapping, write_result
+from precision_tool.lib.results.result_files import find_results
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
@@ -71,7 +67,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
-    from precision_tool.lib.engine.scheduler import Progress
+    from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
     from precision_tool.lib.model.pytorch import H5Op
@@ -249,8 +245,15 @@ class Session:
 
         return self._keep(("fusion reports", *paths), read)
 
-    def fusion_graphs(self, graph: str | None = None, switches: Switches | None = None) -> tuple[GraphFusion, ...]:
+    def fusion_graphs(
+        self,
+        graph: str | None = None,
+        switches: Switches | None = None,
+        cosines: Mapping[str, float] | None = None,
+    ) -> tuple[GraphFusion, ...]:
         """The fusion passes of every graph; without a graph those that the reports alone tell of.
+
+        `cosines` are those of the ops' outputs where a result is at hand: else the newest is read.
 
         Raises what `run_graphs` does where there is neither.
         """
@@ -263,7 +266,7 @@ class Session:
         except PrecisionToolError:
             if not reports or graph is not None:
                 raise
-        return passes_in_effect(runs, reports, self.cosines(), switches)
+        return passes_in_effect(runs, reports, self.cosines() if cosines is None else cosines, switches)
 
     def fusion_pair(self) -> FusionPair:
         """The run with fusion and the one without, told by their graphs. Errors say what is missing."""
@@ -702,7 +705,7 @@ class Session:
             raise
         paths = self._write(folder, results, _prefix_of(options), options.pairs_only)
         return [
-            analyse(path, with_noise([row_of(row, result.choice) for row in result.rows], noise), threshold, result)
+            analyse(path, with_noise(result.table, noise), threshold, result)
             for path, result in zip(paths, results, strict=True)
         ]
 
@@ -746,7 +749,11 @@ class Session:
         notes = dict.fromkeys(note for result in results for note in result.notes)
         self.workspace.notes += [note for note in notes if note not in self.workspace.notes]
         return [
-            analyse(result.path, [] if options.pairs_only else with_noise(read_result(result.path), noise), threshold)
+            analyse(
+                result.path,
+                Table(()) if options.pairs_only else with_noise(read_result(result.path), noise),
+                threshold,
+            )
             for result in results
         ]
 
@@ -775,7 +782,7 @@ class Session:
                 if pairs_only:
                     write_mapping(str(path), [row.pair for row in result.rows], sequence=result.choice.sequence)
                 else:
-                    write_result(str(path), result.rows, golden_address=result.golden_is_dump, choice=result.choice)
+                    write_result(str(path), result.rows, result.choice)
                     write_source(str(path), source_of(result), str(self.workspace.root))
                 for detail in result.details:
                     write_detail(str(folder), detail, name)

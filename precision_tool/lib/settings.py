@@ -12,7 +12,7 @@ import os
 import re
 import reprlib
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -43,13 +43,16 @@ def check_dump_step(value: object) -> str:
     groups = text.split("|")
     if len(groups) > _MAX_DUMP_STEP_GROUPS:
         raise ValueError(f"must have at most {_MAX_DUMP_STEP_GROUPS} groups between | (these are {len(groups)})")
+    steps = []
     for group in groups:
         match = re.match(r"([0-9]+)(?:-([0-9]+))?\Z", group)
         if match is None:
             raise ValueError("must be steps such as '0' or '0|5|10-20'")
-        if match.group(2) and int(match.group(2)) < int(match.group(1)):
+        first, last = match.group(1), match.group(2)
+        if last and int(last) < int(first):
             raise ValueError(f"must have ranges that rise ({group} does not)")
-    return text
+        steps.append(first if last and int(last) == int(first) else group)  # GE refuses the range 5-5
+    return "|".join(steps)
 
 
 def _number(low: float, high: float, wording: str) -> Callable[[object], float]:
@@ -109,6 +112,20 @@ def _choice(*names: str) -> Callable[[object], str]:
     return check
 
 
+def _switch(value: object) -> str:
+    """A check for 'on' or 'off'."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return _choice("on", "off")(value)
+
+
+def _layers(value: object) -> str:
+    """A check for names of ops between spaces."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("must be names of ops with a space between them, or '' for all")
+    return " ".join(value.split())
+
+
 def _seconds(value: object) -> float:
     """A check for a time limit."""
     return _number(0, math.inf, "a number of seconds, 0 (no limit) or more")(value)
@@ -159,6 +176,10 @@ class Settings:
     log_level: str = field(default="warning", metadata={"check": _choice(*LEVELS)})
     #: Documented: where the setting is not there, every step is dumped.
     tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
+    dump_mode: str = field(default="all", metadata={"check": _choice("input", "output", "all")})
+    dump_data: str = field(default="tensor", metadata={"check": _choice("tensor", "stats")})
+    dump_layer: str = field(default="", metadata={"check": _layers})
+    quant_dumpable: str = field(default="off", metadata={"check": _switch})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
     engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
     python: str = field(default="", metadata={"check": _program})
@@ -182,6 +203,13 @@ def _checked(name: str, value: object, where: str) -> Any:
         raise UsageError(
             f"{where}: {error} but is {reprlib.repr(value)}", "config.example.py explains every setting"
         ) from None
+
+
+def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
+    """`settings` (those in force for None) with some values of its fields replaced; None is not given."""
+    settings = load_settings() if settings is None else settings
+    given = {name: _checked(name, value, name) for name, value in options.items() if value is not None}
+    return replace(settings, **given)
 
 
 def read_settings_file(path: Path) -> Dict[str, Any]:

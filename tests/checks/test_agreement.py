@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from itertools import pairwise
 from math import inf, nan, sqrt
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from precision_tool.lib.checks.agreement import (
     overview,
 )
 from precision_tool.lib.checks.analysis import analyse, tell_overflow
+from precision_tool.lib.model.comparison import Metrics, Pair, Summary
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
-from precision_tool.lib.results.result_csv import ResultRow
+from precision_tool.lib.model.table import Row, Table
 
 
 def row(
@@ -34,28 +36,28 @@ def row(
     error: float | None = None,
     is_scalar: bool = False,
     status: str = "compared",
-) -> ResultRow:
+    golden_tensor: str = "",
+) -> Row:
     """A result row of one tensor."""
-    return ResultRow(
-        index=index,
-        op_type="Add",
-        npu_names=op,
-        golden_names=op,
-        tensor_index=f"{op}:{slot}",
-        cosine=cosine,
-        mismatches=mismatches,
-        golden_size=golden_size,
+    known = {"cosine": cosine, "relative_euclidean_distance": distance, "max_absolute_error": error}
+    found: dict[str, Any] = {field.name: nan for field in fields(Metrics) if field.default is MISSING}
+    found |= {name: value for name, value in known.items() if value is not None}
+    metrics = Metrics(**found, non_finite_mismatches=mismatches, is_scalar=is_scalar)
+    return Row(
+        pair=Pair(
+            index=index, op_name=op, op_type="Add", npu_ops=(op,), golden_ops=(op,), slot=slot, status=status,
+            golden_tensor=golden_tensor,
+        ),
+        metrics=None if cosine is None else metrics,
+        golden=None if golden_size is None else Summary(minimum=-golden_size, maximum=golden_size),
         reason=reason,
-        relative_euclidean_distance=distance,
-        max_absolute_error=error,
-        is_scalar=is_scalar,
-        status=status,
-    )
+        absent=frozenset(f"metrics.{name}" for name, value in known.items() if value is None),
+    )  # fmt: skip
 
 
-def chain(*cosines: float) -> list[ResultRow]:
+def chain(*cosines: float) -> list[Row]:
     """Ops op0, op1, … in a row: input and output of each; op i's input is what op i-1 put out."""
-    rows: list[ResultRow] = []
+    rows: list[Row] = []
     for index, (before, after) in enumerate(pairwise(cosines)):
         rows.append(row(f"op{index}", "input:0", before, index=index))
         rows.append(row(f"op{index}", "output:0", after, index=index))
@@ -69,13 +71,13 @@ def test_noise_is_no_error() -> None:
         noisy = replace(far, noise=noise)
         assert agrees(noisy, 0.98) is expected
         assert is_only_noise(noisy, 0.98) is expected
-    assert agrees(replace(far, mismatches=1, noise=9.0), 0.98) is False
+    assert agrees(replace(row("op", "output:0", 0.9, mismatches=1), noise=9.0), 0.98) is False
     scalar = row("op", "output:0", 1.0, distance=0.5, is_scalar=True)
     assert [agrees(replace(scalar, noise=noise), 0.98) for noise in (None, 0.1, 0.2)] == [False, False, True]
     assert not is_only_noise(row("op", "output:0", 1.0), 0.98)
 
 
-def faults(rows: list[ResultRow], threshold: float = 0.98) -> list[tuple[FindingKind, str]]:
+def faults(rows: list[Row], threshold: float = 0.98) -> list[tuple[FindingKind, str]]:
     """Kind and op of every finding."""
     return [(finding.kind, finding.op_name) for finding in find_first_fault(ops_of(rows, threshold), threshold)]
 
@@ -96,7 +98,7 @@ def faults(rows: list[ResultRow], threshold: float = 0.98) -> list[tuple[Finding
         (row("a", "output:0", 1.0, is_scalar=True, distance=0.0, error=5.0), False),
     ],
 )
-def test_agreement_of_one_tensor(tensor: ResultRow, expected: bool | None) -> None:
+def test_agreement_of_one_tensor(tensor: Row, expected: bool | None) -> None:
     assert agrees(tensor, 0.98) is expected
 
 
@@ -183,15 +185,18 @@ def test_different_data_is_said_before_any_op_is_blamed() -> None:
 
 def test_an_input_that_was_put_out_right_was_changed_in_between() -> None:
     rows = [
-        replace(row("pool", "output:0", 0.9999, index=0), golden_tensor="pool:0"),
-        replace(row("fc", "input:0", 0.3, index=1), golden_tensor="pool:0"),
+        row("pool", "output:0", 0.9999, index=0, golden_tensor="pool:0"),
+        row("fc", "input:0", 0.3, index=1, golden_tensor="pool:0"),
         row("fc", "output:0", 0.3, index=1),
     ]
     finding, _ = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert finding.kind == FindingKind.DIFFERENT_INPUT
     assert finding.message == "input:0 of fc differs, and pool put the same tensor out right: it was changed in between"
     assert "`random`" in dict(finding.facts)["next"]
-    for other in (replace(rows[0], golden_tensor="pool:1"), replace(rows[0], cosine=None, status="layout")):
+    for other in (
+        row("pool", "output:0", 0.9999, index=0, golden_tensor="pool:1"),
+        row("pool", "output:0", None, index=0, golden_tensor="pool:0", status="layout"),
+    ):
         changed, _ = find_first_fault(ops_of([other, *rows[1:]], 0.98), 0.98)
         assert "fed different data" in changed.message
 
@@ -215,9 +220,9 @@ def overflowing(op: str) -> Finding:
         (chain(1.0, 0.5), "elsewhere", ""),
     ],
 )
-def test_the_verdict_tells_of_an_earlier_overflow(rows: list[ResultRow], op: str, words: str) -> None:
+def test_the_verdict_tells_of_an_earlier_overflow(rows: list[Row], op: str, words: str) -> None:
     """A few saturated values hardly change a cosine."""
-    (finding,) = tell_overflow(analyse("", rows, 0.98), overflowing(op)).findings
+    (finding,) = tell_overflow(analyse("", Table(tuple(rows)), 0.98), overflowing(op)).findings
     facts = dict(finding.facts)
     assert ("overflow" in facts) is bool(words)
     assert words in facts.get("overflow", "")

@@ -31,7 +31,6 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.results.result_csv import row_of
 
 RIGHT, WRONG, SLIGHTLY = values(1, 2, 3, 4), values(4, 3, 2, 1), values(1.05, 2.1, 2.85, 4)
 FED = values(5, 6, 7, 8)
@@ -68,7 +67,7 @@ def verdict_of(result: object) -> Blame:
     from precision_tool.lib.compare.folders import LeafResult
 
     assert isinstance(result, LeafResult)
-    analysis = analyse("", [row_of(row, result.choice) for row in result.rows], 0.98, result)
+    analysis = analyse("", result.table, 0.98, result)
     golden = find_golden(result.golden_root)
     if not isinstance(golden, Run):
         return blame(analysis, golden)

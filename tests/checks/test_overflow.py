@@ -33,10 +33,10 @@ from precision_tool.lib.checks.overflow import (
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list, scale_words
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.extremes import Extremes
 from precision_tool.lib.engine.run_values import RunOp, RunValues
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.present.overflow import trail_table
 from precision_tool.lib.session import Session

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from rich.console import Console
 
 import precision_tool
 from precision_tool.lib.demo.pytorch import generate_pytorch
-from precision_tool.lib.engine import scheduler as engine
+from precision_tool.lib.engine import budget as sizes_of
 from precision_tool.lib.present.banner import banner
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS, read_result
+from precision_tool.lib.results.columns import METRIC_COLUMNS
+from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 
@@ -152,7 +154,7 @@ def test_a_result_of_the_vendors_tool_is_read(tmp_path: Path) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, *lines])
     rows = read_result(str(path))
-    assert [(row.op_name, row.slot, row.op_type, row.npu_names, row.golden_names) for row in rows] == [
+    assert [(row.op_name, row.slot, row.op_type, ",".join(row.npu_ops), ",".join(row.golden_ops)) for row in rows] == [
         ("/Addmm/4", "input:mat1", "Addmm", "/Addmm/4", "/Addmm/6"),
         ("/Addmm/4", "input:more", "Addmm", "/Addmm/4", "/Addmm/6"),
         ("/Mine/7", "", "Mine", "/Mine/7", "*"),
@@ -736,8 +738,8 @@ def test_workers_share_a_chunked_tensor(tmp_path: Path, monkeypatch: pytest.Monk
         for name, array, device, chunks in (("npu", one, NPU, (64, 64)), ("gpu", other, GPU, (100, 33)))
     ]
     (alone,) = precision_tool.compare(*sides, workers=1)
-    for name, value in (("_SERIAL_BYTES", 0), ("_SPLIT_BYTES", 1), ("_PART_BYTES", 1 << 18), ("_BOX", 1 << 14)):
-        monkeypatch.setattr(engine, name, value)
+    small = replace(sizes_of.DEFAULT, serial_bytes=0, split_bytes=1, part_bytes=1 << 18, box=1 << 14)
+    monkeypatch.setattr(sizes_of, "DEFAULT", small)
     (one_row,) = alone.rows
     assert one_row.metrics is not None
     with ThreadPoolExecutor(4) as pool, impatient_threads():

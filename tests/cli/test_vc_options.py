@@ -15,7 +15,7 @@ from builders import out_tensor, write_dump
 from command_line import by_tensor, cells, fingerprint, only_result, result_files, table, tool
 from small_tree import Node, SmallTree, chain, small_tree, values
 
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS
+from precision_tool.lib.results.columns import METRIC_COLUMNS
 
 LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet"
 needs_lenet = pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")

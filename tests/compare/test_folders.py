@@ -11,7 +11,8 @@ from builders import MODEL, STAMP, graph_op, one_op_tree, text_graph, write_dump
 from precision_tool.lib.compare.folders import LeafResult, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.model.comparison import Comparison, Status
+from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.table import Row
 
 TIME = 1_772_443_800_000_000
 
@@ -21,7 +22,7 @@ def values(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[n
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def output_row(result: LeafResult, op: str = "block/add") -> Comparison:
+def output_row(result: LeafResult, op: str = "block/add") -> Row:
     """The row of output 0 of an op."""
     (row,) = [row for row in result.rows if row.pair.tensor_index == f"{op}:output:0"]
     return row
@@ -49,7 +50,7 @@ def test_a_benchmark_in_another_order_than_declared_is_seen_by_its_shape(tmp_pat
     row = output_row(result)
     assert row.metrics is not None
     assert row.metrics.max_absolute_error == 0
-    assert "NCHW" in row.note
+    assert "NCHW" in row.reason
 
 
 def test_axes_in_an_order_that_no_layout_explains_are_not_compared(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_a_transposed_benchmark_is_noted(tmp_path: Path, layout: str) -> None:
     data = values(32, 48)
     tree = one_op_tree(tmp_path, output=data, layout=layout, golden=np.ascontiguousarray(data.T))
     (result,) = compare_folders(str(tree.dump_dir), str(tree.golden_dir))
-    assert "shapes differ" in output_row(result).note
+    assert "shapes differ" in output_row(result).reason
 
 
 def test_of_two_graphs_in_a_file_the_one_of_the_model_is_used(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import elements
 from precision_tool.lib.engine.elements import Detail, compare_elements, elements_of
-from precision_tool.lib.engine.scheduler import WorkStoppedError
+from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -42,8 +42,8 @@ def pair_of(npu: Tensor, golden: Tensor, layout: str | None = None) -> Pair:
         index=0,
         op_name="op",
         op_type="Add",
-        npu_names="op",
-        golden_names="op",
+        npu_ops=("op",),
+        golden_ops=("op",),
         slot="output:0",
         npu=npu,
         golden=golden,

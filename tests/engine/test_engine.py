@@ -20,30 +20,39 @@ import pytest
 from builders import Array, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import scheduler as engine
-from precision_tool.lib.engine.scheduler import Comparer, compare_pairs
+from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine.bundles import Worker, cost
+from precision_tool.lib.engine.passes.pair_metrics import SecondPass
+from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.stream import Block, PairStream
+from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
-from precision_tool.lib.model.comparison import Comparison, Pair, Status, Summary
+from precision_tool.lib.model.comparison import Pair, Status, Summary
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.pairing.align import align
 
 #: So small that tensors of some thousand elements run through every path: blocks, boxes, kept or read twice, parts.
 TINY = {
-    "BLOCK": 1 << 11,
-    "_BOX": 1 << 12,
-    "_KEEP": 6000,
-    "_PART_BYTES": 1 << 14,
-    "_SPLIT_BYTES": 1 << 15,
-    "_SERIAL_BYTES": 0,
-    "_COMPARE_BYTES": 1 << 6,
+    "block": 1 << 11,
+    "box": 1 << 12,
+    "kept_items": 6000,
+    "part_bytes": 1 << 14,
+    "split_bytes": 1 << 15,
+    "serial_bytes": 0,
+    "compare_bytes": 1 << 6,
 }
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in TINY.items():
-        monkeypatch.setattr(engine, name, value)
+    use_sizes(monkeypatch, TINY)
+
+
+def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
+    """Works with these sizes in place of the real ones."""
+    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, **sizes))
 
 
 # --- tensors and what numpy says of them ----------------------------------------------------------------------------
@@ -75,8 +84,8 @@ def make_pair(folder: Path, number: int, one: Case, golden_path: Path | None = N
         index=number,
         op_name=f"op{number}",
         op_type="Add",
-        npu_names=f"op{number}",
-        golden_names=f"op{number}",
+        npu_ops=(f"op{number}",),
+        golden_ops=(f"op{number}",),
         slot="output:0",
         npu=npu,
         golden=golden,
@@ -99,11 +108,11 @@ def check_side(side: Summary | None, a: Array) -> None:
     assert side.std == pytest.approx(finite.std(), rel=1e-4, abs=1e-6 * scale)
 
 
-def check_row(row: Comparison, one: Case) -> None:
+def check_row(row: Row, one: Case) -> None:
     """The row against plain formulas in float64 over whole arrays."""
     x, y = (np.asarray(a).astype(np.float64).reshape(-1) for a in (one.npu, one.golden))
     metrics = row.metrics
-    assert metrics is not None, row.note
+    assert metrics is not None, row.reason
     assert row.pair.status is Status.COMPARED
     check_side(row.npu, x)
     check_side(row.golden, y)
@@ -192,10 +201,10 @@ def threads() -> Iterator[Executor | None]:
         yield pool
 
 
-def check_same(left: Comparison, right: Comparison) -> None:
+def check_same(left: Row, right: Row) -> None:
     """Two rows of one pair; only the order of sums may tell them apart."""
     assert left.pair == right.pair
-    assert left.note == right.note
+    assert left.reason == right.reason
     for one, other in ((left.metrics, right.metrics), (left.npu, right.npu), (left.golden, right.golden)):
         assert one is not None
         assert other is not None
@@ -228,7 +237,7 @@ def test_every_way_to_share_the_work_gives_the_same_rows(tmp_path: Path, tiny: N
         check_row(in_threads[number], cases[number])
         check_same(in_processes[number], row)
         check_same(in_threads[number], row)
-        split += engine._cost(pairs[number]) >= TINY["_SPLIT_BYTES"]
+        split += cost(pairs[number]) >= TINY["split_bytes"]
     assert 5 < split < len(cases) - 5
 
 
@@ -238,8 +247,7 @@ def test_sizes_of_pieces_do_not_matter(tmp_path: Path, monkeypatch: pytest.Monke
     cases = random_cases(seed + 10)
     pairs = [make_pair(tmp_path, number, one) for number, one in enumerate(cases)]
     large = compare_pairs(pairs, workers=1)
-    for name, value in TINY.items():
-        monkeypatch.setattr(engine, name, value)
+    use_sizes(monkeypatch, TINY)
     small = compare_pairs(pairs, workers=1)
     for number, one in enumerate(cases):
         check_row(large[number], one)
@@ -254,18 +262,18 @@ def test_rows_come_in_the_order_of_the_pairs(tmp_path: Path, tiny: None) -> None
         pairs.append(make_pair(tmp_path, number, one))
         pairs.append(
             Pair(
-                index=number, op_name=f"none{number}", op_type="Variable", npu_names="", golden_names="",
+                index=number, op_name=f"none{number}", op_type="Variable", npu_ops=(), golden_ops=(),
                 status=Status.NO_NPU_DUMP, reason=f"reason {number}",
             )
         )  # fmt: skip
     for rows in (compare_pairs(pairs, workers=1), compare_pairs(pairs, workers=2)):
         assert [row.pair for row in rows] == pairs
-        assert [row.note for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
+        assert [row.reason for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
         assert all(row.metrics is None for row in rows[1::2])
         for row, one in zip(rows[::2], cases, strict=True):
             check_row(row, one)
     assert compare_pairs([], workers=2) == []
-    assert [row.note for row in compare_pairs(pairs[1::2], workers=2)] == [f"reason {number}" for number in range(12)]
+    assert [row.reason for row in compare_pairs(pairs[1::2], workers=2)] == [f"reason {number}" for number in range(12)]
 
 
 @pytest.mark.parametrize("victim", [1, -1], ids=["small", "split"])
@@ -287,9 +295,9 @@ def test_a_file_that_is_lost_meanwhile_costs_its_own_row(
         lost = rows.pop(victim)
         assert lost.metrics is None
         assert lost.pair.status is Status.UNREADABLE
-        assert lost.note == lost.pair.reason
-        assert tensor.path in lost.note
-        assert ("no such file" if damage == "gone" else "cut off") in lost.note
+        assert lost.reason == lost.pair.reason
+        assert tensor.path in lost.reason
+        assert ("no such file" if damage == "gone" else "cut off") in lost.reason
         assert {row.metrics.cosine for row in rows if row.metrics} == {1.0}
         assert len(rows) == 3
 
@@ -302,12 +310,12 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ops whose tensors were really compared, not taken over, in this process."""
     names: list[str] = []
 
-    def compare(self: Comparer, pair: Pair, *others: Any) -> Comparison:
+    def compare(self: Worker, pair: Pair, *others: Any) -> Row:
         names.append(pair.op_name)
         return original(self, pair, *others)
 
-    original: Callable[..., Comparison] = Comparer.compare
-    monkeypatch.setattr(Comparer, "compare", compare)
+    original: Callable[..., Row] = Worker.compare
+    monkeypatch.setattr(Worker, "compare", compare)
     return names
 
 
@@ -347,8 +355,7 @@ def test_equal_tensors_are_compared_once(
 ) -> None:
     golden, stored = copies()
     if sizes == "tiny":
-        for name, value in (TINY | {"_KEEP": COUNT, "_SPLIT_BYTES": 1 << 40}).items():
-            monkeypatch.setattr(engine, name, value)
+        use_sizes(monkeypatch, TINY | {"kept_items": COUNT, "split_bytes": 1 << 40})
     golden_path = write_golden(tmp_path, "op", 0, golden)
     names = [first, *(name for name in stored if name != first)]
     pairs = [make_pair(tmp_path, number, stored[name], golden_path) for number, name in enumerate(names)]
@@ -356,7 +363,7 @@ def test_equal_tensors_are_compared_once(
     for row, name, number in zip(rows, names, range(99), strict=False):
         check_row(row, stored[name])
         assert row.pair == pairs[number]
-        assert row.note == f"note {number}"  # of its own pair, whoever was compared
+        assert row.reason == f"note {number}"  # of its own pair, whoever was compared
     # Float64 is compared in float64, whose values are not looked for among those of float32, and the other way round;
     # of layouts whose boxes cut an inner axis, at tiny sizes, only equal bytes are known to be equal.
     assert len(compared) <= (3 if sizes == "real" else 5), compared
@@ -369,8 +376,7 @@ def test_one_element_makes_a_difference(tmp_path: Path, monkeypatch: pytest.Monk
     """Copies of which each second differs in one element, wherever, from the one before, in any way of storing."""
     golden, stored = copies()
     if sizes != "real":
-        for name, value in (TINY | {"_SPLIT_BYTES": 1 << 11 if sizes == "split" else 1 << 40}).items():
-            monkeypatch.setattr(engine, name, value)
+        use_sizes(monkeypatch, TINY | {"split_bytes": 1 << 11 if sizes == "split" else 1 << 40})
     cases = []
     for one in stored.values():
         layout = one.stored.layout
@@ -474,7 +480,7 @@ def test_errors_of_large_integers_are_exact(
     pairs = [make_pair(tmp_path, 0, one)]
     for workers in (1, 2):
         (row,) = compare_pairs(pairs, workers=workers)
-        assert row.metrics is not None, row.note
+        assert row.metrics is not None, row.reason
         assert row.metrics.max_absolute_error == 1
         assert row.metrics.max_error_index == (3, 2, 1, 0)
         assert row.metrics.accumulated_relative_error == pytest.approx(2.0**-60)
@@ -486,18 +492,18 @@ def test_an_error_of_our_own_in_a_split_tensor_costs_its_own_row(
     a = np.arange(30_000, dtype=np.float32)
     pairs = [make_pair(tmp_path, number, case(a + number, a)) for number in range(2)]
 
-    def second_pass(self: Comparer, part: engine.Part, first: object) -> object:
-        if part.pair.op_name == "op0":
+    def start(self: SecondPass, stream: PairStream) -> Any:
+        if stream.pair.op_name == "op0":
             raise ZeroDivisionError("our mistake")
-        return original(self, part, first)
+        return original(self, stream)
 
-    original: Callable[[Comparer, engine.Part, Any], object] = Comparer.second_pass
-    monkeypatch.setattr(Comparer, "second_pass", second_pass)
+    original: Callable[[SecondPass, PairStream], Any] = SecondPass.start
+    monkeypatch.setattr(SecondPass, "start", start)
     told: list[tuple[int, int]] = []
     with threads() as pool:
         rows = compare_pairs(pairs, executor=pool, workers=3, progress=lambda *now: told.append(now))
     assert rows[0].metrics is None
-    assert "ZeroDivisionError: our mistake" in rows[0].note
+    assert "ZeroDivisionError: our mistake" in rows[0].reason
     assert rows[1].metrics is not None
     assert told == sorted(told)
     assert told[-1][0] == told[-1][1]
@@ -508,11 +514,11 @@ def test_a_worker_that_dies_over_a_split_tensor_ends_the_run(
 ) -> None:
     a = np.arange(30_000, dtype=np.float32)
 
-    def second_pass(self: Comparer, part: engine.Part, first: object) -> object:
+    def update(self: SecondPass, state: object, block: Block) -> None:
         raise BrokenProcessPool("died")
 
-    monkeypatch.setattr(Comparer, "second_pass", second_pass)
-    with threads() as pool, pytest.raises(engine.WorkStoppedError, match="a worker process died"):
+    monkeypatch.setattr(SecondPass, "update", update)
+    with threads() as pool, pytest.raises(WorkStoppedError, match="a worker process died"):
         compare_pairs([make_pair(tmp_path, 0, case(a, a))], executor=pool, workers=3)
 
 
@@ -522,7 +528,7 @@ def test_progress_within_a_large_tensor_in_one_process(tmp_path: Path, tiny: Non
     told: list[tuple[int, int]] = []
     compare_pairs(pairs, workers=1, progress=lambda *now: told.append(now))
     total = 4 * a.nbytes
-    assert len(told) > 2 * 2 * a.size // TINY["BLOCK"]
+    assert len(told) > 2 * 2 * a.size // TINY["block"]
     assert told[0] == (0, total)
     assert told == sorted(told)
     assert told[-1] == (total, total)

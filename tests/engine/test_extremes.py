@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import extremes as module
-from precision_tool.lib.engine.extremes import Extremes, extremes_of, limit_of
+from precision_tool.lib.engine.extremes import extremes_of, limit_of
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}

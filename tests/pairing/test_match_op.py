@@ -74,7 +74,7 @@ def test_the_ends_and_the_inside_of_an_l1_fusion(tmp_path: Path) -> None:
     assert_ops_alone_are_as_in_all(leaf, file, NoBenchmark)
     (inside,) = GraphMatcher(DumpIndex(leaf), file, NoBenchmark()).pairs_of(ops[1])
     assert inside.status is Status.INTERMEDIATE
-    assert inside.npu_names == "first,second,third"
+    assert inside.npu_ops == ("first", "second", "third")
 
 
 def test_ops_spelled_alike_in_file_names(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange, is_by_
 
 def pair(index: int, name: str, slot: str = "output:0", **others: object) -> Pair:
     given: dict[str, object] = {
-        "op_type": "Add", "npu_names": name, "golden_names": name, "slot": slot, **others
+        "op_type": "Add", "npu_ops": (name,), "golden_ops": (name,), "slot": slot, **others
     }  # fmt: skip
     return Pair(index=index, op_name=name, **given)  # type: ignore[arg-type]
 

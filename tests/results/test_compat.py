@@ -11,7 +11,7 @@ from vendor_cells import name_of, table
 import precision_tool
 from precision_tool.lib.api import CompareOptions
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.results.result_csv import EXTRA_COLUMNS
+from precision_tool.lib.results.columns import EXTRA_COLUMNS
 
 
 def lines(tree: CornerTree, *, compat: bool) -> tuple[list[str], list[str]]:

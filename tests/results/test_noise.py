@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.table import Row, Table
 from precision_tool.lib.results.noise import (
     FOLDER,
     Noise,
@@ -16,13 +18,10 @@ from precision_tool.lib.results.noise import (
     with_noise,
     write_noise,
 )
-from precision_tool.lib.results.result_csv import ResultRow
 
 
-def row(op: str, slot: str) -> ResultRow:
-    return ResultRow(
-        index=0, op_type="", npu_names=op, golden_names=op, tensor_index=f"{op}:{slot}" if slot else "", cosine=1.0
-    )
+def row(op: str, slot: str) -> Row:
+    return Row(pair=Pair(index=0, op_name=op, op_type="", npu_ops=(op,), golden_ops=(op,), slot=slot))
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -37,9 +36,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (floor.of("a/b", "output:0"), floor.of("a_b", "output:0"), floor.of("c", "input:1")) == (0.25, 0.25, 0.0)
     assert floor.of("c", "output:0") is None
     assert floor.of("d", "output:0") is None
-    named = with_noise([row("a/b", "output:0"), row("x", "output:0"), row("a/b", "")], floor)
+    named = with_noise(Table((row("a/b", "output:0"), row("x", "output:0"), row("a/b", ""))), floor)
     assert [one.noise for one in named] == [0.25, None, None]
-    assert with_noise([row("a", "")], None) == [row("a", "")]
+    table = Table((row("a", ""),))
+    assert with_noise(table, None) is table
 
 
 def test_the_newest(tmp_path: Path) -> None:

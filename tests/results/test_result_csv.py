@@ -15,21 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
-from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status, Summary
+from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
+from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.results import result_csv
-from precision_tool.lib.results.result_csv import (
-    ColumnChoice,
-    columns,
-    find_results,
-    numbers_of,
-    parse_metrics,
-    read_numbers,
-    read_result,
-    row_of,
-    write_mapping,
-    write_result,
-)
+from precision_tool.lib.results import columns as column_table
+from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, headers, parse_metrics
+from precision_tool.lib.results.result_csv import read_result, write_mapping, write_result
+from precision_tool.lib.results.result_files import find_results
+from precision_tool.lib.results.result_json import row_json
 
 
 def tensor(dtype: str = "float16", address: int = 17) -> Tensor:
@@ -59,20 +52,21 @@ def row(
     op_type: str = "Add",
     golden_names: str = "op",
     passes: tuple[str, ...] = (),
-) -> Comparison:
+) -> Row:
     """A row, compared if it has a result."""
+    golden_ops = tuple(golden_names.split(","))
     pair = Pair(
-        index=index, op_name=name, op_type=op_type, npu_names=name, golden_names=golden_names, slot=slot,
+        index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=golden_ops, slot=slot,
         npu=tensor(dtype), golden=tensor("float32", 18), golden_tensor=f"{name}:0", shape=(2, 2), status=status,
-        pass_names=passes, original_names=tuple(golden_names.split(",")),
+        pass_names=passes, original_names=golden_ops,
     )  # fmt: skip
     side = SIDE if result else None
-    return Comparison(pair=pair, metrics=result, npu=side, golden=side, note=note)
+    return Row(pair=pair, metrics=result, npu=side, golden=side, reason=note)
 
 
-def written(path: Path, *rows: Comparison, golden_address: bool = False) -> list[dict[str, str]]:
+def written(path: Path, *rows: Row, golden_address: bool = False) -> list[dict[str, str]]:
     """The cells of the file with these rows; of two columns of one name the last."""
-    write_result(str(path), rows, golden_address=golden_address)
+    write_result(str(path), rows, ColumnChoice(golden_address=golden_address))
     header, lines = table(path)
     return [dict(zip(header, line, strict=True)) for line in lines]
 
@@ -85,13 +79,13 @@ def test_numbers_are_printed_as_the_vendor_does(tmp_path: Path) -> None:
     }  # fmt: skip
     lines = written(path, *(row(result=metrics(cosine=number, error=number)) for number in values))
     for line, text in zip(lines, values.values(), strict=True):
-        for column in set(result_csv.METRIC_COLUMNS) - {"StandardDeviation"}:
+        for column in set(METRIC_COLUMNS) - {"StandardDeviation"}:
             assert line[column] == text
         assert line["StandardDeviation"] == "(0.250;0.000),(0.250;0.000)"  # below 0.001 is 0
         assert line["Shape"] == "[2,2]"
         assert line["TensorIndex"] == "op:output:0"
     (line,) = written(path, row(result=None, status=Status.NO_BENCHMARK, note="why"))
-    assert {line[column] for column in result_csv.METRIC_COLUMNS} == {"NaN"}
+    assert {line[column] for column in METRIC_COLUMNS} == {"NaN"}
     assert (line["DataType"], line["CompareFailReason"], line["Status"]) == ("NaN", "why", "no_benchmark")
 
 
@@ -109,7 +103,7 @@ def test_two_zero_tensors_print_one_digit(tmp_path: Path) -> None:
 
 def test_bool_has_a_cosine_and_a_distance_only(tmp_path: Path) -> None:
     (line,) = written(tmp_path / "result_1.csv", row(result=metrics(), dtype="bool"))
-    printed = {name for name in result_csv.METRIC_COLUMNS if line[name] != "NaN"}
+    printed = {name for name in METRIC_COLUMNS if line[name] != "NaN"}
     assert printed == {"CosineSimilarity", "RelativeEuclideanDistance"}
 
 
@@ -125,8 +119,9 @@ def test_an_address_column_for_each_side_that_is_a_dump(tmp_path: Path, golden_a
     else:
         assert start == ["NPUDump", "DataType", "Address", "GroundTruth", "DataType", "TensorIndex"]
         assert line[2:8] == ["op", "float16", "17", "op", "float32", "op:output:0"]
-    (read,) = read_result(str(path))
-    assert (read.cells["Address"], read.cells["DataType"]) == ("17", "float16")  # the NPU's
+    table_read = read_result(str(path))
+    assert table_read.choice.golden_address is golden_address
+    assert (table_read[0].npu_dtype, table_read[0].golden_dtype) == ("float16", "float32")
 
 
 def test_the_file_is_the_owners_alone_and_ends_its_lines_as_the_vendors(tmp_path: Path) -> None:
@@ -164,11 +159,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0:
     ),
     st.booleans(),
 )
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Comparison], address: bool
-) -> None:
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Row], address: bool) -> None:
     path = tmp_path_factory.getbasetemp() / "result_1.csv"
-    write_result(str(path), rows, golden_address=address)
+    write_result(str(path), rows, ColumnChoice(golden_address=address))
     header, lines = table(path)
     text_columns = ("OpType", "NPUDump", "GroundTruth", "TensorIndex", "CompareFailReason", "PassName", "OriginalOps")
     for line in lines:
@@ -177,10 +170,11 @@ def test_what_is_written_is_read(
     read = read_result(str(path))
     assert len(read) == len(rows)
     for found, given_row in zip(read, rows, strict=True):
-        expected = row_of(given_row)
-        for name in ("index", "tensor_index", "npu_names", "golden_names", "reason", "status", "pass_name",
-                     "original_ops", "mismatches", "op_name", "slot"):  # fmt: skip
+        expected = given_row
+        for name in ("index", "reason", "status", "mismatches", "op_name", "slot"):
             assert getattr(found, name) == getattr(expected, name), name
+        for name in ("npu_ops", "golden_ops", "pass_names", "original_ops"):
+            assert ",".join(getattr(found, name)) == ",".join(getattr(expected, name)), name
         assert found.op_type == (expected.op_type or "NaN")
         for name in ("cosine", "max_absolute_error", "relative_euclidean_distance"):
             value, exact = getattr(found, name), getattr(expected, name)
@@ -195,8 +189,8 @@ def test_no_text_is_a_formula_and_all_come_back(tmp_path: Path, name: str) -> No
     (line,) = written(path, row(name=name or "op", note=name, golden_names=name))
     assert not line["CompareFailReason"].startswith(("=", "+", "-", "@", "%", "\t", "\r"))
     (read,) = read_result(str(path))
-    assert (read.npu_names, read.reason, read.original_ops) == (name or "op", name, name)
-    assert read.golden_names == name
+    assert (read.npu_ops, read.reason, ",".join(read.original_ops)) == ((name or "op",), name, name)
+    assert ",".join(read.golden_ops) == name
     assert read.op_name == (name or "op")
 
 
@@ -248,7 +242,7 @@ def test_what_stops_the_writing_leaves_nothing(
     def stop(*_: object, **__: object) -> list[str]:
         raise error
 
-    monkeypatch.setattr(result_csv, "cells", stop)
+    monkeypatch.setattr(column_table.Column, "cell", stop)
     with pytest.raises(type(error)):
         write_result(str(tmp_path / "result_1.csv"), [row()])
     assert list(tmp_path.iterdir()) == []
@@ -289,28 +283,26 @@ def test_the_newest_comparison_is_found_whatever_folder_is_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, 1), (32, 32), (33, 31), (400, 31)])
-def test_the_first_row_of_a_group_has_all_its_names(tmp_path: Path, count: int, shown: int) -> None:
+def test_of_many_names_the_first_are_listed(tmp_path: Path, count: int, shown: int) -> None:
     path = tmp_path / "result_1.csv"
     names = [f"op{number}" for number in range(count)]
     many = row(result=metrics(), golden_names=",".join(names))
-    first, second = written(path, many, many)
+    (line,) = written(path, many)
     rest = [f"… (+{count - shown} more)"] if count > shown else []
-    assert first["GroundTruth"].split(",") == first["OriginalOps"].split(",") == names
-    assert second["GroundTruth"].split(",") == second["OriginalOps"].split(",") == [*names[:shown], *rest]
-    for read in (*read_result(str(path)), row_of(many)):
-        assert read.golden_names.split(",") == read.original_ops.split(",") == names
-    # The vendor's files list all in every row.
-    read = read_result(str(path))[1]
-    path.write_text(path.read_text("utf-8").replace(second["GroundTruth"], ",".join(names)), "utf-8")
-    assert read_result(str(path))[1] == read
-
-
-def test_more_names_than_a_cell_may_hold_are_cut_everywhere(tmp_path: Path) -> None:
-    path = tmp_path / "result_1.csv"
-    names = ",".join(f"op{number:09}" for number in range(100_000))
-    (line,) = written(path, row(result=metrics(), golden_names=names))
-    assert line["GroundTruth"].endswith("(+99969 more)")
-    assert read_result(str(path))[0].golden_names == line["GroundTruth"]
+    assert line["GroundTruth"].split(",") == line["OriginalOps"].split(",") == [*names[:shown], *rest]
+    (read,) = read_result(str(path))
+    assert many.golden_ops == tuple(names)  # nothing is lost before it is written
+    assert joined(read.golden_ops, read.unlisted[1]) == joined(many.golden_ops) == line["GroundTruth"]
+    assert read.golden_ops == read.original_ops == tuple(names[:shown])
+    left_out = count - shown
+    assert row_json(read, ColumnChoice())["left_out"] == {
+        "npu_ops": 0, "benchmark_ops": left_out, "original_ops": left_out
+    }  # fmt: skip
+    assert row_json(many, ColumnChoice())["benchmark_ops"] == tuple(names)
+    # The vendor's files list all.
+    path.write_text(path.read_text("utf-8").replace(line["GroundTruth"], ",".join(names)), "utf-8")
+    (read,) = read_result(str(path))
+    assert read.golden_ops == tuple(names)
 
 
 def test_the_numbers_of_a_row_come_back_under_the_same_names(tmp_path: Path) -> None:
@@ -324,9 +316,10 @@ def test_the_numbers_of_a_row_come_back_under_the_same_names(tmp_path: Path) -> 
     ]
     write_result(str(path), rows)
     for given_row, found in zip(rows, read_result(str(path)), strict=True):
-        expected, numbers, fresh = numbers_of(given_row), read_numbers(found), row_of(given_row)
+        expected, numbers = row_json(given_row, ColumnChoice()), row_json(found, ColumnChoice())
+        assert list(expected) == list(numbers)
         for part in ("metrics", "npu", "golden"):
-            exact, read = getattr(expected, part), getattr(numbers, part)
+            exact, read = expected[part], numbers[part]
             assert (exact is None) == (read is None)
             if exact is None:
                 continue
@@ -336,8 +329,10 @@ def test_the_numbers_of_a_row_come_back_under_the_same_names(tmp_path: Path) -> 
                     assert exact[name] is None or exact["max_error_index"] is None
                 else:
                     assert read[name] == pytest.approx(exact[name], abs=5.1e-7, nan_ok=True), name
-        for name in ("is_scalar", "golden_tensor", "shape", "max_error_index", "npu_dtype", "golden_dtype"):
-            assert getattr(found, name) == getattr(fresh, name), name
+        for name in ("is_scalar", "golden_tensor", "shape", "max_error_index"):
+            assert getattr(found, name) == getattr(given_row, name), name
+        for name in ("npu_type", "benchmark_type"):
+            assert numbers[name] == expected[name], name
     assert [found.is_scalar for found in read_result(str(path))] == [False] * 4 + [True]
 
 
@@ -353,7 +348,7 @@ def test_a_cell_that_is_no_number_is_named(tmp_path: Path) -> None:
     (read,) = read_result(str(path))
     assert read.shape is None
     with pytest.raises(FormatError, match="line 2 of the result file: MeanRelativeError is no number: 'much'"):
-        read_numbers(read)
+        row_json(read, ColumnChoice())
 
 
 # --- columns that options choose ------------------------------------------------------------------------------------
@@ -365,8 +360,8 @@ def test_a_cell_that_is_no_number_is_named(tmp_path: Path) -> None:
         ("CosineSimilarity", ("CosineSimilarity",)),
         ("1, 0", ("MaxAbsoluteError", "CosineSimilarity")),  # in the order asked for, as the vendor's
         ("meanrelativeerror,9,9", ("MeanRelativeError",)),
-        ("all", result_csv.METRIC_COLUMNS),
-        ("9,all", ("MeanRelativeError", *result_csv.METRIC_COLUMNS[:9])),
+        ("all", METRIC_COLUMNS),
+        ("9,all", ("MeanRelativeError", *METRIC_COLUMNS[:9])),
     ],
 )
 def test_metrics_are_named_or_numbered(text: str, expected: tuple[str, ...]) -> None:
@@ -384,8 +379,7 @@ def test_chosen_columns_stand_where_the_vendors_do() -> None:
     choice = ColumnChoice(
         sequence=True, overflow=True, metrics=("CosineSimilarity", "MaxRelativeError"), custom=("own",)
     )
-    header = columns(npu_address=True, golden_address=False, choice=choice)
-    plain = columns(npu_address=True, golden_address=False)
+    header, plain = headers(columns_of(choice)), headers(columns_of(ColumnChoice()))
     assert header[:2] == ["Index", "OpSequence"]
     assert header[2:10] == plain[1:9]
     assert header[10:15] == ["OverFlow", "CosineSimilarity", "MaxRelativeError", "own", "CompareFailReason"]
@@ -399,13 +393,13 @@ def test_chosen_columns_are_read_back(tmp_path: Path) -> None:
         sequence=True, overflow=True, metrics=("MaxAbsoluteError", "StandardDeviation"), custom=("one", "two")
     )
     rows = [
-        replace(row(result=metrics()), overflow=True, custom=(-0.5, "=1+1")),
-        replace(row(result=metrics(0.123456789, 2.0)), overflow=False, custom=(nan, None)),
-        replace(row(result=metrics(), dtype="float32"), custom=(7, "-")),
+        replace(row(result=metrics()), overflow=True, custom={"one": -0.5, "two": "=1+1"}),
+        replace(row(result=metrics(0.123456789, 2.0)), overflow=False, custom={"one": nan, "two": None}),
+        replace(row(result=metrics(), dtype="float32"), custom={"one": 7, "two": "-"}),
         row(result=None, status=Status.NO_BENCHMARK, note="why"),
     ]
     rows = [replace(one, pair=replace(one.pair, sequence=40 + at)) for at, one in enumerate(rows)]
-    write_result(str(path), rows, choice=choice)
+    write_result(str(path), rows, choice)
     header, lines = table(path)
     assert "MeanAbsoluteError" not in header
     assert header[-1] == "Cosine"
@@ -414,12 +408,12 @@ def test_chosen_columns_are_read_back(tmp_path: Path) -> None:
     assert [line[header.index("two")] for line in lines] == ["'=1+1", "NaN", "'-", "NaN"]
     read = read_result(str(path))
     for found, given_row in zip(read, rows, strict=True):
-        fresh = row_of(given_row, choice)
-        assert (found.sequence, found.overflow) == (fresh.sequence, fresh.overflow)
+        fresh = row_json(given_row, choice)
+        assert (found.pair.sequence, found.overflow) == (fresh["sequence"], fresh["overflow"])
         assert list(found.custom) == ["one", "two"]
-        for name, value in fresh.custom.items():
+        for name, value in fresh["custom"].items():
             assert found.custom[name] == (pytest.approx(value, nan_ok=True) if isinstance(value, float) else value)
-        known, numbers = numbers_of(given_row, choice).metrics, read_numbers(found).metrics
+        known, numbers = fresh["metrics"], row_json(found, read.choice)["metrics"]
         assert (known is None) == (numbers is None)
         if known is not None and numbers is not None:
             assert numbers["cosine"] == pytest.approx(known["cosine"], abs=5.1e-7)

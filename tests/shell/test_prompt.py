@@ -23,7 +23,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS
+from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell import prompt as module

@@ -9,8 +9,8 @@ from math import inf, isfinite, isnan, sqrt
 
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.results.result_csv import ResultRow
 
 #: Statuses of ops that no device op stands for, or that only pass on what others made.
 _NOT_RUN = frozenset({Status.NO_NPU_DUMP, Status.NO_ORIGINAL_OP, "no result"})
@@ -28,7 +28,7 @@ _CANCELLED = 1e-5
 _ROUNDING = 2.0**-6
 
 
-def agrees(row: ResultRow, threshold: float) -> bool | None:
+def agrees(row: Row, threshold: float) -> bool | None:
     """Whether the tensor of a row agrees with its benchmark; None if it was not compared.
 
     The cosine must reach the threshold. A single number has no direction, so its relative error takes the
@@ -44,23 +44,23 @@ def agrees(row: ResultRow, threshold: float) -> bool | None:
     return row.cosine >= threshold or _is_noise(row)
 
 
-def _is_noise(row: ResultRow) -> bool:
+def _is_noise(row: Row) -> bool:
     """True for an error that two runs of the same script have as well."""
     return row.noise is not None and noise_distance(row) <= _OVER_NOISE * row.noise
 
 
-def noise_distance(row: ResultRow) -> float:
+def noise_distance(row: Row) -> float:
     """How far off a tensor is in the measure of noise floors, so that the pair that made one is within it."""
     off, relative = distance(row), row.relative_euclidean_distance
     return off if row.is_scalar or relative is None or not isfinite(off) else relative
 
 
-def is_only_noise(row: ResultRow, threshold: float) -> bool:
+def is_only_noise(row: Row, threshold: float) -> bool:
     """True for a tensor below the threshold that agrees all the same, by its noise."""
     return row.noise is not None and agrees(row, threshold) is True and not agrees(replace(row, noise=None), threshold)
 
 
-def distance(row: ResultRow) -> float:
+def distance(row: Row) -> float:
     """How far off a tensor is: the relative distance that its cosine stands for, 0 where nothing was compared."""
     if row.cosine is None:
         return 0.0
@@ -80,13 +80,13 @@ class OpAgreement:
     index: int
     op_name: str
     op_type: str
-    npu_names: str
-    golden_names: str
-    pass_name: str
-    original_ops: str
-    rows: tuple[ResultRow, ...]
-    inputs: tuple[ResultRow, ...]
-    outputs: tuple[ResultRow, ...]
+    npu_ops: tuple[str, ...]
+    golden_ops: tuple[str, ...]
+    pass_names: tuple[str, ...]
+    original_ops: tuple[str, ...]
+    rows: tuple[Row, ...]
+    inputs: tuple[Row, ...]
+    outputs: tuple[Row, ...]
     inputs_agree: bool | None
     outputs_agree: bool | None
 
@@ -124,20 +124,20 @@ class OpAgreement:
         return self.outputs_agree is None and not statuses <= _NOT_RUN
 
     @property
-    def unknown_inputs(self) -> tuple[ResultRow, ...]:
+    def unknown_inputs(self) -> tuple[Row, ...]:
         """Inputs that were dumped and not compared: an error may have come in through them."""
         return tuple(row for row in self.inputs if row.cosine is None)
 
 
-def all_agree(rows: Iterable[ResultRow], threshold: float) -> bool | None:
+def all_agree(rows: Iterable[Row], threshold: float) -> bool | None:
     """Whether all tensors that were compared agree; None if none was."""
     verdicts = [verdict for row in rows if (verdict := agrees(row, threshold)) is not None]
     return all(verdicts) if verdicts else None
 
 
-def ops_of(rows: Sequence[ResultRow], threshold: float) -> list[OpAgreement]:
+def ops_of(rows: Sequence[Row], threshold: float) -> list[OpAgreement]:
     """The ops of a result in execution order, with their agreement at `threshold`."""
-    by_op: dict[tuple[int, str], list[ResultRow]] = {}
+    by_op: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         by_op.setdefault((row.index, row.op_name), []).append(row)
     ops = []
@@ -150,10 +150,10 @@ def ops_of(rows: Sequence[ResultRow], threshold: float) -> list[OpAgreement]:
                 index=index,
                 op_name=name,
                 op_type=first.op_type,
-                npu_names=first.npu_names,
-                golden_names=first.golden_names,
-                pass_name=first.pass_name,
-                original_ops=first.original_ops or first.golden_names,
+                npu_ops=first.npu_ops,
+                golden_ops=first.golden_ops,
+                pass_names=first.pass_names,
+                original_ops=first.original_ops or first.golden_ops,
                 rows=tuple(of_op),
                 inputs=inputs,
                 outputs=outputs,
@@ -176,7 +176,7 @@ class Overview:
     ops_below: int
 
 
-def overview(rows: Sequence[ResultRow], ops: Sequence[OpAgreement], threshold: float) -> Overview:
+def overview(rows: Sequence[Row], ops: Sequence[OpAgreement], threshold: float) -> Overview:
     """How many tensors were compared and agree; the others by status, most frequent first."""
     compared = [row for row in rows if row.cosine is not None]
     reasons = Counter(row.status or "no result" for row in rows if row.cosine is None)
@@ -190,16 +190,16 @@ def overview(rows: Sequence[ResultRow], ops: Sequence[OpAgreement], threshold: f
     )
 
 
-def _worst(rows: Sequence[ResultRow], threshold: float) -> ResultRow:
+def _worst(rows: Sequence[Row], threshold: float) -> Row:
     wrong = [row for row in rows if agrees(row, threshold) is False]
     return min(wrong, key=lambda row: -2.0 if row.cosine is None or isnan(row.cosine) else row.cosine)
 
 
-def _cosines(rows: Sequence[ResultRow]) -> str:
+def _cosines(rows: Sequence[Row]) -> str:
     return ", ".join(f"{row.slot.split(':')[-1]}: {_cosine(row)}" for row in rows) or "none"
 
 
-def _cosine(row: ResultRow) -> str:
+def _cosine(row: Row) -> str:
     if row.cosine is None:
         return "not compared"
     if row.is_scalar and distance(row):
@@ -207,12 +207,14 @@ def _cosine(row: ResultRow) -> str:
     return f"{row.cosine:.6f}"
 
 
-def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Finding]:
+def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
     """The first op in execution order whose inputs agree and whose output does not, and what else must be known.
 
     Said before it: that some op was fed differing values before any op made an error (other weights, other
     data). Said with it: ops that crossed the threshold earlier by accumulated error alone, or whose true output
     is zero on paper, so that its cosine is noise. They are named only if there is no op with an error of its own.
+    Where the run's graph is there and `unread_graph` says why it could not be read, nothing tells which op is fed by
+    which: then none is named.
     """
     if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
         message = "no tensor could be compared: the notes and the last columns of the result file say why"
@@ -221,6 +223,8 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
     if first_below is None:
         message = f"every compared tensor reaches a cosine of {threshold:.9g}"
         return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)]
+    if unread_graph:
+        return [_no_op_named(unread_graph, sum(op.is_below for op in ops), threshold)]
     findings: list[Finding] = []
     if first_below.inputs_agree is False:
         before = [op for op in ops if op.index < first_below.index]
@@ -245,7 +249,20 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
 
 
-def find_unreadable(rows: Sequence[ResultRow]) -> list[Finding]:
+def _no_op_named(unread_graph: str, below: int, threshold: float) -> Finding:
+    return Finding(
+        kind=FindingKind.UNREADABLE,
+        grade=Grade.WARNING,
+        message="which op is the first to compute wrong is not known: the run's graph could not be read",
+        facts=(
+            ("graph", unread_graph),
+            ("below", f"{counted(below, 'op')} below {threshold:.9g}, fused ops and inputs not looked at"),
+            ("next", "copy the graph files again, or name one with -g, and compare again"),
+        ),
+    )
+
+
+def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
     """What could not be read: a check that did not see everything must not pass in silence."""
     bad = [row for row in rows if row.status == Status.UNREADABLE]
     if not bad:
@@ -350,7 +367,7 @@ def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: f
         message=f"{op.op_name} is {what}",
         op_name=op.op_name,
         op_type=op.op_type,
-        pass_name=op.pass_name,
+        pass_names=op.pass_names,
         original_ops=op.original_ops,
         facts=tuple(facts),
     )

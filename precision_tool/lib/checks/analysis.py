@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from precision_tool.lib.checks import casts, similarity
@@ -17,11 +17,11 @@ from precision_tool.lib.checks.agreement import (
 )
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_source import ResultSource, source_of
-from precision_tool.lib.engine.scheduler import WorkStoppedError
+from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind
-from precision_tool.lib.results.result_csv import ResultRow
+from precision_tool.lib.model.table import ColumnChoice, Row, Table
 
 #: Findings that say which op is to blame, or that none is.
 _VERDICTS = (FindingKind.FIRST_FAULTY_OP, FindingKind.BELOW_THRESHOLD, FindingKind.ALL_AGREE)
@@ -37,10 +37,11 @@ class Analysis:
 
     path: str
     threshold: float
-    rows: Sequence[ResultRow]
+    rows: Sequence[Row]
     ops: Sequence[OpAgreement]
     overview: Overview
     findings: Sequence[Finding]
+    choice: ColumnChoice = field(default_factory=ColumnChoice)
     leaf: LeafResult | None = None
     source: ResultSource | None = None
     part: str = ""
@@ -58,21 +59,17 @@ class Analysis:
     @property
     def is_two_runs(self) -> bool:
         """True if the other side is an NPU run as well: the result then has the address of its tensors too."""
-        if self.leaf is not None:
-            return self.leaf.golden_is_dump
-        return any("GroundTruthAddress" in row.cells for row in self.rows[:1])
+        return self.leaf.golden_is_dump if self.leaf is not None else self.choice.golden_address
 
     @property
     def is_pytorch(self) -> bool:
         """True if PyTorch dumps were compared, which have ops and tensors of their own names."""
-        if self.leaf is not None:
-            return self.leaf.choice.h5
-        return any("NPUDumpPath" in row.cells for row in self.rows[:1])
+        return self.choice.h5
 
 
 def analyse(
     path: str,
-    rows: Sequence[ResultRow],
+    rows: Table,
     threshold: float,
     leaf: LeafResult | None = None,
     *,
@@ -87,7 +84,8 @@ def analyse(
         rows=rows,
         ops=ops,
         overview=overview(rows, ops, threshold),
-        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold)],
+        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")],
+        choice=rows.choice,
         leaf=leaf,
         source=source_of(leaf) if leaf is not None else source,
         part=part,

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.comparison import Comparison, Pair, Summary
+from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.numbers import data_types
@@ -184,8 +185,8 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
         index=0,
         op_name=op.name,
         op_type=op.type,
-        npu_names=op.name,
-        golden_names=op.name,
+        npu_ops=(op.name,),
+        golden_ops=(op.name,),
         slot="output:0",
         npu=after,
         golden=before,
@@ -197,15 +198,15 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
     return pair, before.nbytes + after.nbytes
 
 
-def _judged(loss: CastLoss, row: Comparison) -> CastLoss:
+def _judged(loss: CastLoss, row: Row) -> CastLoss:
     if row.npu is None or row.golden is None:
-        return replace(loss, reason=row.note)
+        return replace(loss, reason=row.reason)
     problems = _problems(loss.target, row, row.golden, row.npu)
     verdict = "dangerous" if problems else "harmless"
     return replace(loss, verdict=verdict, reason="; ".join(problems) or "the values keep what the type can hold")
 
 
-def _problems(target: str, row: Comparison, before: Summary, after: Summary) -> list[str]:
+def _problems(target: str, row: Row, before: Summary, after: Summary) -> list[str]:
     """What a cast lost, by the values before and after it."""
     problems = []
     finite = before.minimum <= before.maximum

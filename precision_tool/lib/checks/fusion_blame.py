@@ -16,17 +16,17 @@ from statistics import median
 from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.checks.recompute import NotRecomputedError, Recomputed, Recomputer, is_parameter
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
-from precision_tool.lib.model.comparison import Comparison, Status
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion, is_fused
 from precision_tool.lib.pairing.match import Origins, groups_of
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.results.result_csv import ResultRow
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex
 from precision_tool.lib.sources.names import flatten
 
@@ -178,7 +178,7 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], origins: Origins
     found = agreements[op.name]
     if found.inputs:
         return found
-    rows: list[ResultRow] = []
+    rows: list[Row] = []
     for edge in filter(None, op.inputs):
         producer = origins.producer(op, edge)
         made = agreements.get(producer.name) if producer is not None else None
@@ -220,7 +220,7 @@ class _Judge:
     dumps: DumpIndex
     recomputer: Recomputer
     also_other: Mapping[str, set[str]]
-    rows: Mapping[str, Comparison]
+    rows: Mapping[str, Row]
     #: Number of the first op whose output does not agree.
     first_off: int
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
@@ -347,7 +347,7 @@ class _Judge:
         return verdict(Verdict.NOT_JUDGED, f"its inputs are {into} off already, so that its error may be theirs")
 
 
-def _error(row: ResultRow) -> float:
+def _error(row: Row) -> float:
     """How far off a tensor is."""
     if row.mismatches:
         return inf
@@ -362,7 +362,7 @@ def _percent(error: float | None) -> str:
     return f"{error:.2%}" if isfinite(error) else "infinitely"
 
 
-def _why_not_compared(outputs: Sequence[ResultRow]) -> str:
+def _why_not_compared(outputs: Sequence[Row]) -> str:
     reason = next((row.reason for row in outputs if row.reason), "no output of it was compared")
     statistics = any(row.status == Status.STATISTICS_ONLY for row in outputs)
     return "only statistics were dumped" if statistics else reason

@@ -18,14 +18,14 @@ from precision_tool.lib.checks.headroom import (
     is_gradient,
     trail_to,
 )
-from precision_tool.lib.engine.extremes import Extremes, limit_of
+from precision_tool.lib.engine.extremes import limit_of
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.inspect.named_tensors import read_named, view_of
-from precision_tool.lib.model.comparison import Summary
+from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor

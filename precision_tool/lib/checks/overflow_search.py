@@ -10,11 +10,11 @@ from typing import Protocol
 
 from precision_tool.lib.checks.headroom import Golden
 from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
-from precision_tool.lib.engine.extremes import Extremes, extremes_of
+from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph
-from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.comparison import Extremes, Pair
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below

@@ -13,9 +13,11 @@ from enum import StrEnum
 
 from precision_tool.lib.engine.bits import Difference, difference, is_alike, same_range
 from precision_tool.lib.engine.run_values import KEPT_TYPES, SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
-from precision_tool.lib.engine.scheduler import Progress, compare_pairs, same_bytes
+from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.model.comparison import Comparison, Metrics, Pair, Status
+from precision_tool.lib.model.comparison import Metrics, Pair, Status
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
@@ -264,7 +266,7 @@ def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
     if not is_alike(left, right):
         return replace(known, reason=_two_types(left, right))
     try:
-        return replace(known, state=State.EQUAL if same_bytes(left, right) else State.DIFFERENT)
+        return replace(known, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
         return replace(known, state=State.UNKNOWN, reason=error.advice)
 
@@ -314,8 +316,8 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | str:
         index=op.index,
         op_name=op.name,
         op_type=op.op_type,
-        npu_names=op.name,
-        golden_names=op.name,
+        npu_ops=(op.name,),
+        golden_ops=(op.name,),
         slot=slot.slot,
         npu=left,
         golden=right,
@@ -326,10 +328,10 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | str:
     )
 
 
-def _with_metrics(slot: SlotPair, row: Comparison) -> SlotPair:
+def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
     if row.metrics is None:
         unread = row.pair.status is Status.UNREADABLE
-        return replace(slot, state=State.UNKNOWN if unread else slot.state, reason=slot.reason or row.note)
+        return replace(slot, state=State.UNKNOWN if unread else slot.state, reason=slot.reason or row.reason)
     equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
     same = (
         equal and isinstance(slot.left, Tensor) and isinstance(slot.right, Tensor) and is_alike(slot.left, slot.right)

@@ -10,6 +10,7 @@ from math import isnan
 
 from precision_tool.lib.compare.result_source import ResultSource, read_source
 from precision_tool.lib.graph.catalog import RunGraph, where_of
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.results.result_csv import read_output_cosines
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.cache_files import CacheFiles
@@ -111,6 +112,17 @@ def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGrap
                 f"{again}"
             )
     return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
+
+
+def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
+    """The lowest cosine of the outputs of each op in tables that are at hand."""
+    values = (
+        {row.op_name: row.cosine}
+        for table in tables
+        for row in table
+        if row.slot.startswith("output") and row.cosine is not None
+    )
+    return _together(map(FileCosines, values))
 
 
 def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:

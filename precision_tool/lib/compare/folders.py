@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
+from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
 from precision_tool.lib.engine.elements import Detail, compare_elements
-from precision_tool.lib.engine.scheduler import Measures, Progress, WorkStoppedError, compare_pairs
+from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.workers import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import NAMED, GraphChoice, find_graph
-from precision_tool.lib.model.comparison import Comparison, Pair
+from precision_tool.lib.graph.choice import NAMED, GraphChoice, UnreadGraphError, find_graph
+from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.pairing.match import match_by_graph, match_by_name
 from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS, ColumnChoice
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
 from precision_tool.lib.sources.walk import Stamps
@@ -32,15 +34,16 @@ from precision_tool.lib.sources.walk import Stamps
 class CompareOptions:
     """What is compared and found out, beside the two folders and the graph.
 
-    `metrics` are the vendor's columns that are wanted, `limit` is how many elements of each tensor are compared (0:
-    all), `worst` how many of the worst elements of each tensor are kept for a detailed table (0: no table). With
-    `pairs_only` nothing is compared: the rows only tell which tensors belong together. With `compat` the result has
-    the rows and columns that the vendor's tool would write, and no others. `other_graph` is the graph of the benchmark
-    side, an NPU run that is then matched by the ops of the training script; empty: the one that fits.
+    `metrics` are the vendor's columns that are wanted (None: all), `limit` is how many elements of each tensor are
+    compared (0: all), `worst` how many of the worst elements of each tensor are kept for a detailed table (0: no
+    table). With `pairs_only` nothing is compared: the rows only tell which tensors belong together. With `compat`
+    the result has the rows and columns that the vendor's tool would write, and no others. `other_graph` is the
+    graph of the benchmark side, an NPU run that is then matched by the ops of the training script; empty: the one
+    that fits.
     """
 
     selection: Selection | None = None
-    metrics: tuple[str, ...] = METRIC_COLUMNS
+    metrics: tuple[str, ...] | None = None
     limit: int = 0
     overflow: bool = False
     custom: CustomMetrics | None = None
@@ -53,7 +56,7 @@ class CompareOptions:
     def measures(self) -> Measures:
         """What the engine is asked for."""
         return Measures(
-            divergence="KullbackLeiblerDivergence" in self.metrics,
+            divergence=self.metrics is None or "KullbackLeiblerDivergence" in self.metrics,
             limit=self.limit,
             overflow=self.overflow,
             custom=self.custom,
@@ -85,13 +88,20 @@ class LeafResult:
     leaf: DumpLeaf
     golden_root: str
     golden_is_dump: bool
-    rows: Sequence[Comparison]
+    rows: Sequence[Row]
     graph: GraphChoice | None = None
     notes: tuple[str, ...] = ()
     choice: ColumnChoice = field(default_factory=ColumnChoice)
     details: tuple[Detail, ...] = ()
     #: The graph of the other run, where that is matched by it.
     other_graph: GraphChoice | None = None
+    #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
+    unread_graph: str = ""
+
+    @property
+    def table(self) -> Table:
+        """The rows with the columns that were asked for."""
+        return Table(tuple(self.rows), self.choice)
 
 
 class ComparisonStoppedError(PrecisionToolError):
@@ -203,6 +213,7 @@ def match_leaf(
         steps = {one.step for one in inputs.run.leaves}
         notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
     choice: GraphChoice | None = None
+    unread_graph = ""
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None or other_choice is not None:
         try:
@@ -211,6 +222,7 @@ def match_leaf(
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
                 raise
+            unread_graph = error.message if isinstance(error, UnreadGraphError) else ""
             notes.append(f"{error.message}; ops are matched by name, fused ops stay unmatched")
     if choice is not None:
         if other_choice is not None:
@@ -231,6 +243,7 @@ def match_leaf(
         rows=(),
         graph=choice,
         other_graph=other_choice,
+        unread_graph=unread_graph,
         notes=(
             *notes,
             *_ignored_notes(leaf),
@@ -259,10 +272,12 @@ def chosen_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions)
         notes += selected.notes
     if options.limit:
         notes.append(f"only the first {counted(options.limit, 'element')} of each tensor are compared")
-    return pairs, replace(result, choice=options.choice, notes=tuple(notes))
+    return pairs, replace(
+        result, choice=replace(options.choice, golden_address=result.golden_is_dump), notes=tuple(notes)
+    )
 
 
-def _custom_notes(rows: Sequence[Comparison]) -> list[str]:
+def _custom_notes(rows: Sequence[Row]) -> list[str]:
     """How often each of the user's own metrics failed, and where first."""
     asked = sum(bool(row.custom) for row in rows)
     failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
@@ -273,7 +288,7 @@ def _custom_notes(rows: Sequence[Comparison]) -> list[str]:
     ]
 
 
-def _details(rows: Sequence[Comparison], worst: int, workers: int) -> tuple[Detail, ...]:
+def _details(rows: Sequence[Row], worst: int, workers: int) -> tuple[Detail, ...]:
     if not worst:
         return ()
     compared = [row.pair for row in rows if row.metrics is not None]
@@ -294,7 +309,7 @@ def compare_matched(
     ComparisonStoppedError has what was done when the work ended early.
     """
     if options.pairs_only:
-        return replace(result, rows=[Comparison(pair=pair, note=pair.reason) for pair in pairs])
+        return replace(result, rows=[Row(pair=pair, reason=pair.reason) for pair in pairs])
     try:
         rows = compare_pairs(pairs, workers=workers, executor=executor, progress=progress, measures=options.measures)
     except WorkStoppedError as stop:

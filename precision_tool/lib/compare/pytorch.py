@@ -14,7 +14,7 @@ from precision_tool.lib.compare.folders import (
     chosen_pairs,
     compare_matched,
 )
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.pytorch import H5Dump

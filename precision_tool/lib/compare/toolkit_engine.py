@@ -23,7 +23,7 @@ from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import find_graph
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS
+from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.storage.files import atomic_text
@@ -98,7 +98,7 @@ def _compare_h5(
     prefix: str,
 ) -> list[ToolkitResult]:
     """PyTorch dumps, which msaccucmp compares file by file, whole and without a graph."""
-    if replace(options, metrics=METRIC_COLUMNS, compat=False) != DEFAULT_OPTIONS:
+    if replace(options, metrics=None, compat=False) != DEFAULT_OPTIONS:
         raise UsageError(
             "of two .h5 files msaccucmp compares all ops and whole tensors: only --algorithm goes with that",
             "leave the other options out, or use --engine native",
@@ -214,7 +214,7 @@ def msaccucmp_options(options: CompareOptions) -> list[str]:
         raise UsageError(
             "-op: msaccucmp writes no result of single ops", "use --engine native, or --select with its id"
         )
-    if options.metrics != METRIC_COLUMNS:
+    if options.metrics is not None and options.metrics != METRIC_COLUMNS:
         words += ["-alg", ",".join(options.metrics)]
     if options.limit:
         words += ["-max", str(options.limit)]

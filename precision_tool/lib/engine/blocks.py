@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 
@@ -22,6 +23,10 @@ _WHOLE_READ = 4 << 20
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
+
+
+#: What gives the bytes of a tensor.
+Opens = Callable[[Tensor], TensorBytes]
 
 
 class Scratch:
@@ -72,7 +77,9 @@ def _is_packed(file: TensorBytes, tensor: Tensor, data_type: DataType) -> bool:
 class TensorReader:
     """Reads boxes of one tensor as `dtype` (a float, or its own 64-bit integer) in the logical order of `plan`."""
 
-    def __init__(self, tensor: Tensor, plan: Plan, dtype: np.dtype, scratch: Scratch, name: str) -> None:
+    def __init__(
+        self, tensor: Tensor, plan: Plan, dtype: np.dtype, scratch: Scratch, name: str, opens: Opens = open_bytes
+    ) -> None:
         self._tensor = tensor
         self._type = data_types.BY_NAME[tensor.dtype]
         self._reals = decode.reals_per_element(self._type)
@@ -83,7 +90,7 @@ class TensorReader:
         self._scratch = scratch
         self._name = name
         self._bits = self._type.bits // self._reals
-        self._file = open_bytes(tensor)
+        self._file = opens(tensor)
         packed = False
         if self._type.bits < 8:
             try:

@@ -22,10 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
+from precision_tool.lib.engine.budget import DEFAULT
 from precision_tool.lib.engine.metrics import ZERO_BELOW, Kernel, KlSums, Sums, finish, integer_errors, unravel
-from precision_tool.lib.engine.scheduler import BLOCK, Progress, WorkStoppedError, cores, process_pool
 from precision_tool.lib.engine.statistics import open_reader
-from precision_tool.lib.model.comparison import Comparison, Pair
+from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, process_pool
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.decode import Floats, Numbers
@@ -105,7 +107,7 @@ class Detail:
     sum of squared errors, or, where elements are NaN or Inf on one side only (`shares_of_mismatches`), of these.
     """
 
-    comparison: Comparison
+    comparison: Row
     shape: tuple[int, ...]
     atol: float
     rtol: float
@@ -164,7 +166,7 @@ def compare_elements(
             second.add(more)
             found.merge(one)
         metrics, npu, golden = finish(first, second, source.shape or (1,))
-        comparison = Comparison(pair=pair, metrics=metrics, npu=npu, golden=golden, note=pair.reason)
+        comparison = Row(pair=pair, metrics=metrics, npu=npu, golden=golden, reason=pair.reason)
         return Detail(
             comparison=comparison,
             shape=source.shape,
@@ -222,7 +224,7 @@ class _Source:
         self.size = prod(self.shape)
         self.nbytes = self.size * (npu.dtype.itemsize + golden.dtype.itemsize)
         granules = tuple(map(max, npu.granules, golden.granules)) if not self._flat else (1,) * len(self.shape)
-        self.boxes: list[Box] = split_boxes(self.shape, granules, BLOCK if self._flat else _BOX)
+        self.boxes: list[Box] = split_boxes(self.shape, granules, DEFAULT.block if self._flat else _BOX)
         self._starts = list(accumulate(map(box_size, self.boxes), initial=0))
         self._scratch = Scratch()
         self._kept: list[tuple[Numbers, Numbers]] = []
@@ -296,7 +298,7 @@ def _open(pair: Pair) -> Iterator[_Source]:
         )
         shape = pair.error_shape if prod(pair.error_shape) * decode.reals_per_element(types[0]) == one.size else ()
         if types[0].is_complex:
-            shape = (*shape, 2)
+            shape = (*(shape or (1,)), 2)
         yield _Source(one, two, shape if prod(shape) == one.size else (one.size,))
 
 

@@ -8,15 +8,18 @@ they lie: padding is zero and changes nothing but a share.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, isfinite, isnan, log2, nan, prod
+from math import inf, isfinite, isnan, nan, prod
 
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine.blocks import Opens
+from precision_tool.lib.engine.opened import OpenTensors
 from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
+from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.files import LocalFile
 
 _BLOCK_BYTES = 1 << 19
 
@@ -37,48 +40,6 @@ _CODES = {
     "float16": _HALF, "complex32": _HALF, "bfloat16": _Codes("u2", 0x7F7F, 0x7F80), "float32": _SINGLE,
     "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extremes:
-    """The largest size among the finite values (nan: unknown), and how many values are at or beyond the limits.
-
-    `limit` is the type's largest number. Of a tensor with statistics only, `saturated` is 1 for one or more.
-    """
-
-    dtype: str
-    count: int
-    limit: float
-    largest: float
-    saturated: int = 0
-    nan_count: int = 0
-    positive_inf_count: int = 0
-    negative_inf_count: int = 0
-    statistics_only: bool = False
-
-    @property
-    def inf_count(self) -> int:
-        """Infinities of both signs."""
-        return self.positive_inf_count + self.negative_inf_count
-
-    @property
-    def bad(self) -> int:
-        """Values that are saturated, Inf or NaN."""
-        return self.saturated + self.inf_count + self.nan_count
-
-    @property
-    def is_clean(self) -> bool:
-        """True if no value is saturated, Inf or NaN."""
-        return not self.bad
-
-    @property
-    def headroom(self) -> float:
-        """Bits between the largest value and the limit: 0 when one is reached, inf for zeros, nan if unknown."""
-        if self.saturated or self.inf_count:
-            return 0.0
-        if isnan(self.largest):
-            return nan
-        return log2(self.limit) - log2(self.largest) if self.largest else inf
 
 
 def merged(one: Extremes, two: Extremes) -> Extremes:
@@ -106,7 +67,38 @@ def limit_of(dtype: str) -> float | None:
     return float(table[np.isfinite(table)].max())
 
 
-def extremes_of(tensor: AnyTensor) -> Extremes | None:
+def limit_of_codes(dtype: str) -> float | None:
+    """The largest number of a type whose values may be saturated; None for others."""
+    return limit_of(dtype) if dtype in _CODES else None
+
+
+def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) -> Extremes | None:
+    """The extremes that a summary of the values tells of, with how many are `saturated` where that is known.
+
+    None for a type without limit, and where the summary leaves it open.
+    """
+    limit = limit_of(tensor.dtype)
+    if limit is None:
+        return None
+    sizes = [abs(value) for value in (summary.minimum, summary.maximum) if not isnan(value)]
+    largest = max(sizes, default=0.0)
+    if saturated is None:
+        if tensor.dtype in _CODES and largest >= limit:
+            return None
+        saturated = 0
+    return Extremes(
+        dtype=tensor.dtype,
+        count=_count(tensor),
+        limit=limit,
+        largest=largest,
+        saturated=saturated,
+        nan_count=summary.nan_count,
+        positive_inf_count=summary.positive_inf_count,
+        negative_inf_count=summary.negative_inf_count,
+    )
+
+
+def extremes_of(tensor: AnyTensor, opened: OpenTensors | None = None) -> Extremes | None:
     """The extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
 
     Types of 8 bits and fewer count as saturated never: scaling to their limit is how they are used.
@@ -117,18 +109,8 @@ def extremes_of(tensor: AnyTensor) -> Extremes | None:
     if isinstance(tensor, TensorStatistics):
         return _of_statistics(tensor, limit)
     if tensor.dtype not in _CODES:
-        summary = figures_of(tensor).summary
-        sizes = [abs(value) for value in (summary.minimum, summary.maximum) if not isnan(value)]
-        return Extremes(
-            dtype=tensor.dtype,
-            count=_count(tensor),
-            limit=limit,
-            largest=max(sizes, default=0.0),
-            nan_count=summary.nan_count,
-            positive_inf_count=summary.positive_inf_count,
-            negative_inf_count=summary.negative_inf_count,
-        )
-    return _of_codes(tensor, limit)
+        return extremes_by(tensor, figures_of(tensor).summary)
+    return _of_codes(tensor, limit, open_bytes if opened is None else opened.open)
 
 
 def _count(tensor: Tensor) -> int:
@@ -155,7 +137,7 @@ def _of_statistics(tensor: TensorStatistics, limit: float) -> Extremes:
     )
 
 
-def _of_codes(tensor: Tensor, limit: float) -> Extremes:
+def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
     codes = _CODES[tensor.dtype]
     word = np.dtype(codes.word).newbyteorder(">" if tensor.big_endian else "<")
     unsigned = (1 << (8 * word.itemsize - 1)) - 1
@@ -163,7 +145,7 @@ def _of_codes(tensor: Tensor, limit: float) -> Extremes:
     buffer = np.empty(min(_BLOCK_BYTES, max(tensor.nbytes, 1)), np.uint8)
     kept = np.empty(_BLOCK_BYTES // word.itemsize, word.newbyteorder("="))
     end = tensor.nbytes - tensor.nbytes % word.itemsize
-    with LocalFile(tensor.path) as file:
+    with opens(tensor) as file:
         for start in range(0, end, _BLOCK_BYTES):
             raw = buffer[: min(_BLOCK_BYTES, end - start)]
             file.read_into(tensor.offset + start, raw.data)

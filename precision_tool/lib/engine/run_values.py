@@ -10,10 +10,11 @@ from functools import reduce
 from itertools import count
 from math import inf
 
-from precision_tool.lib.engine.extremes import Extremes, extremes_of, merged
+from precision_tool.lib.engine.extremes import extremes_of, merged
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring
+from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor

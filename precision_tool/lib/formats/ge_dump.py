@@ -147,24 +147,30 @@ def read_dump(path: str) -> OpDump:
     is not there. Tensors that alone are damaged are listed in `bad_slots`.
     """
     with LocalFile(path) as file:
-        if file.size == 0:
-            raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
-        length = _v2_header_length(file)
-        header = None
-        if length is not None and length <= _MAX_HEADER:
-            try:
-                header = _read_header(WireReader(file), 8, 8 + length)
-            except FormatError:
-                header = None
-        if header is not None and header.known_fields:
-            return _assemble(path, header, file.size, data_start=8 + (length or 0))
+        return read_dump_file(file)
+
+
+def read_dump_file(file: LocalFile) -> OpDump:
+    """As `read_dump`, of a file that is open."""
+    path = file.path
+    if file.size == 0:
+        raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
+    length = _v2_header_length(file)
+    header = None
+    if length is not None and length <= _MAX_HEADER:
         try:
-            header = _read_header(WireReader(file), 0, file.size)
-        except FormatError as error:
-            raise _not_a_dump(path, file, length) from error
-        if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):
-            raise _not_a_dump(path, file, length)
-        return _assemble(path, header, file.size, data_start=None)
+            header = _read_header(WireReader(file, end=8 + length), 8, 8 + length)
+        except FormatError:
+            header = None
+    if header is not None and header.known_fields:
+        return _assemble(path, header, file.size, data_start=8 + (length or 0))
+    try:
+        header = _read_header(WireReader(file), 0, file.size)
+    except FormatError as error:
+        raise _not_a_dump(path, file, length) from error
+    if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):
+        raise _not_a_dump(path, file, length)
+    return _assemble(path, header, file.size, data_start=None)
 
 
 def _not_a_dump(path: str, file: LocalFile, length: int | None) -> FormatError:

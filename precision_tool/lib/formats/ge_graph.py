@@ -141,7 +141,8 @@ def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
     )
 
 
-_OP_HEAD = re.compile(rb'\n  op \{\n    name: ("(?:[^"\\\n]|\\.)*+")(?:\n    type: ("(?:[^"\\\n]|\\.)*+"))?+(?=\n)')
+_QUOTED = r'("[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")'
+_OP_HEAD = re.compile(rf"\n  op \{{\n    name: {_QUOTED}(?>(?:\n    type: {_QUOTED})?)(?=\n)".encode())
 _OP_START = b"\n  op {"
 _BLOCK = 4 << 20
 #: The name and the type of an op are never longer than this together.
@@ -546,7 +547,8 @@ def _skim_tree(data: bytes, path: str) -> _Found:
 # the end of the line, but then the line where it stops ends with an opening quote, so that line is odd unless its
 # own string runs over its end as well, and so on: the last of them has nowhere to stop.
 _ESCAPED, _NOT_ESCAPED = r"(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))", r"(?:(?<!\\)|(?<=[^\\]\\\\))"
-_QUICK_STRING = rf'"[^"]*+(?:{_ESCAPED}"[^"]*+)*+{_NOT_ESCAPED}"'
+_MORE_QUOTES = proto_text.any_number_of(f'{_ESCAPED}"[^"]*+')
+_QUICK_STRING = rf'"[^"]*+{_MORE_QUOTES}{_NOT_ESCAPED}"'
 _NUMBER_OR_WORD = rf"-?+(?:{proto_text.WORD}|{proto_text.NUMBER})"
 _LINE = rf"(?:{proto_text.WORD}: (?:{_QUICK_STRING}\n|{_NUMBER_OR_WORD}\n|{proto_text.STRING}\n)|\}}\n)"
 _OPEN = rf"{proto_text.WORD} \{{\n"

@@ -34,8 +34,10 @@ class WireReader:
     It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte.
     """
 
-    def __init__(self, source: ByteSource, max_fields: int = _MAX_FIELDS) -> None:
+    def __init__(self, source: ByteSource, max_fields: int = _MAX_FIELDS, end: int | None = None) -> None:
+        """Nothing behind `end` is read, by default the end of the source."""
         self._source = source
+        self._end = source.size if end is None else end
         self.path = source.path
         self._window = b""
         self._window_start = 0
@@ -44,7 +46,7 @@ class WireReader:
     def _byte(self, position: int) -> int:
         index = position - self._window_start
         if not 0 <= index < len(self._window):
-            count = min(_WINDOW, self._source.size - position)
+            count = min(_WINDOW, self._end - position)
             if count <= 0:
                 raise self._error(position, "the file ends inside a message")
             self._window, self._window_start, index = self._source.read_at(position, count), position, 0

@@ -24,6 +24,10 @@ NAMED = "it was named with -g"
 CHOSEN = "it was chosen with graphs --use"
 
 
+class UnreadGraphError(DataNotFoundError):
+    """Graphs are there, but none that can be read fits: one that cannot may be the dump's own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphChoice:
     """The graph in use and why; `rejected` are the other candidates, each with what spoke against it."""
@@ -187,9 +191,8 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         skims += _skim_all(others, rejected, store)
     if not skims:
         why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-        raise DataNotFoundError(
-            f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g"
-        )
+        kind = UnreadGraphError if rejected else DataNotFoundError
+        raise kind(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
     by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
     # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
     unread = [] if by_name else list(rejected)
@@ -216,7 +219,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             rejected.append((skim.path, f"names only {count} of the dumped ops"))
     total = len(dumped_ops(leaf))
     if best is None:
-        raise DataNotFoundError(
+        raise UnreadGraphError(
             f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
         )
     matched, skim, file = best
@@ -232,7 +235,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         if unread:
             told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
             what = "the best of the others"  # which one does not matter: it is of another model
-        raise DataNotFoundError(
+        raise (UnreadGraphError if unread else DataNotFoundError)(
             f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
         )
     reasons = []

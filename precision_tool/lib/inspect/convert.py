@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.scheduler import Progress, cores, process_pool
+from precision_tool.lib.engine.workers import Progress, cores, process_pool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.npy import NpyWriter

@@ -81,8 +81,8 @@ def _summary(detail: Detail) -> str:
     digits = _digits(pair)
     facts = [
         ("TotalCount", str(detail.count)),
-        ("NPUDump", pair.npu_names.replace(",", " ")),
-        ("GroundTruth", pair.golden_names.replace(",", " ")),
+        ("NPUDump", " ".join(pair.npu_ops)),
+        ("GroundTruth", " ".join(pair.golden_ops)),
         ("Format", _axes(detail.shape)),
         ("Shape", " ".join(map(str, detail.shape))),
         ("EqualCount", str(detail.equal)),

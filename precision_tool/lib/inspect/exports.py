@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.engine.elements import elements_of
 from precision_tool.lib.engine.metrics import ZERO_BELOW, integer_errors
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.convert import result_type, write_npy
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor

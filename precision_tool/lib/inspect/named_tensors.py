@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from precision_tool.lib.engine.scheduler import NO_MEMORY
+from precision_tool.lib.engine.bundles import NO_MEMORY
 from precision_tool.lib.engine.statistics import TensorFigures, figures_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
@@ -200,8 +200,8 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
         index=0,
         op_name=npu.op_name or os.path.basename(npu.path),
         op_type="",
-        npu_names=_name(npu),
-        golden_names=_name(golden),
+        npu_ops=(_name(npu),),
+        golden_ops=(_name(golden),),
         slot=npu.slot,
     )
 
@@ -210,7 +210,7 @@ def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) ->
     """Two tensors of which one at least is of a PyTorch dump."""
     what = f"cannot compare {_name(npu)} with {_name(golden)}"
     for tensor in (one, two):
-        if not layouts.is_plain(tensor.layout) or tensor.fortran_order:
+        if not layouts.is_plain(tensor.layout):
             raise FormatError(f"{what}: {tensor.path} is stored as {tensor.layout}", "convert it with dc -f ND first")
     aligned = align_h5(one, two)
     if isinstance(aligned, Refused):

@@ -5,33 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.engine.scheduler import Progress, compare_pairs
+from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.neighbourhood import described_inputs
-from precision_tool.lib.model.comparison import Comparison, Pair, Summary
+from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
 
 
-def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progress | None = None) -> list[Comparison]:
+def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progress | None = None) -> list[Row]:
     """One row a pair, in order. Tensors without a partner, or one that fits, have their own figures all the same.
 
-    What cannot be read, or only with its padding, is said in the row's note.
+    What cannot be read, or only with its padding, is said in the row's reason.
     """
     return [_completed(op, row) for row in compare_pairs(pairs, workers=workers, progress=progress)]
 
 
-def _completed(op: Op, row: Comparison) -> Comparison:
-    notes = [row.note] if row.note else []
+def _completed(op: Op, row: Row) -> Row:
+    notes = [row.reason] if row.reason else []
     npu, golden = row.npu, row.golden
     if npu is None and row.pair.npu is not None:
         npu = _summary(row.pair.npu, _desc(op, row.pair.slot), notes)
     if golden is None and row.pair.golden is not None:
         golden = _summary(row.pair.golden, None, notes)
-    return replace(row, npu=npu, golden=golden, note="; ".join(notes))
+    return replace(row, npu=npu, golden=golden, reason="; ".join(notes))
 
 
 def _desc(op: Op, slot: str) -> TensorDesc | None:

@@ -1,10 +1,10 @@
-"""Pairs of tensors, and what comparing them gave."""
+"""Pairs of tensors, and the numbers that comparing them gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import nan
+from math import inf, isnan, log2, nan
 
 from precision_tool.lib.model.tensor import AnyTensor, Plan
 
@@ -24,20 +24,25 @@ class Status(StrEnum):
     LAYOUT = "layout"
 
 
+#: The ops of a side that has none, as result files and JSON show it.
+NO_OPS = ("*",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A tensor of the NPU side and the benchmark tensor it must equal, or the reason why there is none.
 
-    `index` numbers the op groups in execution order. `shape` is the shape both are compared in, as the
-    result file prints it. With a status other than COMPARED, `reason` is a sentence for the user. `sequence` is the
-    op's id in the graph, where it was asked for.
+    `index` numbers the op groups in execution order; `npu_ops` and `golden_ops` are all ops of the group on either
+    side, NO_OPS where a side has none. `shape` is the shape both are compared in, as the result file prints it.
+    `status` is a Status, or what a newer release wrote. With one other than COMPARED, `reason` is a sentence for the
+    user. `sequence` is the op's id in the graph, where it was asked for.
     """
 
     index: int
     op_name: str
     op_type: str
-    npu_names: str
-    golden_names: str
+    npu_ops: tuple[str, ...]
+    golden_ops: tuple[str, ...]
     slot: str = ""
     npu: AnyTensor | None = None
     golden: AnyTensor | None = None
@@ -46,7 +51,7 @@ class Pair:
     golden_plan: Plan | None = None
     shape: tuple[int, ...] | None = None
     error_shape: tuple[int, ...] = ()
-    status: Status = Status.COMPARED
+    status: str = Status.COMPARED
     reason: str = ""
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
@@ -105,18 +110,42 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One row of the result: a pair and, where it was compared, its metrics and both summaries.
+class Extremes:
+    """The largest size among the finite values (nan: unknown), and how many values are at or beyond the limits.
 
-    `overflow` tells of a float16 tensor, where it was asked for, whether a value reaches the type's limit. `custom`
-    has the values of the user's own metrics, None for one that failed, and `custom_errors` which failed and why.
+    `limit` is the type's largest number. Of a tensor with statistics only, `saturated` is 1 for one or more.
     """
 
-    pair: Pair
-    metrics: Metrics | None = None
-    npu: Summary | None = None
-    golden: Summary | None = None
-    note: str = ""
-    overflow: bool | None = None
-    custom: tuple[float | str | None, ...] = ()
-    custom_errors: tuple[tuple[str, str], ...] = ()
+    dtype: str
+    count: int
+    limit: float
+    largest: float
+    saturated: int = 0
+    nan_count: int = 0
+    positive_inf_count: int = 0
+    negative_inf_count: int = 0
+    statistics_only: bool = False
+
+    @property
+    def inf_count(self) -> int:
+        """Infinities of both signs."""
+        return self.positive_inf_count + self.negative_inf_count
+
+    @property
+    def bad(self) -> int:
+        """Values that are saturated, Inf or NaN."""
+        return self.saturated + self.inf_count + self.nan_count
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no value is saturated, Inf or NaN."""
+        return not self.bad
+
+    @property
+    def headroom(self) -> float:
+        """Bits between the largest value and the limit: 0 when one is reached, inf for zeros, nan if unknown."""
+        if self.saturated or self.inf_count:
+            return 0.0
+        if isnan(self.largest):
+            return nan
+        return log2(self.limit) - log2(self.largest) if self.largest else inf

@@ -39,8 +39,8 @@ class Finding:
     message: str
     op_name: str = ""
     op_type: str = ""
-    pass_name: str = ""
-    original_ops: str = ""
+    pass_names: tuple[str, ...] = ()
+    original_ops: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: So many names of a group of ops are listed, where its row need not tell all.
-_SHOWN_NAMES = 32
-
 
 def counted(number: int, what: str, many: str = "") -> str:
     """A number of things, of which there may be one: `1 file`, `3,000 files`, `2 boxes` (`many`: boxes)."""
@@ -17,11 +14,3 @@ def first_of(names: Sequence[str], most: int, between: str = ", ") -> str:
     """The first `most` names, and how many more there are: `a, b and 3 more`."""
     more = len(names) - most
     return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def first_names(joined: str) -> str:
-    """Names joined with commas; of more than 32 the first ones, and how many more there are."""
-    more = joined.count(",") + 1 - _SHOWN_NAMES
-    if more <= 0:
-        return joined
-    return ",".join([*joined.split(",", _SHOWN_NAMES - 1)[:-1], f"… (+{more + 1} more)"])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES, described_inputs
-from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
@@ -22,7 +22,6 @@ from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex,
 from precision_tool.lib.sources.names import flatten
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_NO_ORIGINAL = "*"
 #: Compiler-made ops in a row that a walk back passes through at most.
 _MAX_STEPS = 64
 #: Ops of a group that a reason names.
@@ -61,9 +60,9 @@ class Group:
     inserted: bool = False
 
     @property
-    def golden_names(self) -> str:
-        """The GroundTruth cell."""
-        return _NO_ORIGINAL if self.inserted else ",".join(self.original_names)
+    def golden_ops(self) -> tuple[str, ...]:
+        """The ops of the benchmark side."""
+        return NO_OPS if self.inserted else self.original_names
 
 
 def originals(op: Op) -> tuple[str, ...]:
@@ -282,7 +281,7 @@ class GraphMatcher:
         strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
-            base = Pair(index=index, op_name=name, op_type=op_type, npu_names=name, golden_names=_NO_ORIGINAL)
+            base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
             whole = _SLICE.sub("", name)
             if whole != name and whole in self._known:
                 yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
@@ -343,10 +342,10 @@ def _match_group(
 ) -> Iterator[Pair]:
     """The rows of a group, or with `only` those of that op of it."""
     dumped = [op for op in group.ops if finder.has(op)]
-    npu_names = ",".join(op.name for op in group.ops)
+    npu_ops = tuple(op.name for op in group.ops)
     if not dumped:
         reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
-        yield _without(_base(index, group.ops[0], npu_names, group), Status.NO_NPU_DUMP, reason)
+        yield _without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, reason)
         return
     inner: set[int] = set()
     if group.ops[0].l1_fusion_group and len(dumped) > 2:
@@ -354,7 +353,7 @@ def _match_group(
     for op in dumped:
         if only is not None and op is not only:
             continue
-        base = _base(index, op, npu_names, group)
+        base = _base(index, op, npu_ops, group)
         if id(op) in inner:
             yield _without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
             continue
@@ -380,13 +379,13 @@ def _more(count: int) -> str:
     return f"; and {count} more" if count > 0 else ""
 
 
-def _base(index: int, op: Op, npu_names: str, group: Group) -> Pair:
+def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
     return Pair(
         index=index,
         op_name=op.name,
         op_type=op.type,
-        npu_names=npu_names,
-        golden_names=group.golden_names,
+        npu_ops=npu_ops,
+        golden_ops=group.golden_ops,
         pass_names=op.pass_names,
         original_names=() if group.inserted else group.original_names,
     )
@@ -436,9 +435,7 @@ def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex |
     if other is not None:
         only_other = [name for name in other.names_by_time() if name not in dumps]
         for index, name in enumerate(only_other, start=len(names)):
-            base = Pair(
-                index=index, op_name=name, op_type=other.op(name).op_type, npu_names=_NO_ORIGINAL, golden_names=name
-            )
+            base = Pair(index=index, op_name=name, op_type=other.op(name).op_type, npu_ops=NO_OPS, golden_ops=(name,))
             yield _without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
 
 
@@ -455,9 +452,9 @@ def _match_name(
     index: int, name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None
 ) -> Iterator[Pair]:
     op = dumps.op(name)
-    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_names=name, golden_names=name)
+    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=(name,))
     if other is not None and name not in other:
-        alone = replace(base, golden_names=_NO_ORIGINAL)
+        alone = replace(base, golden_ops=NO_OPS)
         yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
         return
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in op.errors)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from precision_tool.lib.formats.h5 import in_logical_order
-from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.model.wording import counted
@@ -28,7 +28,6 @@ _SAME_OP = {"ConvDepthwise2DBackward": "ConvolutionBackward"}
 _OTHER_NAME = {"self": "input", "input": "self", "eps": "epsilon", "epsilon": "eps"}
 
 #: What stands for the side that has nothing.
-NOTHING = "*"
 
 
 def family(op_type: str) -> str:
@@ -164,8 +163,8 @@ def unpaired(op: H5Op, reason: str, *, is_golden: bool = False) -> Iterator[Pair
             index=op.seq,
             op_name=op.name,
             op_type=op.type,
-            npu_names=NOTHING if is_golden else op.name,
-            golden_names=op.name if is_golden else NOTHING,
+            npu_ops=NO_OPS if is_golden else (op.name,),
+            golden_ops=(op.name,) if is_golden else NO_OPS,
             slot=value.slot,
             npu=None if is_golden else value.tensor,
             golden=value.tensor if is_golden else None,
@@ -183,8 +182,8 @@ def _alone(op: H5Op, index: int, status: Status, reason: str) -> Pair:
         index=index,
         op_name=op.name,
         op_type=op.type,
-        npu_names=op.name if is_npu else NOTHING,
-        golden_names=NOTHING if is_npu else op.name,
+        npu_ops=(op.name,) if is_npu else NO_OPS,
+        golden_ops=NO_OPS if is_npu else (op.name,),
         golden_tensor="" if is_npu else op.name,
         status=status,
         reason=reason,
@@ -197,8 +196,8 @@ def _unread_pair(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
         index=npu.seq,
         op_name=npu.name,
         op_type=npu.type,
-        npu_names=npu.name,
-        golden_names=golden.name,
+        npu_ops=(npu.name,),
+        golden_ops=(golden.name,),
         slot=value.slot,
     )
 
@@ -282,13 +281,15 @@ def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
     if prod(npu.shape) != prod(golden.shape):
         return Refused(Status.SIZE_MISMATCH, f"different sizes: {shapes}")
     if npu.shape == golden.shape:
-        plans = [tensor.plan or layouts.plain_plan(tensor.shape) for tensor in (npu, golden)]
+        plans = [tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order) for tensor in (npu, golden)]
         if all(plan.is_flat for plan in plans):
             plans = [layouts.flat_plan(npu.size)] * 2
         return Aligned(npu=npu, golden=golden, npu_plan=plans[0], golden_plan=plans[1])
-    flat = [in_logical_order(tensor) for tensor in (npu, golden)]
+    flat = [None if tensor.fortran_order else in_logical_order(tensor) for tensor in (npu, golden)]
     if flat[0] is None or flat[1] is None:
-        return Refused(Status.LAYOUT, f"shapes differ, and chunks or strides leave no common order: {shapes}")
+        return Refused(
+            Status.LAYOUT, f"shapes differ, and chunks, strides or Fortran order leave no common order: {shapes}"
+        )
     plan = layouts.flat_plan(npu.size)
     note = ""
     if [extent for extent in npu.shape if extent != 1] != [extent for extent in golden.shape if extent != 1]:

@@ -179,7 +179,7 @@ def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) 
     for op_name in chosen:
         of_op = [pair for pair in pairs if pair.op_name == op_name and pair.slot]
         if not of_op:
-            why = next((pair.reason for pair in pairs if op_name in (pair.op_name, *pair.npu_names.split(","))), "")
+            why = next((pair.reason for pair in pairs if op_name in (pair.op_name, *pair.npu_ops)), "")
             raise DataNotFoundError(
                 f"{op_name}: no tensor of it to compare: {why or 'the NPU dumped no file of it'}",
                 "`ls dump` lists what was dumped",

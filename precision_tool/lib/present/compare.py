@@ -17,7 +17,7 @@ from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.engine.elements import Detail, Element
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
-from precision_tool.lib.model.wording import first_names
+from precision_tool.lib.model.table import Row, joined
 from precision_tool.lib.present.text import (
     LabelledLines,
     cosine_text,
@@ -31,7 +31,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
-from precision_tool.lib.results.result_csv import ResultRow, RowNumbers, numbers_of, read_numbers
+from precision_tool.lib.results.result_json import SCHEMA, row_json
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -174,7 +174,7 @@ def mapping_lines(analysis: Analysis) -> RenderableType:
     return LabelledLines(rows)
 
 
-def _slot_cosines(rows: Sequence[ResultRow], threshold: float) -> Text:
+def _slot_cosines(rows: Sequence[Row], threshold: float) -> Text:
     text = Text()
     for row in rows:
         if text:
@@ -214,14 +214,14 @@ class TitledPanel:
 def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
     rows: list[tuple[str, Text]] = [
-        ("Right:", _listed(op.golden_names)),
+        ("Right:", _ops(op, 1)),
         ("Input:", _slot_cosines(op.inputs, threshold)),
         ("Output:", _slot_cosines(op.outputs, threshold)),
     ]
-    left: list[tuple[str, Text]] = [("Left:", _listed(op.npu_names))]
+    left: list[tuple[str, Text]] = [("Left:", _ops(op, 0))]
     passes: list[tuple[str, Text]] = []
-    if op.pass_name:
-        passes.append(("Pass:", plain(", ".join(map(marked_pass, op.pass_name.split(","))))))
+    if op.pass_names:
+        passes.append(("Pass:", plain(", ".join(map(marked_pass, op.pass_names)))))
     noise = [f"{row.slot} {_noise_words(row)}" for row in (*op.inputs, *op.outputs) if row.noise is not None]
     if noise:
         rows.append(("Noise:", plain(", ".join(noise))))
@@ -237,18 +237,23 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
     # A name that is too long for the title is said once.
     alone: list[tuple[str, Text]] = left
-    if op.npu_names != op.op_name:
+    if op.npu_ops != (op.op_name,):
         alone = [("Name:", plain(op.op_name, "bold")), *left]
     titles = [(whole, [*passes, *left]), (name, [*kind, *passes, *left]), (index, [*kind, *passes, *alone])]
     return TitledPanel(titles, rows, style)
 
 
-def _listed(names: str) -> Text:
-    """Names joined with commas, which wrap between them; of very many the first."""
-    return plain(", ".join(first_names(names).split(",")))
+def _listed(names: Sequence[str], unlisted: int = 0) -> Text:
+    """Names that wrap between them; of very many the first."""
+    return plain(", ".join(joined(names, unlisted).split(",")))
 
 
-def _noise_words(row: ResultRow) -> str:
+def _ops(op: OpAgreement, side: int) -> Text:
+    """The ops of the group on the NPU (0) or the benchmark side (1)."""
+    return _listed((op.npu_ops, op.golden_ops)[side], op.rows[0].unlisted[side])
+
+
+def _noise_words(row: Row) -> str:
     """How an error stands to the tensor's own noise."""
     if row.cosine is None:
         return "not compared"
@@ -258,7 +263,7 @@ def _noise_words(row: ResultRow) -> str:
     return f"{times:.3g} times it" if isfinite(times) else "far beyond it"
 
 
-def _custom_values(rows: Sequence[ResultRow]) -> dict[str, str]:
+def _custom_values(rows: Sequence[Row]) -> dict[str, str]:
     """The values of the user's own metrics, by metric, a line each."""
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -315,11 +320,12 @@ def finding_panel(finding: Finding) -> RenderableType:
     rows: list[tuple[str, Text]] = []
     if finding.op_type:
         rows.append(("type", plain(finding.op_type)))
-    if finding.pass_name:
-        rows.append(("pass", plain(", ".join(map(marked_pass, finding.pass_name.split(","))))))
-    if finding.original_ops and finding.original_ops != finding.op_name:
+    if finding.pass_names:
+        rows.append(("pass", plain(", ".join(map(marked_pass, finding.pass_names)))))
+    originals = joined(finding.original_ops)
+    if originals and originals != finding.op_name:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
-        label = "benchmark" if finding.original_ops.startswith("/") else "original ops"
+        label = "benchmark" if originals.startswith("/") else "original ops"
         rows.append((label, _listed(finding.original_ops)))
     rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
     title = {
@@ -340,37 +346,11 @@ def finding_panel(finding: Finding) -> RenderableType:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _row_json(row: ResultRow, numbers: RowNumbers) -> dict[str, Any]:
-    return {
-        "index": row.index,
-        "op": row.op_name,
-        "type": row.op_type,
-        "slot": row.slot,
-        "benchmark": row.golden_tensor,
-        "npu_ops": _names(row.npu_names),
-        "benchmark_ops": _names(row.golden_names),
-        "original_ops": _names(row.original_ops),
-        "pass": _names(row.pass_name),
-        "shape": row.shape,
-        "npu_type": row.npu_dtype or None,
-        "benchmark_type": row.golden_dtype or None,
-        "status": row.status,
-        "reason": row.reason,
-        "sequence": row.sequence,
-        "overflow": row.overflow,
-        "noise": row.noise,
-        "custom": row.custom,
-        **asdict(numbers),
-    }
-
-
-def _names(joined: str) -> list[str]:
-    return joined.split(",") if joined else []
-
-
 def _finding_json(finding: Finding) -> dict[str, Any]:
     facts = [{"name": name, "value": value} for name, value in finding.facts]
-    return {**asdict(finding), "grade": finding.grade.name.lower(), "facts": facts}
+    document = asdict(finding) | {"grade": finding.grade.name.lower(), "facts": facts}
+    document["pass_name"] = ",".join(document.pop("pass_names"))
+    return document | {"original_ops": joined(finding.original_ops)}
 
 
 def _detail_json(detail: Detail) -> dict[str, Any]:
@@ -404,10 +384,6 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
     documents = []
     for analysis in analyses:
         leaf, source = analysis.leaf, analysis.source
-        if leaf is not None:
-            numbers = [numbers_of(row, leaf.choice) for row in leaf.rows]
-        else:
-            numbers = list(map(read_numbers, analysis.rows))
         documents.append(
             {
                 "file": analysis.path or None,
@@ -419,8 +395,8 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
                 "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
                 "findings": [_finding_json(finding) for finding in analysis.findings],
                 "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
-                "rows": [_row_json(row, each) for row, each in zip(analysis.rows, numbers, strict=True)],
+                "rows": [row_json(row, analysis.choice) for row in analysis.rows],
             }
         )
     made = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
-    return json_text({"results": documents, **made})
+    return json_text({"schema": SCHEMA, "results": documents, **made})

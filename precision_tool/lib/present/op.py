@@ -16,8 +16,9 @@ from precision_tool.lib.checks.agreement import agrees
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
-from precision_tool.lib.model.comparison import Comparison, Summary
+from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
@@ -31,7 +32,6 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Heading, NameTable
-from precision_tool.lib.results.result_csv import row_of
 
 #: Columns that one of several graphs needs at least beside the others.
 _COLUMN = 50
@@ -52,7 +52,7 @@ class OpReport:
     graph: Graph
     op: Op
     connections: Connections
-    rows: tuple[Comparison, ...]
+    rows: tuple[Row, ...]
     not_dumped: str = ""
     asked: str = ""
 
@@ -261,7 +261,7 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
-def tensor_table(rows: Sequence[Comparison], threshold: float) -> NameTable:
+def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     """Both sides of each tensor of an op, a line each."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("slot", no_wrap=True)
@@ -275,7 +275,7 @@ def tensor_table(rows: Sequence[Comparison], threshold: float) -> NameTable:
             continue
         table.add_row(plain(row.pair.slot, "bold"), "NPU", *_cells(row.pair.npu, row.npu))
         cosine = row.metrics.cosine if row.metrics is not None else None
-        shown = cosine_text(cosine, agrees(row_of(row), threshold))
+        shown = cosine_text(cosine, agrees(row, threshold))
         table.add_row(Text.assemble("cos ", shown), "benchmark", *_cells(row.pair.golden, row.golden))
     return table
 
@@ -287,10 +287,10 @@ def _cells(tensor: AnyTensor | None, summary: Summary | None) -> list[Text]:
     return [plain(tensor.dtype), plain(shape_text(tensor.shape)), *map(Text, values)]
 
 
-def row_notes(row: Comparison) -> Iterator[str]:
+def row_notes(row: Row) -> Iterator[str]:
     """What the user should know of a tensor."""
-    if row.note:
-        yield row.note
+    if row.reason:
+        yield row.reason
     for side, summary in (("NPU", row.npu), ("benchmark", row.golden)):
         if summary is not None:
             text = non_finite_text(summary)
@@ -400,18 +400,18 @@ def _desc_json(desc: TensorDesc | None) -> dict[str, Any]:
     return {"desc": None if desc is None else asdict(desc)}
 
 
-def row_json(row: Comparison, threshold: float) -> dict[str, Any]:
+def row_json(row: Row, threshold: float) -> dict[str, Any]:
     """A tensor of an op, with both sides' figures."""
     pair = row.pair
     return {
         "slot": pair.slot,
         "status": pair.status,
-        "note": row.note,
+        "note": row.reason,
         "benchmark_tensor": pair.golden_tensor,
         "npu": _side_json(pair.npu, row.npu),
         "benchmark": _side_json(pair.golden, row.golden),
         "cosine": None if row.metrics is None else row.metrics.cosine,
-        "agrees": agrees(row_of(row), threshold),
+        "agrees": agrees(row, threshold),
     }
 
 

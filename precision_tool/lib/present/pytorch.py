@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.model.comparison import Comparison
 from precision_tool.lib.model.pytorch import KINDS, OUTPUT, SCALAR_TYPES, H5Op, H5Value
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.pytorch_ops import H5Hit, H5Listing, H5Side
 from precision_tool.lib.present.op import row_json, row_notes, tensor_table
 from precision_tool.lib.present.text import (
@@ -140,7 +140,7 @@ class H5Report:
     """An op with the figures of its tensors and the values of its parameters."""
 
     hit: H5Hit
-    rows: tuple[Comparison, ...]
+    rows: tuple[Row, ...]
     #: Name, what it is, and its first values.
     parameters: tuple[tuple[H5Value, str], ...]
 

@@ -283,8 +283,8 @@ def detail_block(detail: Detail, npu: NamedTensor, golden: NamedTensor) -> Rende
     """Two tensors compared element by element."""
     row = detail.comparison
     parts: list[RenderableType] = [_sides(npu, golden, row.npu, row.golden)]
-    if row.note:
-        parts.append(plain(f"note: {shown_reason(row.note)}", "yellow"))
+    if row.reason:
+        parts.append(plain(f"note: {shown_reason(row.reason)}", "yellow"))
     if row.metrics is None:
         parts.append(plain("both tensors are empty: there is nothing to compare", "yellow"))
         return Group(*parts)
@@ -393,7 +393,7 @@ def detail_json(detail: Detail, npu: NamedTensor, golden: NamedTensor, saved: st
         {
             "npu": _tensor_json(npu) | {"figures": asdict(row.npu) if row.npu else None},
             "benchmark": _tensor_json(golden) | {"figures": asdict(row.golden) if row.golden else None},
-            "note": row.note,
+            "note": row.reason,
             "shape": detail.shape,
             "metrics": asdict(row.metrics) if row.metrics else None,
             "atol": detail.atol,
@@ -434,11 +434,11 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts.append(plain(f"  {stored}" + (f" -> {result}" if stored != result else ""), "dim"))
         if row.text_path:
             parts.append(whole_path(row.text_path))
-        if row.note:
-            parts.append(plain(f"  {row.note}", "yellow"))
+        if row.reason:
+            parts.append(plain(f"  {row.reason}", "yellow"))
     if len(done) > _SHOWN_ROWS:
         parts.append(Text(f"and {len(done) - _SHOWN_ROWS} more; --json lists all", style="dim"))
-        notes = Counter(row.note for row in done[_SHOWN_ROWS:] if row.note)
+        notes = Counter(row.reason for row in done[_SHOWN_ROWS:] if row.reason)
         parts += [plain(f"note: {count} of them: {note}", "yellow") for note, count in notes.most_common(3)]
     for row in failed[:_SHOWN_ROWS]:
         # The list that is written has whole paths.

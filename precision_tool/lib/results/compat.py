@@ -12,8 +12,9 @@ from itertools import groupby
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib.model.comparison import Comparison, Pair, Status
+from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.storage.files import LocalFile
@@ -38,7 +39,7 @@ def type_name(tensor: AnyTensor) -> str:
     return _DECODED.get(tensor.dtype, plain)
 
 
-def vendor_rows(rows: Sequence[Comparison], file: GraphFile | None) -> list[Comparison]:
+def vendor_rows(rows: Sequence[Row], file: GraphFile | None) -> list[Row]:
     """The rows of a comparison that msaccucmp would have; `file` is the graph, None for two runs matched by name."""
     if file is None:
         return list(_each_op(rows, _two_dumps))
@@ -47,9 +48,7 @@ def vendor_rows(rows: Sequence[Comparison], file: GraphFile | None) -> list[Comp
     return list(_each_op(kept, _one_dump))
 
 
-def _each_op(
-    rows: Iterable[Comparison], change: Callable[[list[Comparison]], list[Comparison]]
-) -> Iterable[Comparison]:
+def _each_op(rows: Iterable[Row], change: Callable[[list[Row]], list[Row]]) -> Iterable[Row]:
     for _, of_op in groupby(rows, key=lambda row: (row.pair.index, row.pair.op_name)):
         yield from change(list(of_op))
 
@@ -62,12 +61,12 @@ def _is_passed_over(pair: Pair, ops: dict[str, Op]) -> bool:
     return (
         op is not None
         and op.is_multiop
-        and "," in pair.npu_names
+        and len(pair.npu_ops) > 1
         and not any(desc.dump_origin_name for desc in op.output_descs)
     )
 
 
-def _one_dump(rows: list[Comparison]) -> list[Comparison]:
+def _one_dump(rows: list[Row]) -> list[Row]:
     """The rows of an op against the benchmark: one if the vendor cannot read its file."""
     if all(not row.pair.slot for row in rows):
         return rows[:1]
@@ -76,13 +75,13 @@ def _one_dump(rows: list[Comparison]) -> list[Comparison]:
     return [_whole_op(rows[0], Status.NO_NPU_DUMP, _NO_FILE)] if lost else rows
 
 
-def _is_unreadable(row: Comparison) -> bool:
+def _is_unreadable(row: Row) -> bool:
     pair = row.pair
     damaged = pair.status is Status.UNREADABLE and pair.npu is None
     return damaged or (pair.npu is not None and pair.npu.dtype in _UNKNOWN_TYPES)
 
 
-def _is_version_1(rows: Sequence[Comparison]) -> bool:
+def _is_version_1(rows: Sequence[Row]) -> bool:
     """Whether the op's file is of the old format, which msaccucmp has given up: it has no length before its header."""
     path = next((row.pair.npu.path for row in rows if isinstance(row.pair.npu, Tensor)), None)
     if path is None:
@@ -94,7 +93,7 @@ def _is_version_1(rows: Sequence[Comparison]) -> bool:
         return False
 
 
-def _two_dumps(rows: list[Comparison]) -> list[Comparison]:
+def _two_dumps(rows: list[Row]) -> list[Row]:
     """The rows of an op of two runs: a side, inputs or outputs, counts only if all its shapes are the same."""
     if all(not row.pair.slot for row in rows):
         return rows[:1]
@@ -105,12 +104,12 @@ def _two_dumps(rows: list[Comparison]) -> list[Comparison]:
     return kept or [_whole_op(rows[0], Status.SIZE_MISMATCH, "the shapes of the two runs' tensors do not match")]
 
 
-def _is_alike(row: Comparison) -> bool:
+def _is_alike(row: Row) -> bool:
     npu, golden = row.pair.npu, row.pair.golden
     return npu is not None and golden is not None and npu.shape == golden.shape
 
 
-def _is_all(side: Sequence[Comparison]) -> bool:
+def _is_all(side: Sequence[Row]) -> bool:
     """Whether the other run's dump has no more inputs, or outputs, than these."""
     other = next((row.pair.golden for row in side if row.pair.golden is not None), None)
     if other is None:
@@ -122,10 +121,10 @@ def _is_all(side: Sequence[Comparison]) -> bool:
     return len(dump.inputs if side[0].pair.is_input else dump.outputs) == len(side)
 
 
-def _whole_op(row: Comparison, status: Status, reason: str) -> Comparison:
+def _whole_op(row: Row, status: Status, reason: str) -> Row:
     """A row that stands for the op and has no figures."""
     pair = replace(
         row.pair, slot="", npu=None, golden=None, golden_tensor="", npu_plan=None, golden_plan=None, shape=None,
         status=status, reason=reason,
     )  # fmt: skip
-    return Comparison(pair=pair, note=reason)
+    return Row(pair=pair, reason=reason)

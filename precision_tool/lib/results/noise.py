@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.results.result_csv import ResultRow
+from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import LocalFile, atomic_text
 
@@ -45,11 +45,11 @@ class NoiseFloor:
         return self.distances.get((flatten(op_name), slot))
 
 
-def with_noise(rows: Sequence[ResultRow], floor: NoiseFloor | None) -> list[ResultRow]:
-    """The rows, each with its tensor's own noise."""
+def with_noise(table: Table, floor: NoiseFloor | None) -> Table:
+    """The table, each row with its tensor's own noise."""
     if floor is None:
-        return list(rows)
-    return [replace(row, noise=floor.of(row.op_name, row.slot)) for row in rows]
+        return table
+    return replace(table, rows=tuple(replace(row, noise=floor.of(row.op_name, row.slot)) for row in table))
 
 
 def noise_path(folder: Path, time: str) -> str:

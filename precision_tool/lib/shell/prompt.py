@@ -34,7 +34,7 @@ from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present.banner import banner, command_list
 from precision_tool.lib.present.console import THEMES, ReportConsole
 from precision_tool.lib.present.text import plain, safe, shown_reason
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS
+from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completion_of
 from precision_tool.lib.shell.commands.registry import load_command

@@ -8,20 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
+from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
+from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.present import compare as report
 from precision_tool.lib.present.checks import check_panel
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_path
 from precision_tool.lib.present.whole import Heading
+from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
-from precision_tool.lib.results.result_csv import METRIC_COLUMNS, ColumnChoice, columns, parse_metrics
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -265,7 +267,7 @@ def _noise_floor(session: Session, args: argparse.Namespace) -> NoiseFloor | Non
 
 def _measure_options(args: argparse.Namespace) -> CompareOptions:
     """What `vc` and `ac` both can be asked for."""
-    taken = columns(npu_address=True, golden_address=True, choice=ColumnChoice(sequence=True, overflow=True))
+    taken = [column.name for column in columns_of(ColumnChoice(sequence=True, overflow=True, golden_address=True))]
     custom = load_metrics(args.custom, taken) if args.custom else None
     return CompareOptions(overflow=args.overflow, custom=custom)
 
@@ -292,7 +294,7 @@ def _options(args: argparse.Namespace) -> CompareOptions:
     return replace(
         _measure_options(args),
         selection=selection,
-        metrics=parse_metrics(",".join(args.metrics)) if args.metrics else METRIC_COLUMNS,
+        metrics=parse_metrics(",".join(args.metrics)) if args.metrics else None,
         limit=args.max,
         worst=(args.top or _TOP) if args.op is not None else 0,
         pairs_only=args.map,
@@ -489,10 +491,12 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
     """Those that need a graph."""
     from precision_tool.lib.checks import fusion
 
+    cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
+
     if args.left is None:
         try:
             missing = session.missing_graphs(args.graph)
-            passes = fusion.check_fusion(session.fusion_graphs(args.graph), args.threshold, missing)
+            passes = fusion.check_fusion(session.fusion_graphs(args.graph, cosines=cosines), args.threshold, missing)
             return [passes, *check_runs(session.run_graphs(args.graph), missing)]
         except PrecisionToolError as error:
             return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
@@ -505,7 +509,7 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
     if not runs:
         reason = "the two sides were compared without a graph; name one with -g"
         return [fusion.skip_fusion(reason), *skip_checks(reason)]
-    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), session.cosines())
+    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), cosines or {})
     return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs)]
 
 

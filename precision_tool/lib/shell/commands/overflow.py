@@ -206,8 +206,8 @@ def check_overflow(session: Session, folder: str | None, graph: str | None, limi
             message=message,
             op_name="" if first is None else first.name,
             op_type="" if first is None else first.op_type,
-            pass_name="" if first is None else ",".join(first.pass_names),
-            original_ops="" if first is None else ",".join(first.original_names),
+            pass_names=() if first is None else first.pass_names,
+            original_ops=() if first is None else first.original_names,
             facts=_facts(found, advice, limit),
         ),
     )

@@ -1,0 +1,376 @@
+"""Pairs that share a benchmark tensor: an op's output, the inputs it feeds, its copies behind TransData and Cast.
+
+A tensor whose bytes, or decoded values, equal one already compared takes over its row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.engine.blocks import Opens, Scratch
+from precision_tool.lib.engine.budget import DEFAULT, Budget
+from precision_tool.lib.engine.custom import CustomMetrics, CustomValues
+from precision_tool.lib.engine.extremes import extremes_by, extremes_of, limit_of_codes
+from precision_tool.lib.engine.opened import OpenTensors, key_of
+from precision_tool.lib.engine.passes import Pass, run_passes, update_all
+from precision_tool.lib.engine.passes.extremes import AtLimitPass
+from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
+from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
+from precision_tool.lib.engine.statistics import summary_of_statistics
+from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.model.comparison import Extremes, Pair, Status
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.numbers.decode import Numbers
+
+#: The largest float16, and it and infinity as they are stored, without their signs.
+_HALF_LIMIT = 65504.0
+_HALF_LIMIT_CODE, _HALF_INF_CODE = 0x7BFF, 0x7C00
+#: What is said of a tensor that memory does not suffice for.
+NO_MEMORY = "not enough memory for this tensor"
+
+#: (number of the row, pair)
+Numbered = tuple[int, Pair]
+#: Called with the bytes done since the call before.
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What is found out about each pair.
+
+    Without `divergence` the round that only the KL divergence needs is saved. `limit` compares the first so many
+    elements of each tensor, 0 all of them. `overflow` looks for float16 values at the type's limit; `extremes` finds
+    how near every NPU tensor comes to the limits of its type, those without a benchmark too.
+    """
+
+    divergence: bool = True
+    limit: int = 0
+    overflow: bool = False
+    extremes: bool = False
+    custom: CustomMetrics | None = None
+
+    @property
+    def looks_alone(self) -> bool:
+        """Whether NPU tensors are read that are not compared."""
+        return self.overflow or self.extremes
+
+    def passes(self, pair: Pair) -> list[Pass[Any, Any]]:
+        """The passes over a pair, the metrics first."""
+        found: list[Pass[Any, Any]] = [MetricsPass(self.divergence)]
+        limit = limit_of_codes(tensors_of(pair)[0].dtype)
+        if self.extremes and limit is not None and not self.limit:
+            found.append(AtLimitPass(limit))
+        if self.custom is not None:
+            found.append(OwnMetricsPass(self.custom))
+        return found
+
+
+PLAIN = Measures()
+
+
+@dataclass
+class Worker:
+    """What one thread compares with: its buffers and its open files."""
+
+    budget: Budget = DEFAULT
+    scratch: Scratch = field(default_factory=Scratch)
+    opened: OpenTensors = field(init=False)
+    #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
+    known: Numbers | None = None
+
+    def __post_init__(self) -> None:
+        self.opened = OpenTensors(self.budget)
+
+    def stream(self, pair: Pair, limit: int = 0) -> Any:
+        """The stream of a pair, to be used in a `with`."""
+        return open_stream(pair, self.opened, self.scratch, self.budget, limit)
+
+    def compare(self, pair: Pair, tell: Tell | None = None, measures: Measures = PLAIN) -> Row:
+        """The finished row of one pair. `tell` hears of the bytes of a large one as they are done."""
+        self.known = None
+        with self.stream(pair, measures.limit) as stream:
+            passes = measures.passes(pair)
+            # Each element of a tensor that is not kept is read, and told of, twice.
+            share = cost(pair) / (2 * stream.size) if tell and not stream.is_kept else 0.0
+            heard = (lambda items: tell(int(items * share))) if tell and share else None
+            results = run_passes(stream, passes, heard)
+            self.known = stream.kept_values()
+            return row_of_results(pair, passes, results)
+
+    def equals_last(self, pair: Pair) -> bool:
+        """True if the NPU tensor has the very values of the one compared last, whatever its layout and type."""
+        if self.known is None:
+            return False
+        with self.stream(pair) as stream:
+            return bool(stream.holds_values(self.known))
+
+    def same_bytes(self, left: Tensor, right: Tensor) -> bool:
+        """True if two tensors of one size have the same bytes."""
+        if left.nbytes != right.nbytes:
+            return False
+        one, two = self.opened.stored(left), self.opened.stored(right)
+        if one is not None and two is not None:
+            return _equal(one, two)
+        size = self.budget.compare_bytes
+        buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
+        with self.opened.open(left) as a, self.opened.open(right) as b:
+            for start in range(0, left.nbytes, size):
+                count = min(size, left.nbytes - start)
+                a.read_into(left.offset + start, buffers[0, :count].data)
+                b.read_into(right.offset + start, buffers[1, :count].data)
+                if not _equal(buffers[0, :count], buffers[1, :count]):
+                    return False
+        return True
+
+
+def _equal(one: Any, two: Any) -> bool:
+    words = one.size // 8 * 8  # eight bytes at a time, then the rest
+    return np.array_equal(one[:words].view(np.uint64), two[:words].view(np.uint64)) and np.array_equal(
+        one[words:], two[words:]
+    )
+
+
+#: One worker a thread, so that an executor of threads works as well as one of processes.
+_local = threading.local()
+
+
+@contextmanager
+def worker(budget: Budget) -> Iterator[Worker]:
+    """The worker of this thread; its files are closed at the end of the block."""
+    known: Worker | None = getattr(_local, "worker", None)
+    if known is None or known.budget != budget:
+        known = _local.worker = Worker(budget)
+    with known.opened:
+        yield known
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequence[Any]) -> Row:
+    """The row that passes over a pair give."""
+    row = Row(pair=pair)
+    for one, result in zip(passes, results, strict=True):
+        if isinstance(result, MetricsResult):
+            row = replace(
+                row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=_reason(pair, result)
+            )
+        elif isinstance(one, AtLimitPass) and row.npu is not None:
+            row = replace(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
+        elif isinstance(result, CustomValues) and row.metrics is not None:
+            assert isinstance(one, OwnMetricsPass)
+            reasons = [*filter(None, [row.reason]), *(f"{name}: {why}" for name, why in result.errors)]
+            values = dict(zip(one.custom.names, result.values, strict=True))
+            row = replace(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
+    return row
+
+
+def _reason(pair: Pair, result: MetricsResult) -> str:
+    metrics = result.metrics
+    if metrics is None:
+        return "This tensor is empty."
+    if metrics.non_finite_mismatches:
+        return (
+            f"{metrics.non_finite_mismatches} elements are NaN or Inf on one side only, first at "
+            f"{list(metrics.first_mismatch_index or ())}: NPU {metrics.npu_at_max_error:g}, "
+            f"benchmark {metrics.golden_at_max_error:g}"
+        )
+    return "This tensor is scalar." if metrics.is_scalar else pair.reason
+
+
+def failed_row(pair: Pair, error: BaseException) -> Row:
+    """The row of a pair whose comparison raised `error`."""
+    if isinstance(error, PrecisionToolError):
+        reason = error.advice
+    elif isinstance(error, MemoryError):
+        reason = NO_MEMORY
+    else:
+        reason = f"internal error, please report it: {type(error).__name__}: {error}"
+    return Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
+
+
+def uncompared(pair: Pair) -> Row:
+    """The row of a pair that cannot be compared."""
+    summary = summary_of_statistics(pair.npu) if isinstance(pair.npu, TensorStatistics) else None
+    return Row(pair=pair, npu=summary, reason=pair.reason)
+
+
+def take_over(row: Row, pair: Pair) -> Row:
+    """The result of an equal tensor as the row of `pair`."""
+    reason = pair.reason if row.reason == row.pair.reason else row.reason
+    return replace(row, pair=pair, reason=reason)
+
+
+def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
+    """The row with what was asked for of the NPU's tensor alone, as far as it is not there yet."""
+    tensor = row.pair.npu
+    if tensor is None:
+        return row
+    if measures.overflow and row.overflow is None:
+        row = replace(row, overflow=reaches_limit(tensor, worker.opened.open, worker.budget.compare_bytes))
+    if measures.extremes and row.extremes is None:
+        row = replace(row, extremes=_extremes(row, measures, worker))
+    return row
+
+
+def _extremes(row: Row, measures: Measures, worker: Worker) -> Extremes | None:
+    tensor = row.pair.npu
+    if isinstance(tensor, Tensor) and row.metrics is not None and row.npu is not None and not measures.limit:
+        known = extremes_by(tensor, row.npu)
+        if known is not None:
+            return known
+    try:
+        return None if tensor is None else extremes_of(tensor, worker.opened)
+    except PrecisionToolError:
+        return None  # who asks for it is told why
+
+
+def reaches_limit(tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT.compare_bytes) -> bool | None:
+    """Whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
+    if tensor.dtype != "float16":
+        return None
+    if isinstance(tensor, TensorStatistics):
+        if tensor.positive_inf_count or tensor.negative_inf_count:
+            return True
+        sizes = [abs(value) for value in (tensor.minimum, tensor.maximum) if value is not None]
+        return max(sizes) >= _HALF_LIMIT if sizes else None
+    order = ">u2" if tensor.big_endian else "<u2"
+    with opens(tensor) as file:
+        for start in range(0, tensor.nbytes, step):
+            size = min(step, tensor.nbytes - start)
+            codes = np.frombuffer(file.read_at(tensor.offset + start, size // 2 * 2), order) & 0x7FFF
+            if ((codes >= _HALF_LIMIT_CODE) & (codes <= _HALF_INF_CODE)).any():
+                return True
+    return False
+
+
+# --- bundles ----------------------------------------------------------------------------------------------------------
+
+
+def bundle_key(pair: Pair) -> object:
+    """Pairs with equal keys are compared one after the other."""
+    return key_of(tensors_of(pair)[1])
+
+
+def storage_key(pair: Pair) -> object:
+    """Pairs with equal keys have equal results if their NPU tensors have equal bytes."""
+    npu = tensors_of(pair)[0]
+    return npu.dtype, npu.nbytes, pair.npu_plan, pair.golden_plan, pair.error_shape
+
+
+def cost(pair: Pair) -> int:
+    """The bytes that are read for a pair; of one that is not compared the NPU's, which may be looked at alone."""
+    if pair.status != Status.COMPARED:
+        return pair.npu.nbytes if pair.npu is not None else 0
+    npu, golden = tensors_of(pair)
+    return npu.nbytes + golden.nbytes
+
+
+def compare_bundle(
+    bundle: Sequence[Numbered], worker: Worker, measures: Measures, tell: Tell | None = None
+) -> list[tuple[int, Row]]:
+    """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason.
+
+    `tell` hears of the bytes of large tensors as they are done.
+    """
+    done: dict[object, list[Row]] = {}
+    last: Row | None = None
+    rows = []
+    for number, pair in bundle:
+        try:
+            if pair.status != Status.COMPARED:
+                rows.append((number, with_tensor(uncompared(pair), measures, worker)))
+                continue
+            if len(bundle) > 1:
+                for tensor in tensors_of(pair):
+                    worker.opened.keep(tensor)
+            row, is_new = _row_in_bundle(pair, done, last, worker, measures, tell)
+            last = row if is_new else last
+        except Exception as error:
+            row, last = failed_row(pair, error), None
+        rows.append((number, row))
+    return rows
+
+
+def _row_in_bundle(
+    pair: Pair, done: dict[object, list[Row]], last: Row | None, worker: Worker, measures: Measures, tell: Tell | None
+) -> tuple[Row, bool]:
+    """The row of a pair, and whether it was really compared; `done` are those before it in the bundle."""
+    same = done.setdefault(storage_key(pair), [])
+    npu = tensors_of(pair)[0]
+    for known in same:
+        if worker.same_bytes(tensors_of(known.pair)[0], npu):
+            return take_over(known, pair), False
+    is_new = last is None or last.pair.error_shape != pair.error_shape or not worker.equals_last(pair)
+    if is_new:
+        row = with_tensor(worker.compare(pair, tell, measures), measures, worker)
+    else:
+        assert last is not None
+        row = with_tensor(replace(take_over(last, pair), overflow=None, extremes=None), measures, worker)
+    same.append(row)
+    return row, is_new
+
+
+def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
+    """Several bundles as one task."""
+    with worker(budget) as one:
+        return [row for bundle in bundles for row in compare_bundle(bundle, one, measures)]
+
+
+def same_range(left: Tensor, right: Tensor, start: int, size: int, budget: Budget) -> bool:
+    """Whether `size` bytes from `start` of two tensors are the same, as a task."""
+    parts = (replace(one, offset=one.offset + start, nbytes=size) for one in (left, right))
+    with worker(budget) as one:
+        return one.same_bytes(*parts)
+
+
+# --- parts of a large pair, as tasks ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Boxes `start` to `stop` of a pair of which every worker makes the same list."""
+
+    pair: Pair
+    start: int
+    stop: int
+    limit: int = 0
+
+
+def parts_of(pair: Pair, stream: PairStream, budget: Budget, limit: int) -> list[Part]:
+    """The parts a large pair is split into."""
+    npu, golden = tensors_of(pair)
+    count = max(1, (npu.nbytes + golden.nbytes) // budget.part_bytes)
+    step = max(1, -(-len(stream.boxes) // count))
+    return [
+        Part(pair, start, min(len(stream.boxes), start + step), limit) for start in range(0, len(stream.boxes), step)
+    ]
+
+
+def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> list[Any]:
+    """One round of passes over a part: their states."""
+    with worker(budget) as one, one.stream(part.pair, part.limit) as stream:
+        states = [each.start(stream) for each in passes]
+        update_all(passes, states, stream.blocks(part.start, part.stop))
+        return states
+
+
+def looked_at(row: Row, measures: Measures, budget: Budget) -> Row:
+    """`with_tensor` as a task."""
+    with worker(budget) as one:
+        return with_tensor(row, measures, one)
+
+
+def whole_pass(pair: Pair, passes: Sequence[Pass[Any, Any]], budget: Budget, limit: int) -> list[Any]:
+    """The results of passes that take a tensor whole."""
+    with worker(budget) as one, one.stream(pair, limit) as stream:
+        return run_passes(stream, passes)

@@ -1,0 +1,80 @@
+"""The ten metrics and both summaries as a pass."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from precision_tool.lib.engine.metrics import Kernel, KlSums, Sums, finish
+from precision_tool.lib.engine.passes import Pass
+from precision_tool.lib.engine.stream import Block, PairStream
+from precision_tool.lib.model.comparison import Metrics, Summary
+
+#: Temporaries of the arithmetic, one set a thread.
+_local = threading.local()
+
+
+def _kernel() -> Kernel:
+    kernel: Kernel | None = getattr(_local, "kernel", None)
+    if kernel is None:
+        kernel = _local.kernel = Kernel()
+    return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsResult:
+    """The metrics, None of empty tensors, and the summaries of both sides."""
+
+    metrics: Metrics | None
+    npu: Summary
+    golden: Summary
+
+
+class MetricsPass(Pass[Sums, MetricsResult]):
+    """Sums over both sides; without `divergence` the round that only the KL divergence needs is left out."""
+
+    def __init__(self, divergence: bool = True) -> None:
+        self.divergence = divergence
+
+    def start(self, stream: PairStream) -> Sums:
+        return Sums()
+
+    def update(self, state: Sums, block: Block) -> None:
+        _kernel().add_block(state, block.npu, block.golden, block.position)
+
+    def merge(self, state: Sums, other: Sums) -> None:
+        state.add(other)
+
+    def second(self, state: Sums) -> SecondPass | None:
+        needed = self.divergence or state.is_extreme
+        return SecondPass(state) if needed else None
+
+    def finish(self, state: Sums, second: KlSums | None, stream: PairStream) -> MetricsResult:
+        for name in ("max_error_at", "first_mismatch"):
+            setattr(state, name, stream.flat_position(getattr(state, name)))
+        shape = stream.pair.error_shape or (1,)  # places of scalars are told as in their shape in the result
+        size = 1
+        for extent in shape:
+            size *= extent
+        if size and stream.size == 2 * size:  # complex: the last index tells real from imaginary
+            shape = (*shape, 2)
+        return MetricsResult(*finish(state, second or KlSums(), shape))
+
+
+class SecondPass(Pass[KlSums, KlSums]):
+    """What can only be added up when the sums of the whole are known: the KL divergence, and extreme values."""
+
+    def __init__(self, first: Sums) -> None:
+        self.first = first
+
+    def start(self, stream: PairStream) -> KlSums:
+        return KlSums()
+
+    def update(self, state: KlSums, block: Block) -> None:
+        _kernel().add_second(state, self.first, block.npu, block.golden)
+
+    def merge(self, state: KlSums, other: KlSums) -> None:
+        state.add(other)
+
+    def finish(self, state: KlSums, second: None, stream: PairStream) -> KlSums:
+        return state

@@ -1,0 +1,180 @@
+"""The one stream of a pair: both tensors in blocks of the same elements, decoded, in logical order."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
+from precision_tool.lib.engine.budget import Budget
+from precision_tool.lib.engine.metrics import unravel
+from precision_tool.lib.engine.opened import OpenTensors
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.numbers import data_types, decode
+from precision_tool.lib.numbers.decode import Numbers
+from precision_tool.lib.numbers.layouts import Box, split_boxes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Items of both sides: `start` and on of a box, `position` and on in the order of the boxes."""
+
+    npu: Numbers
+    golden: Numbers
+    position: int
+    box: Box
+    start: int
+
+
+def tensors_of(pair: Pair) -> tuple[Tensor, Tensor]:
+    """Both tensors of a pair that can be compared."""
+    assert isinstance(pair.npu, Tensor)
+    assert isinstance(pair.golden, Tensor)
+    return pair.npu, pair.golden
+
+
+class PairStream:
+    """Both sides of a pair, in blocks; with `limit` only the first so many elements."""
+
+    def __init__(self, pair: Pair, opened: OpenTensors, scratch: Scratch, budget: Budget, limit: int = 0) -> None:
+        npu, golden = tensors_of(pair)
+        assert pair.npu_plan is not None
+        assert pair.golden_plan is not None
+        self.pair = pair
+        self._scratch = scratch
+        self._budget = budget
+        npu_type = data_types.BY_NAME[npu.dtype]
+        self._dtype, self._golden_dtype = decode.compute_types(npu_type, data_types.BY_NAME[golden.dtype])
+        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open)
+        try:
+            self._golden = TensorReader(golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open)
+        except PrecisionToolError:
+            self._npu.close()
+            raise
+        self._flat = self._npu.is_flat and self._golden.is_flat
+        shape = self._npu.logical_shape
+        #: Real numbers on each side.
+        self.size = prod(shape)
+        if self._flat:
+            self.boxes: list[Box] = split_boxes((self.size,), (1,), budget.block)
+        else:
+            granules = tuple(max(a, b) for a, b in zip(self._npu.granules, self._golden.granules, strict=True))
+            self.boxes = split_boxes(shape, granules, budget.box)
+        #: Whether the boxes follow each other in the order of the elements; not if an inner axis had to be cut.
+        self.is_ordered = self._flat or all(_is_contiguous(box, shape) for box in self.boxes[:1])
+        #: Whether all blocks are in memory at once, so that a second round reads nothing.
+        self.is_kept = self.size <= budget.kept_items
+        #: What the boxes are boxes of.
+        self.shape = (self.size,) if self._flat else shape
+        self.end = min(self.size, limit * decode.reals_per_element(npu_type) or self.size)
+        self.is_limited = self.end < self.size
+        if self.is_limited:
+            self.boxes = [box for box in self.boxes if self._flat_index(box, 0) < self.end]
+
+    @property
+    def dtypes(self) -> tuple[np.dtype, np.dtype]:
+        """The types that both sides are computed with."""
+        return self._dtype, self._golden_dtype
+
+    def close(self) -> None:
+        """Closes both sides."""
+        self._npu.close()
+        self._golden.close()
+
+    def blocks(self, start: int = 0, stop: int | None = None, keep: bool = False) -> Iterator[Block]:
+        """The blocks of the boxes `start` to `stop`.
+
+        The arrays are overwritten by the next box, unless `keep` gives every box its own place in the buffers.
+        """
+        position = sum(box_size(box) for box in self.boxes[:start])
+        for box in self.boxes[start:stop]:
+            count = box_size(box)
+            place = position if keep else 0
+            capacity = self.size if keep else count
+            x = self._scratch.numbers("x", capacity, self._dtype)[place : place + count]
+            y = self._scratch.numbers("y", capacity, self._golden_dtype)[place : place + count]
+            self._read(self._npu, box, x)
+            self._read(self._golden, box, y)
+            wanted = self._wanted(box)
+            for begin in range(0, wanted, self._budget.block):
+                end = min(wanted, begin + self._budget.block)
+                yield Block(x[begin:end], y[begin:end], position + begin, box, begin)
+            position += count
+
+    def kept_values(self) -> Numbers | None:
+        """The NPU's values in order, while the blocks that were kept lie in the buffers; None where they do not."""
+        if not self.is_kept or not self.is_ordered or self.is_limited or not self.boxes:
+            return None
+        return self._scratch.numbers("x", self.size, self._dtype)
+
+    def holds_values(self, values: Numbers) -> bool:
+        """True if the NPU tensor, decoded and in order, is bit for bit `values`."""
+        if values.dtype != self._dtype or values.size != self.size or not self.is_ordered:
+            return False
+        words = np.dtype(f"i{self._dtype.itemsize}")
+        position = 0
+        for box in self.boxes:
+            count = box_size(box)
+            x = self._scratch.numbers("candidate", count, self._dtype)
+            self._read(self._npu, box, x)
+            if not np.array_equal(x.view(words), values[position : position + count].view(words)):
+                return False
+            position += count
+        return True
+
+    def flat_position(self, position: int) -> int:
+        """A position in box order as a position in the logical array."""
+        if position < 0:
+            return position
+        for box in self.boxes:
+            count = box_size(box)
+            if position < count:
+                break
+            position -= count
+        return self._flat_index(box, position)
+
+    def _read(self, side: TensorReader, box: Box, out: Numbers) -> None:
+        if self._flat:
+            side.read_flat(*box[0], out)
+        else:
+            side.read_box(box, out)
+
+    def _flat_index(self, box: Box, position: int) -> int:
+        """The position in the whole tensor of item `position` of a box."""
+        local = unravel(position, tuple(stop - start for start, stop in box)) or ()
+        flat = 0
+        for extent, (start, _), at in zip(self.shape, box, local, strict=True):
+            flat = flat * extent + start + at
+        return flat
+
+    def _wanted(self, box: Box) -> int:
+        """How many items of a box lie before the limit; those are its first ones."""
+        count = box_size(box)
+        if not self.is_limited:
+            return count
+        return bisect.bisect_left(range(count), self.end, key=lambda position: self._flat_index(box, position))
+
+
+def _is_contiguous(box: Box, shape: tuple[int, ...]) -> bool:
+    """True if the elements of a box lie one after the other in an array of `shape`."""
+    cut = [axis for axis, (start, stop) in enumerate(box) if stop - start != shape[axis]]
+    return not cut or all(stop - start == 1 for start, stop in box[: cut[-1]])
+
+
+@contextmanager
+def open_stream(
+    pair: Pair, opened: OpenTensors, scratch: Scratch, budget: Budget, limit: int = 0
+) -> Iterator[PairStream]:
+    """The stream of a pair, closed at the end of the block."""
+    stream = PairStream(pair, opened, scratch, budget, limit)
+    try:
+        yield stream
+    finally:
+        stream.close()

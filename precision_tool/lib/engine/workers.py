@@ -1,0 +1,122 @@
+"""Who does the work: this process, processes of our own, or any `concurrent.futures` executor."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from precision_tool.lib.errors import PrecisionToolError
+
+#: How long workers that were killed are waited for.
+_CLOSING_SECONDS = 0.5
+#: How long Ctrl+C waits at most.
+_TICK = 0.1
+
+T = TypeVar("T")
+#: Called with (bytes done, bytes in all).
+Progress = Callable[[int, int], None]
+
+
+class WorkStoppedError(PrecisionToolError):
+    """The work ended early; `rows` are the rows of the comparison that are done, the others say so."""
+
+    def __init__(self, message: str, hint: str, rows: Sequence[Any] = (), exit_code: int = 130) -> None:
+        super().__init__(message, hint)
+        self.rows = list(rows)
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.rows, self.exit_code)
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def collect(futures: Sequence[Future[T]], take: Callable[[T], object]) -> None:
+    """Hands on results as they come; the short timeout lets Ctrl+C through."""
+    pending = set(futures)
+    while pending:
+        finished, pending = wait(pending, timeout=_TICK, return_when=FIRST_COMPLETED)
+        for future in finished:
+            take(future.result())
+
+
+def in_order(futures: Sequence[Future[T]]) -> Iterator[T]:
+    """Results in the order in which the tasks were handed out."""
+    for future in futures:
+        while not future.done():
+            wait([future], timeout=_TICK)
+        yield future.result()
+
+
+@contextmanager
+def working(workers: int, executor: Executor | None = None) -> Iterator[Executor | None]:
+    """Who does the work: `executor`, or `workers` processes; None: this process, which one worker means."""
+    if executor is not None or workers == 1:
+        yield executor
+    else:
+        with process_pool(workers) as pool:
+            yield pool
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
+
+    def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+        """Hands out a task; this may start a process, which inherits what is blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(*arguments, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that are killed, not waited for, when the block ends with an exception."""
+    # fork starts at once and needs no importable main module, but is not safe beside other threads.
+    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    before = {process.pid for process in multiprocessing.active_children()}
+    pool = _Pool(
+        workers, mp_context=multiprocessing.get_context("fork" if can_fork else "spawn"), initializer=_start_worker
+    )
+    try:
+        yield pool
+    except BaseException:
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                process.kill()
+        # The pool's own thread must be done before Python exits, which would wake it through a closed pipe; but a
+        # pool that lost its workers in the middle of a message may never be done, so not for long.
+        closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        closing.start()
+        closing.join(_CLOSING_SECONDS)
+        raise
+    pool.shutdown()
+
+
+def _start_worker() -> None:
+    # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # what the parent does then is not for us
+        signal.signal(ending, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A parent that is killed cannot tell its workers, which would wait for work for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

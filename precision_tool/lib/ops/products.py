@@ -1,0 +1,102 @@
+"""Sums of products: their rounding, and their values at some places without computing all.
+
+A product here is a matrix product (rows × length) · (length × columns) whose left rows need not all be in memory at
+once: the windows of an image, say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from precision_tool.lib.ops.base import Doubles, NotComputedError, Output, Places, summed_of
+
+#: Products of up to so many multiplications get their `terms` exactly (twice the work), larger ones by a sample.
+EXACT_TERMS = 1 << 26
+#: No op is recomputed whole with more multiplications, or more elements of the result; it may be sampled.
+MAX_WORK = 10**11
+MAX_RESULT = 1 << 23
+#: Doubles held at once while sampling (64 MiB).
+_HELD = 1 << 23
+_SAMPLED_ROWS = 128
+#: As many times the places that were asked for are computed where that is a plain matrix product: one costs a
+#: fraction of a gathered dot product.
+_DENSE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """(rows × length) · (length × columns), with some of the rows or columns on demand."""
+
+    rows: int
+    length: int
+    columns: int
+    left: Callable[[Places], Doubles]
+    right: Callable[[Places], Doubles]
+
+
+def limited(work: float, elements: int) -> None:
+    """Raises where a product is too large to be computed whole."""
+    if work > MAX_WORK or elements > MAX_RESULT:
+        raise NotComputedError(f"too large to recompute whole: {elements:,} numbers with {work:,.0f} products")
+
+
+def rounded(result: Doubles, squares: Doubles, count: int) -> Output:
+    """The output that sums of `count` products are, given Σ p²; `squares` broadcasts to `result`."""
+    return Output(
+        array=result,
+        summed=summed_of(result, squares - result**2 / max(count, 1), max(count, 1)),
+        terms=np.sqrt(squares),
+    )
+
+
+def column_factors(product: Product) -> Doubles:
+    """For each column Σ p² by Σ a², measured over some rows spread evenly.
+
+    Σ p² of a row and a column is then about Σ a² of the row times the column's factor.
+    """
+    rows = np.unique(np.linspace(0, product.rows - 1, _SAMPLED_ROWS).astype(np.intp))
+    columns = np.arange(product.columns, dtype=np.intp)
+    energy, squares = 0.0, np.zeros(product.columns)
+    right = product.right(columns) ** 2
+    for some in _chunks(rows, product.length):
+        left = product.left(some) ** 2
+        energy += float(left.sum())
+        squares += left.sum(axis=0) @ right
+    factors: Doubles = squares / energy if energy else squares
+    return factors
+
+
+def _chunks(places: Places, length: int) -> list[Places]:
+    at_once = max(1, _HELD // max(1, length))
+    return [places[start : start + at_once] for start in range(0, len(places), at_once)]
+
+
+def at_places(product: Product, rows: Places, columns: Places) -> tuple[Doubles, Doubles]:
+    """The sums of products at (row, column), place by place, and Σ p² of each."""
+    values, squares = np.empty(len(rows)), np.empty(len(rows))
+    some_rows, row_of = np.unique(rows, return_inverse=True)
+    some_columns, column_of = np.unique(columns, return_inverse=True)
+    if len(some_rows) * len(some_columns) > _DENSE * len(rows):
+        order = np.argsort(rows, kind="stable")
+        for part in _chunks(order, product.length):
+            left, right = product.left(rows[part]), product.right(columns[part]).T
+            products = left * right
+            values[part], squares[part] = products.sum(axis=1), np.einsum("ij,ij->i", products, products)
+        return values, squares
+    place = 0
+    for few in _chunks(some_columns, product.length):
+        right = product.right(few)
+        squared = right**2
+        in_columns = (column_of >= place) & (column_of < place + len(few))
+        first = 0
+        for some in _chunks(some_rows, product.length):
+            left = product.left(some)
+            here = np.flatnonzero(in_columns & (row_of >= first) & (row_of < first + len(some)))
+            at = row_of[here] - first, column_of[here] - place
+            values[here], squares[here] = (left @ right)[at], (left**2 @ squared)[at]
+            first += len(some)
+        place += len(few)
+    return values, squares

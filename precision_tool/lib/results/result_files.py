@@ -1,0 +1,33 @@
+"""Where result files are, and which of them are the newest."""
+
+from __future__ import annotations
+
+import os
+
+from precision_tool.lib.errors import DataNotFoundError
+
+
+def find_results(folder: str) -> list[str]:
+    """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
+    if os.path.isfile(folder):
+        return [folder]
+    if not os.path.exists(folder):
+        raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
+    found: dict[str, list[str]] = {}
+    for below, _, names in os.walk(folder):
+        results = [name for name in names if _is_result(name)]
+        if results:
+            found[below] = sorted(results)
+    if not found:
+        raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
+    newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
+    return [os.path.join(newest, name) for name in found[newest]]
+
+
+def _is_result(name: str) -> bool:
+    """Not so the tables of the worst errors of one op, whose name may be anything."""
+    return name.endswith(".csv") and "result_" in name and not name.startswith(".") and not name.endswith("_topn.csv")
+
+
+def _result_time(name: str) -> str:
+    return name.rsplit("result_", 1)[-1]
