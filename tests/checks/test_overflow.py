@@ -207,8 +207,9 @@ def test_ops_that_the_graph_does_not_name_run_when_their_files_were_written(tmp_
     assert [op.name for op in RunValues(made.leaf, file).ops] == ["a", "b", "c", "d"]
 
 
-def test_damaged_files_are_told_and_the_others_scanned(tmp_path: Path) -> None:
-    made = tree(tmp_path, chain(half(1), half(2), half(HALF)))
+@pytest.mark.parametrize("folder", ["data", "host:2026-11-22 05:30"])
+def test_damaged_files_are_told_and_the_others_scanned(tmp_path: Path, folder: str) -> None:
+    made = tree(tmp_path / folder, chain(half(1), half(2), half(HALF)))
     path = Path(made.leaf.files[1].path)
     path.write_bytes(path.read_bytes()[:-1])
     Path(made.leaf.files[0].path).write_bytes(b"no dump")

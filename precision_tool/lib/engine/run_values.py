@@ -159,15 +159,18 @@ class RunValues:
         else:
             found = self.index.op(op.flat)
         for error in () if found is None else found.errors:
-            self.unreadable.setdefault(error.partition(":")[0], error)
+            self._note(error)
         return found
+
+    def _note(self, missing: Missing) -> None:
+        self.unreadable.setdefault(missing.path, missing.reason)
 
     def outputs(self, op: RunOp) -> Iterator[tuple[int, AnyTensor]]:
         """The outputs that were dumped and can be read."""
         dump = self.dump(op)
         for slot, tensor in sorted(dump.outputs.items()) if dump is not None else ():
             if isinstance(tensor, Missing):
-                self.unreadable.setdefault(tensor.reason.partition(":")[0], tensor.reason)
+                self._note(tensor)
             else:
                 yield slot, tensor
 
@@ -184,7 +187,7 @@ class RunValues:
             name, kind = ("", "") if node is None else (node.name, "" if node.op is None else node.op.type)
             known = Fed(slot=slot, producer=name, producer_type=kind)
             if isinstance(tensor, Missing):
-                self.unreadable.setdefault(tensor.reason.partition(":")[0], tensor.reason)
+                self._note(tensor)
                 fed.append(replace(known, reason=tensor.reason))
             elif isinstance(tensor, Tensor) and tensor.address in written:
                 fed.append(self._before(op, replace(known, tensor=tensor, in_place=True)))
