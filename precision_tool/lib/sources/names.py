@@ -14,7 +14,7 @@ from precision_tool.lib.model.run import DumpName
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
     r"\.(?P<timestamp>\d{13,19})"
-    r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d+)\.(?P<thread_id>\d+)\.(?P<device_id>\d+))?",
+    r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d{1,10})\.(?P<thread_id>\d{1,10})\.(?P<device_id>\d{1,10}))?",
     re.ASCII,
 )
 _GOLDEN_FILE = re.compile(r"(?P<name>.+)\.(?P<index>\d{1,6})\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL)

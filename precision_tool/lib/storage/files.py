@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -73,16 +75,42 @@ def temporary_file(folder: str) -> tuple[int, str]:
     if folder not in _tidied:  # once is enough, however many files are written
         _tidied.add(folder)
         remove_leftovers(folder)
-    return tempfile.mkstemp(dir=folder, prefix=TEMPORARY, suffix=PART)
+    return tempfile.mkstemp(dir=folder, prefix=own_prefix(), suffix=PART)
+
+
+def own_prefix() -> str:
+    """What the names of this process's temporary files and folders begin with."""
+    return f"{TEMPORARY}{_owner(os.getpid())}-"
+
+
+def _owner(process: int) -> str:
+    """What the name of a process's temporary file tells: a folder may be shared by machines."""
+    return f"{zlib.crc32(os.uname().nodename.encode('utf-8', 'surrogateescape')):08x}-{process}"
+
+
+def _is_of_the_dead(name: str) -> bool:
+    """True for a temporary file of a process of this machine that is not there any more."""
+    owner = re.match(re.escape(TEMPORARY) + r"[0-9a-f]{8}-([0-9]{1,9})-", name)
+    if owner is None or not name.startswith(f"{TEMPORARY}{_owner(int(owner[1]))}-"):
+        return False
+    try:
+        os.kill(int(owner[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes temporary files of ours, and folders of them, that nobody has written to for an hour."""
+    """Removes temporary files of ours, and folders of them, whose process has ended or that nobody has written to for
+    an hour."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
                 with suppress(OSError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime <= _LEFT_BEHIND:
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age <= _LEFT_BEHIND and not _is_of_the_dead(entry.name):
                         continue
                     if not entry.is_dir(follow_symlinks=False):
                         os.unlink(entry.path)
