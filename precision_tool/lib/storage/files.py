@@ -26,6 +26,8 @@ TEMPORARY, PART = ".precision_tool-", ".part"
 _LEFT_BEHIND = 3600
 #: Seconds that a change of a small file may take, and between two looks whether it is done.
 _LONGEST_EDIT, _POLL = 10.0, 0.01
+#: Bytes of a path, with a zero byte at its end (Linux).
+_LONGEST_PATH = 4096
 #: Bytes of a small JSON file that are read at most.
 _MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
@@ -62,7 +64,8 @@ def signature_of(path: str) -> Signature | None:
 def could_be_path(text: str) -> bool:
     """Whether the operating system takes a text that a file gave for a path."""
     try:
-        return b"\0" not in os.fsencode(text)
+        path = os.fsencode(text)
+        return b"\0" not in path and len(path) < _LONGEST_PATH
     except UnicodeEncodeError:
         return False
 
