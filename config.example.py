@@ -15,6 +15,17 @@ Only lines NAME = VALUE are allowed. The file is read, never executed.
 # '' or no such line dumps every step.
 TF_DUMP_STEP = "0"
 
+# What an NPU dump holds: the 'input' or 'output' tensors of each op or 'all', as a 'tensor' each or as its 'stats'
+# (minimum, maximum, mean …: small, and without the values). An argument of the calls in tf_config wins.
+DUMP_MODE = "all"
+DUMP_DATA = "tensor"
+
+# Names of the ops that are dumped, with a space between them. '' dumps all.
+DUMP_LAYER = ""
+
+# 'on': what quantised ops were before is dumped too.
+QUANT_DUMPABLE = "off"
+
 # Where the CANN Toolkit is installed. Its tools atc and msaccucmp.py are optional here.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 

@@ -1,8 +1,11 @@
 """What training scripts import: `import precision_tool.tf_config as npu_tf_config`. Python 3.7 and newer.
 
 Actions: `dump`, `overflow`, `fusion_off`, `fusion_switch`, `prof`, `mixlist`, combined with `|` (`'fusion_off|dump'`).
-Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. Mistakes are `ValueError`s that say
-what to do. Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
+Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. `dump_options` of the calls that take
+an action say what a dump holds, instead of the settings of the same names: `dump_mode` ('input', 'output', 'all'),
+`dump_data` ('tensor', 'stats'), `dump_layer` (names of ops, in a list or with spaces between them), `quant_dumpable`
+(True: also what quantised ops were before). Mistakes are `ValueError`s that say what to do.
+Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
 in the environment leaves that alone, a number there is the seed).
 """
 
@@ -18,38 +21,38 @@ if TYPE_CHECKING:
     NpuPrintLossScaleCallBack: Any
 
 
-def session_dump_config(session_config: Any = None, action: Optional[str] = None) -> Any:
+def session_dump_config(session_config: Any = None, action: Optional[str] = None, **dump_options: Any) -> Any:
     """Session config for the NPU with what `action` asks for; `session_config` (a `tf.ConfigProto`) is changed.
 
     config = npu_tf_config.session_dump_config(config, action='dump')
     """
     from precision_tool.lib.collect import switches
 
-    return switches.session_dump_config(session_config, action)
+    return switches.session_dump_config(session_config, action, **dump_options)
 
 
-def update_custom_op(custom_op: Any, action: Optional[str] = None) -> Any:
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
     """Set what `action` asks for in the `NpuOptimizer` that the script has configured; returns it.
 
     custom_op = npu_tf_config.update_custom_op(custom_op, action='dump')
     """
     from precision_tool.lib.collect import switches
 
-    return switches.update_custom_op(custom_op, action)
+    return switches.update_custom_op(custom_op, action, **dump_options)
 
 
-def estimator_dump_config(action: Optional[str] = None) -> Any:
+def estimator_dump_config(action: Optional[str] = None, **dump_options: Any) -> Any:
     """The `DumpConfig` of an Estimator: `NPURunConfig(dump_config=estimator_dump_config(action='dump'))`."""
     from precision_tool.lib.collect import switches
 
-    return switches.estimator_dump_config(action)
+    return switches.estimator_dump_config(action, **dump_options)
 
 
-def npu_device_dump_config(npu_device: Any, action: Optional[str] = None) -> Any:
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
     """TensorFlow 2: set what `action` asks for in the module `npu_device`, before `npu_device.open()`; returns it."""
     from precision_tool.lib.collect import switches
 
-    return switches.npu_device_dump_config(npu_device, action)
+    return switches.npu_device_dump_config(npu_device, action, **dump_options)
 
 
 def sess_dump(sess: Any) -> Any:

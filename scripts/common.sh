@@ -20,6 +20,16 @@ find_python() {
     done
 }
 
+# The Python of this version ("3.11") with the lowest patch: Debian's, from PATH or from pyenv; else empty.
+find_oldest_patch() {
+    local version=$1 candidate pyenv_root
+    pyenv_root=${PYENV_ROOT:-$(pyenv root 2>/dev/null || true)}
+    for candidate in "/usr/bin/python$version" "python$version" "$pyenv_root/versions/$version".*/bin/python; do
+        "$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.version_info[2], sys.executable)' \
+            2>/dev/null || true
+    done | sed -n "s/^$version //p" | sort -n | sed -n '1s/^[0-9]* //p'
+}
+
 find_analysis_python() {
     local python
     # The one called python3 first, whatever its version from 3.11 on.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+from tensorflow_oracle import TensorFlow
 from vendor import Vendor, find_vendor
 
 # Importing `tf_config` seeds what is random. Not in this process: its other tests want their own luck.
@@ -15,3 +17,17 @@ os.environ["PRECISION_TOOL_SEED"] = "off"
 def vendor(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
     """The vendor's msaccucmp, its library built once; skips the test where it was not installed."""
     return find_vendor(tmp_path_factory.mktemp("vendor"))
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Iterator[TensorFlow]:
+    """TensorFlow 2.15, asked op by op."""
+    with TensorFlow("2.15") as oracle:
+        yield oracle
+
+
+@pytest.fixture(scope="session")
+def tensorflow_115() -> Iterator[TensorFlow]:
+    """TensorFlow 1.15, asked op by op."""
+    with TensorFlow("1.15") as oracle:
+        yield oracle

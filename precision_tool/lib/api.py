@@ -48,7 +48,7 @@ class CompareResult:
 
     def findings(self, threshold: float = 0.98) -> list[Finding]:
         """What the rows tell at a cosine threshold; the first faulty op, if there is one, by name."""
-        return find_first_fault(ops_of(self.rows, threshold), threshold)
+        return find_first_fault(ops_of(self.rows, threshold), threshold, self._result.unread_graph)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """The rows as a structured array: names, status, the metrics as float64 (nan where not compared)."""

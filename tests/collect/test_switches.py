@@ -152,7 +152,8 @@ def test_mixlist(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"), [("0|5|10-20", {"s": b"0|5|10-20"}), ("0 | 5", {"s": b"0|5"}), ("", None)]
+    ("steps", "expected"),
+    [("0|5|10-20", {"s": b"0|5|10-20"}), ("0 | 5", {"s": b"0|5"}), ("5-5|7", {"s": b"5|7"}), ("", None)],
 )
 def test_dump_step(monkeypatch: pytest.MonkeyPatch, steps: str, expected: object) -> None:
     monkeypatch.setenv("PRECISION_TOOL_TF_DUMP_STEP", steps)
@@ -329,82 +330,122 @@ def test_without_npu_bridge_the_error_says_so() -> None:
 # --- TensorFlow 2 ---------------------------------------------------------------------------------------------------
 
 
-class NpuDevice:
-    """A stand-in for the module npu_device; with `wrapped`, options are objects as in its newer releases."""
+class Option:
+    """An option as npu_device has it: a default, its choices, and a value that is told as text."""
 
-    def __init__(self, wrapped: bool = False) -> None:
-        dump = {
-            "enable_dump": False, "dump_path": None, "dump_step": None, "dump_mode": "output",
-            "enable_dump_debug": False, "dump_debug_mode": "all",
-        }  # fmt: skip
-        rest = {"fusion_switch_file": None, "op_debug_level": 0, "modify_mixlist": None}
-        holder: type[Any] = _Wrapping if wrapped else SimpleNamespace
-        self._options: Any = holder(dump_config=holder(**dump), **rest)
+    def __init__(self, default: object, choices: tuple[object, ...] | None = None) -> None:
+        self.default, self.choices, self._value = default, choices, default
+
+    @property
+    def value(self) -> str | None:
+        if self._value is None:
+            return None
+        return {"True": "1", "False": "0"}.get(str(self._value), str(self._value))
+
+    def assign(self, value: object) -> None:
+        if self.choices is not None and value not in self.choices:
+            wrong_type = self.default is not None and not isinstance(value, type(self.default))
+            raise TypeError("another type") if wrong_type else ValueError(f"{value!r} is not in {self.choices}")
+        self._value = value
+
+
+class Options:
+    """A group of options as npu_device has it: what is assigned goes into an option, and must be one."""
+
+    def __init__(self, **options: Any) -> None:
+        vars(self).update(options)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in vars(self):
+            raise ValueError(f"there is no option {name}")
+        vars(self)[name].assign(value)
+
+    def as_dict(self) -> dict[str, str]:
+        """What npu_device hands on, of all options that have a value."""
+        found: dict[str, str] = {}
+        for name, option in vars(self).items():
+            found |= option.as_dict() if isinstance(option, Options) else {name: option.value} if option.value else {}
+        return found
+
+
+_SWITCH = (True, False)
+
+
+class NpuDevice:
+    """A stand-in for the module npu_device with the options, defaults and choices of its newest release, or of 2021."""
+
+    def __init__(self, newest: bool = True) -> None:
+        dump = Options(
+            enable_dump=Option(False, _SWITCH),
+            dump_path=Option(None),
+            dump_step=Option(None),
+            dump_mode=Option("output", ("input", "output", "all")),
+            enable_dump_debug=Option(False, _SWITCH),
+            dump_debug_mode=Option(
+                *(("all", ("aicore_overflow", "atomic_overflow", "all")) if newest else (None, None))
+            ),
+            **({"dump_data": Option("tensor", ("tensor", "stats")), "dump_layer": Option(None)} if newest else {}),
+        )
+        profiling = Options(
+            enable_profiling=Option(False, _SWITCH), profiling_options=Option('{"output":"./","task_trace":"on"}')
+        )
+        self._options: Any = Options(
+            dump_config=dump,
+            profiling_config=profiling,
+            fusion_switch_file=Option(None),
+            op_debug_level=Option(None if newest else 0, (0, 1, 2, 3, 4)),
+            modify_mixlist=Option(None),
+            **({"debug_dir": Option(None), "quant_dumpable": Option(None, ("0", "1"))} if newest else {}),
+        )
+        self._unset = self._options.as_dict()
 
     def global_options(self) -> Any:
         return self._options
 
     @property
-    def all(self) -> dict[str, object]:
-        """Every option that differs from its default."""
-        found = {}
-        for name, default in NpuDevice()._options.__dict__.items():
-            if name != "dump_config" and _plain(getattr(self._options, name)) != default:
-                found[name] = _plain(getattr(self._options, name))
-        for name, default in vars(NpuDevice()._options.dump_config).items():
-            if _plain(getattr(self._options.dump_config, name)) != default:
-                found["dump_config." + name] = _plain(getattr(self._options.dump_config, name))
-        return found
+    def all(self) -> dict[str, str]:
+        """Every option that differs from its default, as npu_device hands it on."""
+        return {name: value for name, value in self._options.as_dict().items() if self._unset.get(name) != value}
 
 
-class _Wrapping:
-    def __init__(self, **options: object) -> None:
-        for name, value in options.items():
-            kept = value if name == "dump_config" else SimpleNamespace(value=value)
-            object.__setattr__(self, name, kept)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        getattr(self, name).value = value
-
-
-def _plain(value: object) -> object:
-    return getattr(value, "value", value)
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_npu_device(wrapped: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    device = NpuDevice(wrapped)
+@pytest.mark.parametrize("newest", [False, True])
+def test_npu_device(newest: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    device = NpuDevice(newest)
     assert tf_config.npu_device_dump_config(device, action="dump|fusion_off") is device
     said = "precision_tool: dump_mode was 'output', npu_device's default, and is now 'all'\n"
     assert capsys.readouterr().err == said, "it may be the user's own"
     tf_config.npu_device_dump_config(device, action="dump|fusion_off")
     assert capsys.readouterr().err == ""
+    folder = {"debug_dir": path_bytes("npu", "debug_0").decode()} if newest else {}
     assert device.all == {
-        "dump_config.enable_dump": True,
-        "dump_config.dump_path": path_bytes("npu", "debug_0", "dump").decode(),
-        "dump_config.dump_step": "0",
-        "dump_config.dump_mode": "all",
-        "op_debug_level": 4,
+        "enable_dump": "1",
+        "dump_path": path_bytes("npu", "debug_0", "dump").decode(),
+        "dump_step": "0",
+        "dump_mode": "all",
+        "op_debug_level": "4",
         "fusion_switch_file": tf_config.FUSION_OFF_FILE,
+        **folder,
     }
     assert os.environ["DUMP_GRAPH_PATH"] == path_bytes("npu", "debug_0", "graph").decode()
-    other = NpuDevice(wrapped)
+    other = NpuDevice(newest)
     tf_config.npu_device_dump_config(other, "overflow")
     assert other.all == {
-        "dump_config.enable_dump_debug": True,
-        "dump_config.dump_path": path_bytes("overflow", "dump").decode(),
-        "op_debug_level": 4,
+        "enable_dump_debug": "1",
+        "dump_path": path_bytes("overflow", "dump").decode(),
+        "op_debug_level": "4",
+        **folder,
+        **({} if newest else {"dump_debug_mode": "all"}),
     }
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_npu_device_keeps_what_is_set(wrapped: bool) -> None:
-    device = NpuDevice(wrapped)
+@pytest.mark.parametrize("newest", [False, True])
+def test_npu_device_keeps_what_is_set(newest: bool) -> None:
+    device = NpuDevice(newest)
     device.global_options().dump_config.dump_mode = "input"
     device.global_options().op_debug_level = 1
     tf_config.npu_device_dump_config(device, "dump")
-    assert device.all["dump_config.dump_mode"] == "input"
-    assert device.all["op_debug_level"] == 1
+    assert device.all["dump_mode"] == "input"
+    assert device.all["op_debug_level"] == "1"
     with pytest.raises(ValueError, match="enable_dump is on"):
         tf_config.npu_device_dump_config(device, "overflow")
 
@@ -414,10 +455,84 @@ def test_npu_device_mixlist_and_mistakes() -> None:
     device = NpuDevice()
     tf_config.npu_device_dump_config(device, "mixlist")
     assert device.all == {"modify_mixlist": path}
-    with pytest.raises(ValueError, match="prof is for TensorFlow 1"):
-        tf_config.npu_device_dump_config(device, "prof")
     with pytest.raises(ValueError, match="takes the module npu_device"):
         tf_config.npu_device_dump_config(None, "dump")
+
+
+def test_npu_device_prof(work: Path) -> None:
+    device = NpuDevice()
+    tf_config.npu_device_dump_config(device, "prof")
+    assert set(device.all) == {"enable_profiling", "profiling_options"}
+    assert device.all["enable_profiling"] == "1"
+    assert json.loads(device.all["profiling_options"])["output"] == str(work / "precision_data/npu/debug_0/prof")
+    assert (work / "precision_data/npu/debug_0/prof").is_dir()
+
+
+# --- what a dump holds ----------------------------------------------------------------------------------------------
+
+ASKED = {"dump_mode": "output", "dump_data": "stats", "dump_layer": ["conv1", "fc/MatMul"], "quant_dumpable": True}
+SET = {"dump_mode": "output", "dump_data": "stats", "dump_layer": "conv1 fc/MatMul", "quant_dumpable": "1"}
+
+
+def test_dump_options_of_a_call() -> None:
+    op = CustomOp()
+    tf_config.update_custom_op(op, "dump", **ASKED)
+    assert {name: op.parameters[name] for name in SET} == {name: {"s": text.encode()} for name, text in SET.items()}
+    device = NpuDevice()
+    tf_config.npu_device_dump_config(device, "dump", **ASKED)
+    assert {name: device.all[name] for name in SET if name != "dump_mode"} == {
+        name: text for name, text in SET.items() if name != "dump_mode"
+    }
+    assert device.global_options().dump_config.dump_mode.value == "output"
+
+
+def test_dump_options_of_an_estimator(npu_bridge: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    if npu_bridge:
+        given = tf_config.estimator_dump_config("dump", **ASKED).given
+        assert {name: given[name] for name in SET if name in given} == {
+            name: text for name, text in SET.items() if name != "quant_dumpable"
+        }
+        assert "NPURunConfig(quant_dumpable='1')" in capsys.readouterr().err
+    else:
+        with pytest.raises(ValueError, match="has no dump_data"):
+            tf_config.estimator_dump_config("dump", **ASKED)
+
+
+def test_dump_options_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {"DUMP_MODE": "input", "DUMP_DATA": "stats", "DUMP_LAYER": "a b", "QUANT_DUMPABLE": "on"}.items():
+        monkeypatch.setenv("PRECISION_TOOL_" + name, text)
+    op = CustomOp()
+    tf_config.update_custom_op(op, "dump", dump_mode="all")
+    assert op.parameters["dump_mode"] == {"s": b"all"}, "the call wins"
+    assert op.parameters["dump_data"] == {"s": b"stats"}
+    assert op.parameters["dump_layer"] == {"s": b"a b"}
+    assert op.parameters["quant_dumpable"] == {"s": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dump_mode": "both"}, "dump_mode: must be 'input' or"),
+        ({"dumpmode": "all"}, "there is no dump option dumpmode"),
+    ],
+)
+def test_a_wrong_dump_option_is_told(options: dict[str, str], message: str) -> None:
+    op = CustomOp()
+    with pytest.raises(ValueError, match=message):
+        tf_config.update_custom_op(op, "dump", **options)
+    assert op.parameters == {}
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_an_option_that_npu_device_lacks_is_told(newest: bool) -> None:
+    device = NpuDevice(newest)
+    if newest:
+        tf_config.npu_device_dump_config(device, "dump", dump_data="stats")
+        assert device.all["dump_data"] == "stats"
+    else:
+        with pytest.raises(ValueError, match="has no option dump_data"):
+            tf_config.npu_device_dump_config(device, "dump", dump_data="stats")
+        assert device.all == {}
 
 
 # --- the real protobuf ----------------------------------------------------------------------------------------------

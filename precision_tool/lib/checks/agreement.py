@@ -207,12 +207,14 @@ def _cosine(row: Row) -> str:
     return f"{row.cosine:.6f}"
 
 
-def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Finding]:
+def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
     """The first op in execution order whose inputs agree and whose output does not, and what else must be known.
 
     Said before it: that some op was fed differing values before any op made an error (other weights, other
     data). Said with it: ops that crossed the threshold earlier by accumulated error alone, or whose true output
     is zero on paper, so that its cosine is noise. They are named only if there is no op with an error of its own.
+    Where the run's graph is there and `unread_graph` says why it could not be read, nothing tells which op is fed by
+    which: then none is named.
     """
     if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
         message = "no tensor could be compared: the notes and the last columns of the result file say why"
@@ -221,6 +223,8 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
     if first_below is None:
         message = f"every compared tensor reaches a cosine of {threshold:.9g}"
         return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)]
+    if unread_graph:
+        return [_no_op_named(unread_graph, sum(op.is_below for op in ops), threshold)]
     findings: list[Finding] = []
     if first_below.inputs_agree is False:
         before = [op for op in ops if op.index < first_below.index]
@@ -243,6 +247,19 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float) -> list[Findi
         return [*findings, below]
     passed_over = candidates[: candidates.index(culprit)]
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
+
+
+def _no_op_named(unread_graph: str, below: int, threshold: float) -> Finding:
+    return Finding(
+        kind=FindingKind.UNREADABLE,
+        grade=Grade.WARNING,
+        message="which op is the first to compute wrong is not known: the run's graph could not be read",
+        facts=(
+            ("graph", unread_graph),
+            ("below", f"{counted(below, 'op')} below {threshold:.9g}, fused ops and inputs not looked at"),
+            ("next", "copy the graph files again, or name one with -g, and compare again"),
+        ),
+    )
 
 
 def find_unreadable(rows: Sequence[Row]) -> list[Finding]:

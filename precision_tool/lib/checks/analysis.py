@@ -85,7 +85,7 @@ def analyse(
         rows=rows,
         ops=ops,
         overview=overview(rows, ops, threshold),
-        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold)],
+        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")],
         choice=rows.choice,
         leaf=leaf,
         source=source_of(leaf) if leaf is not None else source,

@@ -4,22 +4,27 @@ The parameters and their kinds are the vendor's: TF adapter, `npu_bridge` and `n
 except for the switches that an action names; either is said. This module runs on Python 3.7.
 """
 
+import inspect
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Optional, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 
 from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
 from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.mixlist import find_mixlist
 from precision_tool.lib.collect.packages import ScriptError, npu_dump_config_class, say, tensorflow_module
 from precision_tool.lib.errors import OutputError
-from precision_tool.lib.settings import Settings, load_settings
+from precision_tool.lib.settings import Settings, load_settings, with_settings
+from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import Workspace, make_writable
 
 Value = Union[bool, int, str]
 
 OPTIMIZER = "NpuOptimizer"
+
+#: What a call may say of the dump, instead of the settings of the same names.
+DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
 
 #: Keeps what the operator compiler makes, so that a faulty op can be looked into.
 _OP_DEBUG_LEVEL = 4
@@ -29,9 +34,17 @@ _DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
 #: A file of the user's own here says something else than the action that was asked for.
 _FILES = ("fusion_switch_file", "modify_mixlist")
 _FOLDERS = ("dump_path", "debug_dir")
-#: What npu_device has in `dump_config`.
-_IN_DUMP_CONFIG = ("enable_dump", "enable_dump_debug", "dump_path", "dump_step", "dump_mode", "dump_debug_mode")
-_DEFAULT_DUMP_MODE = "output"
+#: What npu_device has in `dump_config`, and a DumpConfig takes.
+_IN_DUMP_CONFIG = (
+    "enable_dump", "enable_dump_debug", "dump_path", "dump_step", "dump_mode", "dump_debug_mode", "dump_data",
+    "dump_layer",
+)  # fmt: skip
+#: What npu_device has in `profiling_config`, by the names that NpuOptimizer has for it.
+_IN_PROFILING_CONFIG = {"profiling_mode": "enable_profiling", "profiling_options": "profiling_options"}
+#: Where npu_device lacks these, the dump is as good without.
+_NOT_IN_EVERY_RELEASE = ("debug_dir", "op_debug_level")
+#: Defaults of npu_device that mean something to a user who has set them.
+_SAID_DEFAULTS = ("dump_mode",)
 #: What can be in a DumpConfig; the others are arguments of NPURunConfig.
 _ESTIMATOR_ADVICE = {
     "fusion_off": "NPURunConfig(fusion_switch_file=tf_config.FUSION_OFF_FILE)",
@@ -41,7 +54,9 @@ _ESTIMATOR_ADVICE = {
 }
 
 
-def session_dump_config(config: Any = None, action: Optional[str] = None, settings: Optional[Settings] = None) -> Any:
+def session_dump_config(
+    config: Any = None, action: Optional[str] = None, settings: Optional[Settings] = None, **dump_options: object
+) -> Any:
     """A session config (a new one for None) with NpuOptimizer and what `action` asks for."""
     actions = parse_action(action)
     rewriter_config = tensorflow_module("core.protobuf.rewriter_config_pb2").RewriterConfig
@@ -58,67 +73,126 @@ def session_dump_config(config: Any = None, action: Optional[str] = None, settin
         say("use_off_line is already False and stays: the network runs on the host, where the device dumps nothing")
     else:
         _set(custom_op, "use_off_line", True)
-    _update(custom_op, actions, settings)
+    _update(custom_op, actions, _with_dump_options(settings, dump_options))
     if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
         say("remapping was on and is now off: the device needs that")
     options.remapping = rewriter_config.OFF
     return config
 
 
-def update_custom_op(custom_op: Any, action: Optional[str] = None) -> Any:
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: object) -> Any:
     """Set what `action` asks for in the NpuOptimizer that the script has made; returns it."""
-    _update(custom_op, parse_action(action), None)
+    _update(custom_op, parse_action(action), _with_dump_options(None, dump_options))
     return custom_op
 
 
-def estimator_dump_config(action: Optional[str] = None) -> Any:
+def estimator_dump_config(action: Optional[str] = None, **dump_options: object) -> Any:
     """A `DumpConfig` for `NPURunConfig(dump_config=…)`."""
     actions = parse_action(action)
     for name in sorted(actions):
         if name in _ESTIMATOR_ADVICE:
             raise ScriptError(f"{name} is no part of a DumpConfig", f"give {_ESTIMATOR_ADVICE[name]}")
     make = npu_dump_config_class()
-    place = _Place(None)
+    place = _Place(_with_dump_options(None, dump_options))
     values = _parameters(actions, place)
+    taken = inspect.signature(make).parameters
+    for name in ("dump_data", "dump_layer"):
+        if name in values and name not in taken:
+            raise ScriptError(f"the DumpConfig of this npu_bridge has no {name}", "its release is too old for that")
     place.make_folders(values)
     if "debug_dir" in values:
         say(
             "a DumpConfig has no place for op_debug_level and debug_dir: give them to NPURunConfig"
             f"(op_debug_level={values['op_debug_level']}, debug_dir={values['debug_dir']!r})"
         )
+    if "quant_dumpable" in values:
+        say("a DumpConfig has no place for quant_dumpable: give NPURunConfig(quant_dumpable='1')")
     return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
 
 
-def npu_device_dump_config(npu_device: Any, action: Optional[str] = None) -> Any:
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: object) -> Any:
     """Set what `action` asks for in the global options of npu_device (TensorFlow 2); returns npu_device."""
     actions = parse_action(action)
     if not hasattr(npu_device, "global_options"):
         raise ScriptError(
             f"npu_device_dump_config takes the module npu_device, not {npu_device!r}", "import npu_device"
         )
-    if "prof" in actions:
-        raise ScriptError("action prof is for TensorFlow 1", "set npu_device.global_options().profiling_config")
-    options = npu_device.global_options()
-    place = _Place(None)
-    values = {name: value for name, value in _parameters(actions, place).items() if name != "debug_dir"}
-
-    def holder(name: str) -> Any:
-        return options.dump_config if name in _IN_DUMP_CONFIG else options
-
-    def current(name: str) -> Optional[Value]:
-        value = getattr(holder(name), name, None)
-        value = getattr(value, "value", value)  # npu_device wraps its options
-        return value or None
-
-    held = {name: current(name) for name in {*values, *_DUMP_SWITCHES}}
-    was_default = held.get("dump_mode") == _DEFAULT_DUMP_MODE  # whoever has set that
-    if was_default:
-        held["dump_mode"] = None
+    options = _DeviceOptions(npu_device.global_options())
+    place = _Place(_with_dump_options(None, dump_options))
+    values = _parameters(actions, place)
+    for name in [name for name in values if not options.has(name)]:
+        if name not in _NOT_IN_EVERY_RELEASE:
+            raise ScriptError(f"this npu_device has no option {name}", "its release is too old for that")
+        del values[name]
+    held = {name: options.value(name, values.get(name, True)) for name in {*values, *_DUMP_SWITCHES}}
     for name, value in _to_set(values, held, place).items():
-        setattr(holder(name), name, value)
-    if was_default:
-        say(f"dump_mode was {_DEFAULT_DUMP_MODE!r}, npu_device's default, and is now {values['dump_mode']!r}")
+        default = options.default(name)
+        options.set(name, value)
+        if name in _SAID_DEFAULTS and default not in (None, str(value)):
+            say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
     return npu_device
+
+
+def _with_dump_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
+    """The settings with what a call says of the dump itself. Raises ScriptError for what no dump option is."""
+    for name, value in options.items():
+        if name not in DUMP_OPTIONS:
+            raise ScriptError(f"there is no dump option {name}", "known are " + ", ".join(DUMP_OPTIONS))
+        if name == "dump_layer" and isinstance(value, (list, tuple)):
+            options = dict(options, dump_layer=" ".join(map(str, value)))
+    return load_settings() if settings is None and not options else with_settings(settings, options)
+
+
+class _DeviceOptions:
+    """The options of npu_device, by the names that TensorFlow 1 has for them.
+
+    As npu_device's own classes have it: an option keeps its default beside its value and tells both as text,
+    True as "1" and False as "0"; what is assigned must be of the option's choices.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+
+    def _holder(self, name: str) -> Tuple[Any, str]:
+        """The group of options and the name in it."""
+        if name in _IN_PROFILING_CONFIG:
+            return getattr(self._options, "profiling_config", None), _IN_PROFILING_CONFIG[name]
+        return (getattr(self._options, "dump_config", None) if name in _IN_DUMP_CONFIG else self._options), name
+
+    def _option(self, name: str) -> Any:
+        holder, inner = self._holder(name)
+        return getattr(holder, inner, None)
+
+    def has(self, name: str) -> bool:
+        """Whether this release has the option."""
+        return self._option(name) is not None
+
+    def default(self, name: str) -> Optional[str]:
+        """The value that nobody has set, as text; None where there is none."""
+        value = getattr(self._option(name), "default", None)
+        return None if value is None else _device_text(value)
+
+    def value(self, name: str, like: Value) -> Optional[Value]:
+        """What is set, of the kind of `like`; None for what is not set, or is the default (whoever has set that)."""
+        text = getattr(self._option(name), "value", None)
+        if text is None or _device_text(text) == self.default(name):
+            return None
+        text = _device_text(text)
+        if isinstance(like, bool):
+            return text == "1"
+        return int(text) if isinstance(like, int) and text.isdigit() else text
+
+    def set(self, name: str, value: Value) -> None:
+        """Set an option. Raises ScriptError where npu_device refuses the value."""
+        holder, inner = self._holder(name)
+        try:
+            setattr(holder, inner, value)
+        except (TypeError, ValueError) as error:
+            raise ScriptError(f"npu_device refuses {name}={value!r} ({error})", "its release may be too old") from None
+
+
+def _device_text(value: object) -> str:
+    return {"True": "1", "False": "0"}.get(str(value), str(value))
 
 
 class _Place:
@@ -157,9 +231,15 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
     values: Dict[str, Value] = {}
     workspace = place.workspace
     if "dump" in actions:
-        values = {"enable_dump": True, "dump_path": str(workspace.dump_dir()), "dump_mode": "all"}
+        values = {"enable_dump": True, "dump_path": str(workspace.dump_dir()), "dump_mode": place.settings.dump_mode}
         if place.settings.tf_dump_step:  # without it every step is dumped
             values["dump_step"] = place.settings.tf_dump_step
+        if place.settings.dump_data != "tensor":
+            values["dump_data"] = place.settings.dump_data
+        if place.settings.dump_layer:
+            values["dump_layer"] = place.settings.dump_layer
+        if place.settings.quant_dumpable == "on":
+            values["quant_dumpable"] = "1"
     if "overflow" in actions:
         values = {
             "enable_dump_debug": True,
@@ -258,8 +338,7 @@ def _field(value: Value) -> str:
 
 def _check_switch_file(path: str) -> None:
     """Say what the device would only tell in its own log."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text = read_text(path)
     if not text.lstrip().startswith("{"):
         return  # the old form, lines Pass:on
     try:

@@ -15,7 +15,7 @@ from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import NAMED, GraphChoice, find_graph
+from precision_tool.lib.graph.choice import NAMED, GraphChoice, UnreadGraphError, find_graph
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
@@ -106,6 +106,8 @@ class LeafResult:
     #: The leaf's dump files as they were opened, and the rows of what was compared beside its own pairs.
     dumps: DumpIndex | None = None
     beside: tuple[Row, ...] = ()
+    #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
+    unread_graph: str = ""
 
     @property
     def table(self) -> Table:
@@ -222,6 +224,7 @@ def match_leaf(
         steps = {one.step for one in inputs.run.leaves}
         notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
     choice: GraphChoice | None = None
+    unread_graph = ""
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None or other_choice is not None:
         try:
@@ -230,6 +233,7 @@ def match_leaf(
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
                 raise
+            unread_graph = error.message if isinstance(error, UnreadGraphError) else ""
             notes.append(f"{error.message}; ops are matched by name, fused ops stay unmatched")
     if choice is not None:
         if other_choice is not None:
@@ -251,6 +255,7 @@ def match_leaf(
         graph=choice,
         other_graph=other_choice,
         dumps=dumps,
+        unread_graph=unread_graph,
         notes=(
             *notes,
             *_ignored_notes(leaf),

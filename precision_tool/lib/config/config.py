@@ -3,6 +3,12 @@
 # Set the steps to dump, for example '0|5|10-20'. '' dumps every step.
 TF_DUMP_STEP = "0"
 
+# What a dump holds: 'input', 'output' or 'all'; 'tensor' or 'stats'; only these ops ('' = all); quantised ops too.
+DUMP_MODE = "all"
+DUMP_DATA = "tensor"
+DUMP_LAYER = ""
+QUANT_DUMPABLE = "off"
+
 # The tools atc and msaccucmp.py are looked for below the Toolkit installation path.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 

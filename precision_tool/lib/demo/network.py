@@ -646,7 +646,7 @@ def dense_layer(machine: Machine, name: str, features: Value, width: int, relu: 
         features = _overwritten(features, device_kernel)
         machine.overwriter = device_kernel.op
     stages = [
-        Stage(name=f"{name}/MatMul", compute=np.matmul, takes=2),
+        Stage(name=f"{name}/MatMul", compute=numerics.matmul, takes=2),
         Stage(name=f"{name}/BiasAdd", compute=numerics.bias_add),
     ]
     if relu:
@@ -664,11 +664,11 @@ def matmul_attrs(x1: bool = False, x2: bool = False) -> dict[str, Any]:
 
 
 def _product_first_transposed(x: Array, grad: Array) -> Array:
-    return x.T @ grad
+    return numerics.matmul(x.T, grad)
 
 
 def _product_second_transposed(grad: Array, weights: Array) -> Array:
-    return grad @ weights.T
+    return numerics.matmul(grad, weights.T)
 
 
 def dense_updates(machine: Machine, layer: Layer, grad: Value, bias_grad: Value, rate: Value) -> None:
@@ -831,7 +831,7 @@ def _mean(machine: Machine, loss: Value) -> Value:
 
 
 def _sum_all(values: Array) -> Array:
-    return np.asarray(values.sum(), np.float32)
+    return np.asarray(values.sum(dtype=np.float64), np.float32)
 
 
 def _pool_grad(images: Array, pooled: Array, grad: Array) -> Array:

@@ -1,6 +1,7 @@
-"""The arithmetic of the demo's ops in float32: NHWC images, HWCN filters, stride 1, 2×2 pools.
+"""The arithmetic of the demo's ops: NHWC images, HWCN filters, stride 1, 2×2 pools.
 
-Both sides use it: the benchmark on float32 values, the device on what it stored in float16.
+Both sides use it: the benchmark on float32 values, the device on what it stored in float16. What is summed up or
+approximated is computed in float64 and rounded once, to the type that comes in: float32 sums depend on the machine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Matrix product."""
+    product: Array = (a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype)
+    return product
 
 
 def _padded(images: Array, pad: int) -> Array:
@@ -29,7 +36,7 @@ def conv2d(images: Array, filters: Array, pad: int = 0) -> Array:
     """Convolution (correlation, as networks have it) with `pad` zero pixels on each side."""
     height, width, _, count = filters.shape
     batch, rows, cols, _ = images.shape
-    out = _columns(images, height, width, pad) @ filters.reshape(-1, count)
+    out = matmul(_columns(images, height, width, pad), filters.reshape(-1, count))
     return out.reshape(batch, rows + 2 * pad - height + 1, cols + 2 * pad - width + 1, count)
 
 
@@ -38,21 +45,19 @@ def conv2d_backprop_input(filters: Array, grad: Array, shape: tuple[int, ...], p
     height, width, channels, count = filters.shape
     batch, rows, cols, _ = shape
     out_rows, out_cols = grad.shape[1:3]
-    patches = (grad.reshape(-1, count) @ filters.reshape(-1, count).T).reshape(
-        batch, out_rows, out_cols, height, width, channels
-    )
-    images = np.zeros((batch, rows + 2 * pad, cols + 2 * pad, channels), grad.dtype)
+    gradients, weights = grad.reshape(-1, count).astype(np.float64), filters.reshape(-1, count).astype(np.float64)
+    patches = (gradients @ weights.T).reshape(batch, out_rows, out_cols, height, width, channels)
+    images = np.zeros((batch, rows + 2 * pad, cols + 2 * pad, channels))
     for i in range(height):
         for j in range(width):
             images[:, i : i + out_rows, j : j + out_cols] += patches[:, :, :, i, j]
-    return images[:, pad : pad + rows, pad : pad + cols]
+    return images[:, pad : pad + rows, pad : pad + cols].astype(grad.dtype)
 
 
 def conv2d_backprop_filter(images: Array, grad: Array, shape: tuple[int, ...], pad: int = 0) -> Array:
     """Gradient of `conv2d` with respect to its filters of the given shape."""
     columns = _columns(images, shape[0], shape[1], pad)
-    filters: Array = columns.T @ grad.reshape(-1, shape[3])
-    return filters.reshape(shape)
+    return matmul(columns.T, grad.reshape(-1, shape[3])).reshape(shape)
 
 
 def bias_add(values: Array, bias: Array) -> Array:
@@ -62,7 +67,7 @@ def bias_add(values: Array, bias: Array) -> Array:
 
 def bias_add_grad(grad: Array) -> Array:
     """Gradient of `bias_add` with respect to the bias."""
-    sums: Array = grad.reshape(-1, grad.shape[-1]).sum(axis=0)
+    sums: Array = grad.reshape(-1, grad.shape[-1]).sum(axis=0, dtype=np.float64).astype(grad.dtype)
     return sums
 
 
@@ -100,14 +105,14 @@ def max_pool_grad(images: Array, grad: Array) -> Array:
 
 def softmax_cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:
     """Loss per row, and its gradient with respect to the logits (softmax − one-hot)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     sums = exponentials.sum(axis=1, keepdims=True)
     rows = np.arange(len(labels))
     loss = np.log(sums[:, 0]) - shifted[rows, labels]
     grad = exponentials / sums
     grad[rows, labels] -= 1
-    return loss, grad
+    return loss.astype(logits.dtype), grad.astype(logits.dtype)
 
 
 def apply_gradient_descent(variable: Array, rate: Array, grad: Array) -> Array:

@@ -298,7 +298,7 @@ def _open(pair: Pair) -> Iterator[_Source]:
         )
         shape = pair.error_shape if prod(pair.error_shape) * decode.reals_per_element(types[0]) == one.size else ()
         if types[0].is_complex:
-            shape = (*shape, 2)
+            shape = (*(shape or (1,)), 2)
         yield _Source(one, two, shape if prod(shape) == one.size else (one.size,))
 
 

@@ -23,8 +23,11 @@ ZERO_BELOW = 2.2e-16
 KL_FLOOR = float(np.finfo(np.float32).eps)
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show.
 _ROW = 1024
-#: A variance below this share of the squared mean is computed anew around the mean.
-_CANCELLED = 1e-3
+#: Sums of what is mostly one small value beside a few large ones are of shorter rows: in a long one every small value
+#: that is added to a large one is rounded to the same side, which some processors' dot products do 16 times a row.
+_SHORT_ROW = 128
+#: A block's variance below this share of its squared mean is computed around the mean: sums of squares lose its digits.
+_CANCELLED = 0.25
 #: Largest magnitudes of a block between which a row's sum of squares, errors' too, is right in float32.
 _SMALLEST, _LARGEST = 1e-12, 1e17
 #: Spans of both sides between which their quotients, down to the floor, are in float32's range.
@@ -33,6 +36,8 @@ _SMALLEST_SPAN, _LARGEST_SPAN = 1e-15, 1e15
 _SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
 #: Larger errors leave float64's range when they are divided by ZERO_BELOW.
 _LARGEST_ERROR = 1e290
+#: Brings sums of relative errors, of however many elements, into float64's range.
+_RELATIVE_SCALE = 2.0**-100
 #: Squares of errors, of the product of the sides' lengths, up to which these tell the cosine best.
 _NEAR = 2.0**-10
 
@@ -51,11 +56,14 @@ def _scale(size: float) -> float:
 
 @dataclass(slots=True)
 class SideSums:
-    """Running sums of one side over its finite values."""
+    """Running sums of one side over its finite values; `deviation_squares` is Σ (value - mean)².
+
+    Of 64-bit integers total, minimum and maximum are Python's own, which are exact.
+    """
 
     count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
+    total: float = 0
+    deviation_squares: float = 0.0
     minimum: float = inf
     maximum: float = -inf
     nan_count: int = 0
@@ -65,24 +73,22 @@ class SideSums:
 
     def add(self, other: SideSums) -> None:
         """Adds the sums of another part of the tensor."""
-        self.minimum = min(self.minimum, other.minimum)
-        self.maximum = max(self.maximum, other.maximum)
-        for name in (
-            "count",
-            "total",
-            "squares",
-            "nan_count",
-            "positive_inf_count",
-            "negative_inf_count",
-            "zero_count",
-        ):
+        self.add_values(
+            other.count, other.total, other.deviation_squares, other.minimum, other.maximum, other.zero_count
+        )
+        for name in ("nan_count", "positive_inf_count", "negative_inf_count"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def add_values(self, count: int, total: float, squares: float, low: float, high: float, zeros: int) -> None:
-        """Adds finite values by their sums."""
+    def add_values(
+        self, count: int, total: float, deviation_squares: float, low: float, high: float, zeros: int
+    ) -> None:
+        """Adds finite values by their sums; both sets' deviations are brought to the common mean (Chan et al. 1979)."""
+        if self.count and count:
+            apart = (self.total * count - total * self.count) / (self.count * count)
+            self.deviation_squares += apart * apart * (self.count * count / (self.count + count))
+        self.deviation_squares += deviation_squares
         self.count += count
         self.total += total
-        self.squares += squares
         self.minimum = min(self.minimum, low)
         self.maximum = max(self.maximum, high)
         self.zero_count += zeros
@@ -94,13 +100,13 @@ class SideSums:
 
     @property
     def variance(self) -> float:
-        """Population variance from the sums."""
-        return max(self.squares / self.count - self.mean * self.mean, 0.0) if self.count else nan
+        """Population variance of the finite values, nan if there are none."""
+        return self.deviation_squares / self.count if self.count else nan
 
     @property
-    def is_cancelled(self) -> bool:
-        """True if the variance is too small beside the mean for the sums to give it, or the sums are out of range."""
-        return self.count > 0 and (self.scale != 1 or self.variance < _CANCELLED * self.mean * self.mean)
+    def is_extreme(self) -> bool:
+        """True if the squares, or the sum, leave float64's range: the second pass sums them up anew, scaled."""
+        return self.scale != 1
 
     @property
     def scale(self) -> float:
@@ -109,8 +115,8 @@ class SideSums:
 
     @property
     def centre(self) -> float:
-        """What deviations are taken from: the mean, or, where it is out of range, the middle."""
-        return self.mean if self.scale == 1 else self.minimum / 2 + self.maximum / 2
+        """What deviations of extreme values are taken from: the middle."""
+        return self.minimum / 2 + self.maximum / 2
 
 
 @dataclass(slots=True)
@@ -127,6 +133,8 @@ class Sums:
     error_squares: float = 0.0
     error_total: float = 0.0
     relative_total: float = 0.0
+    #: The same times _RELATIVE_SCALE, for a mean in range of a sum that is not.
+    scaled_relative_total: float = 0.0
     max_error: float = -1.0
     max_error_at: int = -1
     npu_at_max: float = nan
@@ -147,7 +155,7 @@ class Sums:
     @property
     def is_extreme(self) -> bool:
         """True if products or squares leave float64's range; the second pass sums them up anew, scaled."""
-        return self.npu.scale != 1 or self.golden.scale != 1 or self.error_scale != 1
+        return self.npu.is_extreme or self.golden.is_extreme or self.error_scale != 1
 
     def add(self, other: Sums) -> None:
         """Adds the sums of another part of the tensor; `other` must lie behind this part."""
@@ -168,7 +176,7 @@ class Sums:
 
 _ADDED = (
     "size", "count", "dot", "npu_squares", "golden_squares", "error_squares", "error_total", "relative_total",
-    "mismatches", "nan_mismatches",
+    "scaled_relative_total", "mismatches", "nan_mismatches",
 )  # fmt: skip
 
 
@@ -176,8 +184,8 @@ _ADDED = (
 class KlSums:
     """The second pass: scaled and clamped values p and q, and what the first pass could not add up.
 
-    These are variances around the mean where it is far from zero, and, where squares leave float64's range, products
-    and errors of values times `SideSums.scale` and `Sums.error_scale`.
+    These are, where squares leave float64's range, deviations, products and errors of values times `SideSums.scale`
+    and `Sums.error_scale`.
     """
 
     p: float = 0.0
@@ -211,7 +219,7 @@ class _Buffers:
         self.zero_floor: Floats = np.full(capacity, ZERO_BELOW, dtype)
         self._floors: list[tuple[float, Floats]] = [(nan, np.empty(capacity, dtype)) for _ in range(2)]
         #: Results of up to eight sums, one line each, one item a row.
-        self.sums: Floats = np.empty((8, capacity // _ROW + 1, 1, 1), dtype)
+        self.sums: Floats = np.empty((8, capacity // _SHORT_ROW + 1, 1, 1), dtype)
 
     def floor(self, side: int, value: float) -> Floats:
         """An array of `value`, which stays the same over the blocks of one tensor."""
@@ -238,13 +246,13 @@ class Kernel:
             buffers = self._buffers[like.dtype] = _Buffers(like.size, like.dtype)
         return buffers
 
-    def _sums(self, buffers: _Buffers, *factors: tuple[Floats, Floats | None]) -> list[float]:
+    def _sums(self, buffers: _Buffers, *factors: tuple[Floats, Floats | None], row: int = _ROW) -> list[float]:
         """The dot product of each pair, or the sum where the second is None: exact to float64 over rows.
 
         Dot products of short rows are what BLAS neither splits over threads nor sums naively.
         """
         size = factors[0][0].size
-        width = _ROW if size % _ROW == 0 else size
+        width = row if size % row == 0 else size
         rows = size // width
         ones = self._ones[factors[0][0].dtype][:width] if width <= _ROW else np.ones((width, 1), factors[0][0].dtype)
         out = buffers.sums[: len(factors), :rows]
@@ -273,7 +281,10 @@ class Kernel:
         """Adds a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
         a, b = x.astype(np.float64), y.astype(np.float64)
         sums.size += x.size
-        self._add_finite(sums, a, b, offset, _ranges(a, b), both=True, exact_error=integer_errors(x, y))
+        add_integers(sums.npu, x)
+        add_integers(sums.golden, y)
+        ranges = (int(x.min()), int(x.max()), int(y.min()), int(y.max()))
+        self._add_finite(sums, a, b, offset, ranges, both=False, exact_error=integer_errors(x, y))
 
     def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         ranges = _ranges(x, y)
@@ -311,10 +322,13 @@ class Kernel:
             buffers, (x, y), (x, x), (y, y), (error, error), (x, None), (y, None)
         )
         if both:
-            np.equal(x, 0, out=flags)
-            sums.npu.add_values(x.size, x_total, xx, x_low, x_high, int(np.count_nonzero(flags)))
-            np.equal(y, 0, out=flags)
-            sums.golden.add_values(x.size, y_total, yy, y_low, y_high, int(np.count_nonzero(flags)))
+            for side, a, rough, own, low, high in (
+                (sums.npu, x, x_total, xx, x_low, x_high),
+                (sums.golden, y, y_total, yy, y_low, y_high),
+            ):
+                np.equal(a, 0, out=flags)
+                total, deviation = self._deviation(buffers, a, rough, own)
+                side.add_values(a.size, total, deviation, low, high, int(np.count_nonzero(flags)))
         sums.count += x.size
         sums.dot += dot
         sums.npu_squares += xx
@@ -346,12 +360,31 @@ class Kernel:
             np.divide(error, size, out=error)
         sums.error_squares += squares
         sums.error_total += total
-        sums.relative_total += self._sums(buffers, (error, None))[0]
+        self._add_relative(sums, buffers, error)
         worst = int(error.argmax())
         relative = float(error[worst])
         if x.dtype == np.float32 and 0 < relative < inf:  # once more without float32's rounding
             relative = abs(float(x[worst]) - float(y[worst])) / abs(float(y[worst]))
         sums.max_relative = max(sums.max_relative, relative)
+
+    def _deviation(self, buffers: _Buffers, a: Floats, total: float, squares: float) -> tuple[float, float]:
+        """Σ a and Σ (a - mean)² of a block, given Σ a and Σ a²; both around the mean where that is far from zero."""
+        mean = total / a.size
+        deviation = squares - total * mean
+        if not deviation < _CANCELLED * total * mean:
+            return total, deviation
+        centre = a.dtype.type(mean)
+        centred = np.subtract(a, centre, out=buffers.two[: a.size])
+        offset, around = self._sums(buffers, (centred, None), (centred, centred))
+        return a.size * float(centre) + offset, max(around - offset * offset / a.size, 0.0)
+
+    def _add_relative(self, sums: Sums, buffers: _Buffers, relative: Floats) -> None:
+        total = self._sums(buffers, (relative, None))[0]
+        sums.relative_total += total
+        if total == inf:
+            sums.scaled_relative_total += float(np.sum(relative * _RELATIVE_SCALE, dtype=np.float64))
+        else:
+            sums.scaled_relative_total += total * _RELATIVE_SCALE
 
     def _add_non_finite(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         """A block with NaN or Inf: rare, so plain arrays in float64."""
@@ -377,9 +410,16 @@ class Kernel:
 
     def add_second(self, sums: KlSums, first: Sums, x: Numbers, y: Numbers) -> None:
         """Adds a block to the second pass, given the complete sums of the first."""
-        self._add_second(sums, first, *(a if _are_floats(a) else a.astype(np.float64) for a in (x, y)))
+        ranges = first.pair_npu_range, first.pair_golden_range
+        if _are_floats(x) and _are_floats(y):
+            self._add_second(sums, first, x, y, ranges)
+            return
+        # Differences from the least integer hold what rounding the integers themselves would lose.
+        (x_low, x_high), (y_low, y_high) = ranges
+        from_zero = (0.0, float(x_high - x_low)), (0.0, float(y_high - y_low))
+        self._add_second(sums, first, offsets(x, int(x_low)), offsets(y, int(y_low)), from_zero)
 
-    def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> None:
+    def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats, ranges: _Ranges) -> None:
         with np.errstate(all="ignore"):
             if first.count < first.size:
                 finite = np.isfinite(x) & np.isfinite(y)
@@ -389,7 +429,6 @@ class Kernel:
             else:
                 self._add_deviations(sums, first.npu, x, "npu")
                 self._add_deviations(sums, first.golden, y, "golden")
-            ranges = first.pair_npu_range, first.pair_golden_range
             if first.is_extreme:
                 x, y = self._add_extreme(sums, first, x.astype(np.float64), y.astype(np.float64))
                 ranges = _scaled_ranges(first)
@@ -421,15 +460,15 @@ class Kernel:
         for side, (a, limits, out) in enumerate(((x, ranges[0], p), (y, ranges[1], q))):
             np.subtract(a, a.dtype.type(limits[0]), out=out)
             np.maximum(out, buffers.floor(side, floors[side])[: x.size], out=out)
-        p_total, q_total = self._sums(buffers, (p, None), (q, None))
+        p_total, q_total = self._sums(buffers, (p, None), (q, None), row=_SHORT_ROW)
         sums.p += p_total
         sums.q += q_total
         np.divide(p, q, out=q)
         np.log2(q, out=q)  # faster than log
-        sums.p_log_ratio += self._sums(buffers, (p, q))[0]
+        sums.p_log_ratio += self._sums(buffers, (p, q), row=_SHORT_ROW)[0]
 
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
-        if not side.is_cancelled or not a.size:
+        if not side.is_extreme or not a.size:
             return
         for field_name, value in zip(("deviation", "deviation_squares"), deviations(side, a), strict=True):
             setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + value)
@@ -445,6 +484,23 @@ def integer_errors(x: Numbers, y: Numbers) -> npt.NDArray[np.float64]:
     return error
 
 
+def offsets(integers: Numbers, base: int) -> npt.NDArray[np.float64]:
+    """How far 64-bit integers are above `base`, which none of them is below: exact to float64's rounding."""
+    # Modulo 2**64, which is right for signed integers too: no two of them are further apart.
+    return (integers.view(np.uint64) - np.uint64(base % 2**64)).astype(np.float64)
+
+
+def add_integers(side: SideSums, a: Numbers) -> None:
+    """Adds 64-bit integers to the sums of one side, exactly where float64 would round them."""
+    low, high = int(a.min()), int(a.max())
+    above = a.view(np.uint64) - np.uint64(low % 2**64)
+    # In halves, whose sums no block makes too large for 64 bits.
+    total = (int((above >> np.uint64(32)).sum()) << 32) + int((above & np.uint64(0xFFFFFFFF)).sum())
+    centred = above.astype(np.float64) - total / a.size
+    deviation_squares = float(np.dot(centred, centred))
+    side.add_values(a.size, low * a.size + total, deviation_squares, low, high, a.size - int(np.count_nonzero(a)))
+
+
 def add_side(side: SideSums, a: npt.NDArray[np.float64], finite: npt.NDArray[np.bool_]) -> None:
     """Adds values to the sums of one side; those that are not `finite` are only counted."""
     side.nan_count += int(np.isnan(a).sum())
@@ -453,12 +509,14 @@ def add_side(side: SideSums, a: npt.NDArray[np.float64], finite: npt.NDArray[np.
     values = a[finite]
     if values.size:
         low, high, zeros = float(values.min()), float(values.max()), int((values == 0).sum())
-        side.add_values(values.size, float(values.sum()), float(np.dot(values, values)), low, high, zeros)
+        total = float(values.sum())
+        centred = values - total / values.size
+        side.add_values(values.size, total, float(np.dot(centred, centred)), low, high, zeros)
 
 
-def deviations(side: SideSums, a: Floats) -> tuple[float, float]:
-    """Sum, and sum of squares, of what finite values differ from the centre of their side, scaled as `summarize`
-    takes them where the first sums do not give the variance."""
+def deviations(side: SideSums, a: Numbers) -> tuple[float, float]:
+    """Sum, and sum of squares, of what extreme values differ from the centre of their side, scaled as `summarize`
+    takes them."""
     centred = a.astype(np.float64) * side.scale - side.centre * side.scale
     return float(centred.sum()), float(np.dot(centred, centred))
 
@@ -503,7 +561,7 @@ def _floors(first: Sums, ranges: _Ranges) -> tuple[float, float]:
         if not spans[side] > 0:
             values = (first.npu, first.golden)[other]
             # Of extreme values inf or nan: then the span or the floor will do.
-            mean = values.mean * values.scale - ranges[other][0]
+            mean = (values.mean - values.minimum) * values.scale
             floors[side] = min(max(floors[other], mean), spans[other]) if spans[other] > 0 else 1.0
     return floors[0], floors[1]
 
@@ -544,11 +602,10 @@ def summarize(side: SideSums, size: int, deviation: float, deviation_squares: fl
     mean, std = side.mean, nan
     if side.count:
         variance = side.variance
-        if side.is_cancelled:
+        if side.is_extreme:
             offset = deviation / side.count
             variance = max(deviation_squares / side.count - offset * offset, 0.0)
-            if side.scale != 1:
-                mean = side.centre + offset / side.scale
+            mean = side.centre + offset / side.scale
         std = sqrt(variance) / side.scale
     return Summary(
         count=size,
@@ -618,13 +675,20 @@ def _metrics(first: Sums, second: KlSums, shape: tuple[int, ...]) -> Metrics:
         mean_absolute_error=sums.error_total / max(count, 1) / error_scale,
         root_mean_square_error=distance / sqrt(max(count, 1)) / error_scale,
         max_relative_error=first.max_relative,
-        mean_relative_error=first.relative_total / max(count, 1),
+        mean_relative_error=_mean_relative(first),
         max_error_index=unravel(first.max_error_at, shape) if first.max_error > 0 else None,
         npu_at_max_error=first.npu_at_max,
         golden_at_max_error=first.golden_at_max,
         is_scalar=first.size == 1,
         both_zero=count > 0 and sums.npu_squares == 0 and sums.golden_squares == 0,
     )
+
+
+def _mean_relative(first: Sums) -> float:
+    count = max(first.count, 1)
+    if isfinite(first.relative_total):
+        return first.relative_total / count
+    return first.scaled_relative_total / count / _RELATIVE_SCALE
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:

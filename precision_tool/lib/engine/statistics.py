@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.metrics import SideSums, add_side, deviations, summarize
+from precision_tool.lib.engine.metrics import SideSums, add_integers, add_side, deviations, offsets, summarize
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor, TensorStatistics
@@ -57,10 +57,10 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
             _add(sums, block)
         counts = np.zeros(bins, np.int64)
         deviation = deviation_squares = 0.0
-        if sums.count and (bins or sums.is_cancelled):
+        if sums.count and (bins or sums.is_extreme):
             for block in stream.blocks():
                 finite = block if sums.count == size else block[np.isfinite(block)]
-                if sums.is_cancelled and finite.size:
+                if sums.is_extreme and finite.size:
                     total, squares = deviations(sums, finite)
                     deviation += total
                     deviation_squares += squares
@@ -123,16 +123,19 @@ def first_values(reader: TensorReader, tensor: Tensor, count: int) -> tuple[floa
 
 @dataclass(slots=True)
 class _Stream:
-    """The values of a tensor in float64 blocks, as often as asked for; small ones are read and decoded once."""
+    """The values of a tensor in blocks, as often as asked for; small ones are read and decoded once.
+
+    Blocks are float64, but 64-bit integers, which that would round, are as they are.
+    """
 
     reader: TensorReader
     is_integer: bool
     #: The smallest and the largest integer read so far; float64 would round those of 64 bits.
     extremes: tuple[int, int] | None = None
     _scratch: Scratch = field(default_factory=Scratch)
-    _kept: list[Doubles] = field(default_factory=list)
+    _kept: list[Numbers] = field(default_factory=list)
 
-    def blocks(self) -> Iterator[Doubles]:
+    def blocks(self) -> Iterator[Numbers]:
         """Blocks in no certain order; each is overwritten by the next."""
         if self._kept:
             yield from self._kept
@@ -140,7 +143,7 @@ class _Stream:
         for numbers in self._numbers():
             if self.is_integer:
                 self._widen(int(numbers.min()), int(numbers.max()))
-            block: Doubles = numbers.astype(np.float64)
+            block: Numbers = numbers.copy() if numbers.dtype.kind in "iu" else decode.as_float64(numbers)
             if self.reader.size <= _KEEP:
                 self._kept.append(block)
             yield block
@@ -159,24 +162,31 @@ class _Stream:
                 yield items[start : start + _BLOCK]
 
 
-def _add(sums: SideSums, block: Doubles) -> None:
+def _add(sums: SideSums, block: Numbers) -> None:
+    if block.dtype.kind in "iu":
+        add_integers(sums, block)
+        return
     with np.errstate(all="ignore"):  # sums that leave float64's range are taken anew, scaled
         low, high = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
         if isfinite(low) and isfinite(high):
             zeros = block.size - int(np.count_nonzero(block))
-            sums.add_values(block.size, float(np.add.reduce(block)), float(np.dot(block, block)), low, high, zeros)
+            total = float(np.add.reduce(block))
+            centred = block - total / block.size
+            sums.add_values(block.size, total, float(np.dot(centred, centred)), low, high, zeros)
         else:
-            add_side(sums, block, np.isfinite(block))
+            add_side(sums, decode.as_float64(block), np.isfinite(block))
 
 
-def _histogram(values: Doubles, low: float, high: float, bins: int) -> npt.NDArray[np.int64]:
+def _histogram(values: Numbers, low: float, high: float, bins: int) -> npt.NDArray[np.int64]:
     if high == low:
         counts = np.zeros(bins, np.int64)
         counts[0] = values.size
         return counts
+    if values.dtype.kind in "iu":
+        values, low, high = offsets(values, int(low)), 0.0, float(high - low)
     if high - low == inf:  # halves of both are in range
         values, low, high = values / 2, low / 2, high / 2
-    places = values - low
+    places: Doubles = np.asarray(values - low, np.float64)
     places /= high - low
     places *= bins
     index = places.astype(np.intp)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats import proto_text
 from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_json
 from precision_tool.lib.formats.om_file import MAGIC, WireScalars, model_bytes, parse_om
@@ -141,7 +141,8 @@ def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
     )
 
 
-_OP_HEAD = re.compile(rb'\n  op \{\n    name: ("(?:[^"\\\n]|\\.)*+")(?:\n    type: ("(?:[^"\\\n]|\\.)*+"))?+(?=\n)')
+_QUOTED = r'("[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")'
+_OP_HEAD = re.compile(rf"\n  op \{{\n    name: {_QUOTED}(?>(?:\n    type: {_QUOTED})?)(?=\n)".encode())
 _OP_START = b"\n  op {"
 _BLOCK = 4 << 20
 #: The name and the type of an op are never longer than this together.
@@ -280,7 +281,7 @@ class Attrs(Mapping[str, Any]):
         try:
             return _attr_value(self._nodes[key], self._scalars)
         except RecursionError:
-            raise FormatError(f"attribute {key!r} is nested too deep", _WANTED) from None
+            raise FormatError(f"attribute {shown(key)} is nested too deep", _WANTED) from None
 
     def __contains__(self, key: object) -> bool:
         return key in self._nodes
@@ -419,12 +420,12 @@ class GraphBuilder:
         ops: list[Op] = []
         try:
             name = self._text(node, "name")
-            where = f"graph {name!r}"
+            where = f"graph {shown(name)}"
             attrs = Attrs(attr_nodes(node, self._scalars), self._scalars)
             for op_node in _messages(node, "op"):
-                where = f"graph {name!r}, op number {len(ops)}"
+                where = f"graph {shown(name)}, op number {len(ops)}"
                 op_name = self._text(op_node, "name")
-                where = f"graph {name!r}, op {op_name!r}"
+                where = f"graph {shown(name)}, op {shown(op_name)}"
                 ops.append(self.op(op_node, op_name))
         except FormatError as error:
             raise FormatError(f"{self._path}: {where}: {error.message}", error.hint) from None
@@ -479,7 +480,9 @@ class GraphBuilder:
             elif number == CONTROL_INDEX:
                 control.append(producer)
             else:
-                raise FormatError(f"input {text!r} has the index {number}; only -1 (control) may be negative", _WANTED)
+                raise FormatError(
+                    f"input {shown(text)} has the index {number}; only -1 (control) may be negative", _WANTED
+                )
         return tuple(data), tuple(control)
 
     def desc(self, node: Node) -> TensorDesc:
@@ -546,7 +549,8 @@ def _skim_tree(data: bytes, path: str) -> _Found:
 # the end of the line, but then the line where it stops ends with an opening quote, so that line is odd unless its
 # own string runs over its end as well, and so on: the last of them has nowhere to stop.
 _ESCAPED, _NOT_ESCAPED = r"(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))", r"(?:(?<!\\)|(?<=[^\\]\\\\))"
-_QUICK_STRING = rf'"[^"]*+(?:{_ESCAPED}"[^"]*+)*+{_NOT_ESCAPED}"'
+_MORE_QUOTES = proto_text.any_number_of(f'{_ESCAPED}"[^"]*+')
+_QUICK_STRING = rf'"[^"]*+{_MORE_QUOTES}{_NOT_ESCAPED}"'
 _NUMBER_OR_WORD = rf"-?+(?:{proto_text.WORD}|{proto_text.NUMBER})"
 _LINE = rf"(?:{proto_text.WORD}: (?:{_QUICK_STRING}\n|{_NUMBER_OR_WORD}\n|{proto_text.STRING}\n)|\}}\n)"
 _OPEN = rf"{proto_text.WORD} \{{\n"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 
 Value: TypeAlias = "str | Message"
 Message: TypeAlias = dict[str, list[Value]]
@@ -27,15 +27,24 @@ MAX_DEPTH = 200
 _CUT_OFF_HINT = "copy or dump the file again: it was probably not written to its end"
 _SYNTAX_HINT = "check that this is an unedited protobuf text file such as ge_proto_*_Build.txt"
 
-# Everything is possessive (*+): nothing is ever tried twice, so time is linear whatever the text.
+
+def any_number_of(pattern: str) -> str:
+    """`(?:pattern)*`, atomic. In packs: each repetition takes memory until the group around it is done."""
+    return rf"(?>(?:(?>(?:{pattern}){{1,1000}}))*)"
+
+
+# Everything is possessive (*+) or atomic (?>...): nothing is ever tried twice, so time is linear whatever the text.
+# A group is possessive only where nothing in it can fail behind a repeat or a look around: Python before 3.11.5 goes
+# on from the place of that failure (CPython's issue 106052). All others are atomic.
 _WS = r"[ \t\r\n\f\v]*+(?:#[^\n]*+[ \t\r\n\f\v]*+)*+"
 # STRING, WORD and NUMBER also serve those who skim a text without parsing it.
 STRING = r"""(?:"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"|'[^'\\\n]*+(?:\\[^\n][^'\\\n]*+)*+')"""
 WORD = r"[A-Za-z_][A-Za-z0-9_]*+"
 _NAME = rf"(?:{WORD}|\[[A-Za-z0-9_][A-Za-z0-9_.%/-]*+\])"
-NUMBER = r"(?:0[xX][0-9a-fA-F]++|(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fF]?+)"
-_SCALAR = rf"(?:{STRING}(?:{_WS}{STRING})*+|(?:-{_WS})?+(?:{WORD}|{NUMBER})(?![A-Za-z0-9_.]))"
-_SCALAR_LIST = rf"\[{_WS}(?:{_SCALAR}(?:{_WS},{_WS}{_SCALAR})*+{_WS})?+\]"
+NUMBER = r"(?:0[xX][0-9a-fA-F]++|(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?>(?:[eE][+-]?[0-9]++)?)[fF]?+)"
+_SCALAR = rf"(?:{STRING}{any_number_of(_WS + STRING)}|(?>(?:-{_WS})?)(?:{WORD}|{NUMBER})(?![A-Za-z0-9_.]))"
+_MORE_SCALARS = any_number_of(f"{_WS},{_WS}{_SCALAR}")
+_SCALAR_LIST = rf"\[{_WS}(?>(?:{_SCALAR}{_MORE_SCALARS}{_WS})?)\]"
 
 # One token is a whole field with a scalar, or the edge of a block. Few groups, as each costs time a token:
 #   1 name
@@ -43,10 +52,10 @@ _SCALAR_LIST = rf"\[{_WS}(?:{_SCALAR}(?:{_WS},{_WS}{_SCALAR})*+{_WS})?+\]"
 #   3 what closes a block: "}" ">", in a list of blocks also "},{" "}]"; or all the rest of a text that
 #     goes on wrongly, so that nothing can be passed over and nothing is matched after an error
 # All are empty at the end of the text.
-_OPENER = rf"(?:\[{_WS})?+[{{<]"
+_OPENER = rf"(?>(?:\[{_WS})?)[{{<]"
 _TOKEN = re.compile(
     rf"{_WS}(?:({_NAME}){_WS}(?::{_WS}|(?={_OPENER}))({_OPENER}|{_SCALAR}|{_SCALAR_LIST})"
-    rf"|([}}>](?:{_WS},{_WS}[{{<]|{_WS}\])?+|.++)|\Z)(?:{_WS}[,;])?+",
+    rf"|([}}>](?>(?:{_WS},{_WS}[{{<]|{_WS}\])?)|.++)|\Z)(?>(?:{_WS}[,;])?)",
     re.DOTALL,
 )
 _CLOSERS = {"{": "}", "<": ">"}
@@ -62,7 +71,7 @@ _WS_RE, _NAME_RE = re.compile(_WS), re.compile(_NAME)
 _LIST_ITEM_RE = re.compile(rf"{_WS},?+{_WS}({_SCALAR})", re.DOTALL)
 _SCALAR_RE = re.compile(_SCALAR, re.DOTALL)
 _NEXT_STRING_RE = re.compile(rf"{_WS}({STRING})", re.DOTALL)
-_OPEN_STRING_RE = re.compile(r"""(?:"(?:[^"\\\n]|\\[^\n])*+|'(?:[^'\\\n]|\\[^\n])*+)\\?+""")
+_OPEN_STRING_RE = re.compile(r"""(?:"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+|'[^'\\\n]*+(?:\\[^\n][^'\\\n]*+)*+)\\?+""")
 _GLIMPSE_RE = re.compile(r"[A-Za-z0-9_.+-]{1,20}|[^\x00-\x7f]{1,8}|.", re.DOTALL)
 _NOT_UTF8_RE = re.compile("[\udc80-\udcff]")
 _ESCAPE_RE = re.compile(
@@ -197,8 +206,8 @@ class _Parser:
 
     def _still_open(self, frames: list[_Frame]) -> str:
         """Words for the open blocks, inner to outer; of many only the innermost two and the outermost."""
-        shown = [*frames[:1], *frames[1:][-2:]]
-        blocks = [f"'{name}' (line {self._line(self._token_at(token))})" for _, _, name, token in reversed(shown)]
+        some = [*frames[:1], *frames[1:][-2:]]
+        blocks = [f"{shown(name)} (line {self._line(self._token_at(token))})" for _, _, name, token in reversed(some)]
         return f"; still open, inner to outer: {', '.join(blocks)}" if blocks else ""
 
     def _cut_off(self, frames: list[_Frame], where: str = "") -> FormatError:
@@ -225,13 +234,13 @@ class _Parser:
         name = _NAME_RE.match(text, position)
         if name:
             here = self._skip_space(name.end())
-            expected, after = "':' or '{'", f" after {name[0]!r}"
+            expected, after = "':' or '{'", f" after {shown(name[0])}"
             if text.startswith(":", here):
                 here = self._skip_space(here + 1)
-                expected, after = "a value", f" after '{name[0]}:'"
+                expected, after = "a value", f" after {shown(name[0] + ':')}"
                 if text.startswith("[", here):
                     here, expected = self._skip_list(here + 1)
-                    after = f" in the list of {name[0]!r}"
+                    after = f" in the list of {shown(name[0])}"
         if here >= len(text):
             return self._cut_off(frames, after)
         string = _OPEN_STRING_RE.match(text, here)
@@ -271,7 +280,7 @@ def _pieces(pattern: re.Pattern[str], token: str, position: int = 0) -> Iterator
 
 def _shown(raw: str) -> str:
     """A piece of the text, which has one character per byte, as one prints it."""
-    return repr(raw.encode("latin-1").decode("utf-8", "backslashreplace"))
+    return shown(raw.encode("latin-1").decode("utf-8", "backslashreplace"))
 
 
 # ---- tokens to values
@@ -373,7 +382,7 @@ def bool_of(token: Value) -> bool:
 
 
 def _bad_value(token: Value, expected: str) -> FormatError:
-    shown = "a block"
+    what = "a block"
     if isinstance(token, str):
-        shown = _shown(token if len(token) <= 60 else token[:57] + "...")
-    return FormatError(f"{shown} where {expected} was expected", _SYNTAX_HINT)
+        what = _shown(token)
+    return FormatError(f"{what} where {expected} was expected", _SYNTAX_HINT)

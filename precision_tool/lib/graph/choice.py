@@ -15,13 +15,18 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
-from precision_tool.lib.sources.walk import Stamps, list_folders
+from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
+from precision_tool.lib.user_files import is_folder
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
 #: Reasons of graphs that somebody chose.
 NAMED = "it was named with -g"
 CHOSEN = "it was chosen with graphs --use"
+
+
+class UnreadGraphError(DataNotFoundError):
+    """Graphs are there, but none that can be read fits: one that cannot may be the dump's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +54,7 @@ def find_graph_files(
     `stamps` notes the folders and the files.
     """
     listed = [
-        (below, names_in)
-        for folder in folders
-        if os.path.isdir(folder)
-        for below, names_in in list_folders(folder, stamps)
+        (below, names_in) for folder in folders if is_folder(folder) for below, names_in in list_folders(folder, stamps)
     ]
     for folder in flat_folders:
         if stamps is not None:
@@ -84,7 +86,7 @@ def graph_folders(dump_path: str) -> list[str]:
         if os.path.isdir(os.path.join(folder, names.INFER_DUMPS)):
             candidates.append(os.path.join(folder, names.INFER_MODEL))
         for candidate in candidates:
-            if os.path.isdir(candidate):
+            if is_folder(candidate):
                 return [candidate]
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -187,9 +189,8 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         skims += _skim_all(others, rejected, store)
     if not skims:
         why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-        raise DataNotFoundError(
-            f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g"
-        )
+        kind = UnreadGraphError if rejected else DataNotFoundError
+        raise kind(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
     by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
     # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
     unread = [] if by_name else list(rejected)
@@ -216,7 +217,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             rejected.append((skim.path, f"names only {count} of the dumped ops"))
     total = len(dumped_ops(leaf))
     if best is None:
-        raise DataNotFoundError(
+        raise UnreadGraphError(
             f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
         )
     matched, skim, file = best
@@ -232,7 +233,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         if unread:
             told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
             what = "the best of the others"  # which one does not matter: it is of another model
-        raise DataNotFoundError(
+        raise (UnreadGraphError if unread else DataNotFoundError)(
             f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
         )
     reasons = []
@@ -335,7 +336,7 @@ def find_graph(
     `models`.
     """
     store = store or GraphStore()
-    if graph is not None and not os.path.isdir(graph):
+    if graph is not None and not is_folder(graph):
         return load_choice(graph, leaf, NAMED, store)
     refused: tuple[tuple[str, str], ...] = ()
     if graph is None and chosen is not None:
@@ -354,9 +355,10 @@ def find_graph(
                 "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
             )
         where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
-        raise DataNotFoundError(
+        nothing = DataNotFoundError(
             f"no graph: no ge_proto_*_Build.txt {where}",
             "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
         )
+        raise nothing_below(nothing, *folders)
     choice = choose_graph(paths, leaf, store)
     return replace(choice, rejected=(*refused, *choice.rejected))

@@ -7,6 +7,7 @@ Source: formats.md §2.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -50,6 +51,21 @@ def plain_plan(shape: tuple[int, ...], fortran_order: bool = False) -> Plan:
     rank = len(shape)
     order = tuple(reversed(range(rank))) if fortran_order else tuple(range(rank))
     return Plan(tuple(shape[axis] for axis in order), tuple((axis, WHOLE) for axis in order), shape, (1,) * rank)
+
+
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without the axes that hold one item, which are in nobody's way."""
+    return tuple(extent for extent in shape if extent != 1)
+
+
+def reversed_plan(plan: Plan, shape: tuple[int, ...]) -> Plan:
+    """The plan of a C-ordered array for one of `shape` in Fortran order: its axes lie the other way round.
+
+    LayoutError where the plan takes the axes of that array apart or together.
+    """
+    if squeezed(plan.storage_shape) != squeezed(shape):
+        raise LayoutError(f"{list(shape)} in Fortran order cannot be read as {list(plan.logical_shape)}")
+    return replace(plan, storage_shape=plan.storage_shape[::-1], axes=plan.axes[::-1])
 
 
 def is_plain(layout: str) -> bool:

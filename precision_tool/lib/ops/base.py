@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import wraps
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,12 @@ class Output:
     terms: Doubles | float = 0.0
     doubtful: npt.NDArray[np.bool_] | None = None
 
+    def __post_init__(self) -> None:
+        """numpy makes numbers of arrays without axes; here they are arrays again."""
+        object.__setattr__(self, "array", np.asarray(self.array))
+        if self.doubtful is not None:
+            object.__setattr__(self, "doubtful", np.asarray(self.doubtful))
+
 
 #: Outputs by slot; None for one that has no formula (a reserve space, a mask whose packing is not documented).
 Outputs = Sequence[Output | None]
@@ -117,6 +125,8 @@ class OpSpec:
     function: Function
     sampled: Sampled | None = None
     work: Work | None = None
+    #: Where `sampled` is cheapest: about so many flat places of output 0, drawn from all of it.
+    cheap_places: Callable[[Call, int], Places] | None = None
     #: Names of the inputs by slot as the op's prototype has them ("x", "filter"); the last may repeat.
     inputs: tuple[str, ...] = ()
 
@@ -130,15 +140,32 @@ def op(
     inputs: Sequence[str] = (),
     sampled: Sampled | None = None,
     work: Work | None = None,
+    cheap_places: Callable[[Call, int], Places] | None = None,
 ) -> Callable[[Function], Function]:
     """Puts a function into the table under GE's and TensorFlow's names of the op."""
 
     def register(function: Function) -> Function:
+        @wraps(function)
+        def quiet(call: Call) -> Outputs:
+            with np.errstate(all="ignore"):  # an infinity or NaN is a result like others
+                return function(call)
+
+        def quietly_sampled(call: Call, places: Places) -> Output:
+            assert sampled is not None
+            with np.errstate(all="ignore"):
+                return sampled(call, places)
+
         for op_type in op_types:
             if op_type in _TABLE:
                 raise ValueError(f"two functions for {op_type}")
             _TABLE[op_type] = OpSpec(
-                op_type=op_type, kind=kind, function=function, sampled=sampled, work=work, inputs=tuple(inputs)
+                op_type=op_type,
+                kind=kind,
+                function=quiet,
+                sampled=sampled and quietly_sampled,
+                work=work,
+                cheap_places=cheap_places,
+                inputs=tuple(inputs),
             )
         return function
 
@@ -150,6 +177,11 @@ def known_types() -> Mapping[str, OpSpec]:
     return _TABLE
 
 
+#: No tensor of more elements is made, whatever shapes and attributes claim (2^26 doubles are 512 MiB).
+MAX_ELEMENTS = 1 << 26
+MAX_AXES = 32
+
+
 # --- what functions share ---------------------------------------------------------------------------------------------
 
 
@@ -159,6 +191,16 @@ def needed(call: Call, slot: int) -> Input:
     if found is None:
         raise NotComputedError(f"input {slot} of {call.op_type} is not connected")
     return found
+
+
+def check_size(shape: Sequence[int]) -> None:
+    """Raises where a tensor of this shape is not made: a negative axis, or more than MAX_ELEMENTS elements."""
+    if any(size < 0 for size in shape):
+        raise NotComputedError(f"the shape {tuple(shape)} has a negative axis")
+    if len(shape) > MAX_AXES:
+        raise NotComputedError(f"a shape of {len(shape)} axes")
+    if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
+        raise NotComputedError(f"the shape {tuple(shape)} has more than {MAX_ELEMENTS} elements")
 
 
 def summed_of(total: Doubles, spread: Doubles, count: int) -> Doubles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -44,6 +44,12 @@ def align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: 
 
     `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
     """
+    alignment = _align(npu, golden, origin_layout, origin_shape)
+    return _as_they_lie(alignment, npu, golden) if npu.fortran_order or golden.fortran_order else alignment
+
+
+def _align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None) -> Alignment:
+    """The plans of arrays that both lie in C order."""
     npu_complex, golden_complex = (data_types.BY_NAME[t.dtype].is_complex for t in (npu, golden))
     if npu_complex != golden_complex:
         raise LayoutError(f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
@@ -62,11 +68,17 @@ def align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: 
     return _align_two_blocked(npu, golden, origin_layout, origin_shape)
 
 
-def _golden_plan(golden: Tensor, shape: tuple[int, ...]) -> Plan:
-    """A benchmark array read in C order as `shape`."""
-    if golden.fortran_order:
-        return layouts.plain_plan(golden.shape, fortran_order=True)
-    return layouts.plain_plan(shape)
+def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment:
+    """An alignment of C-ordered arrays for the order that each really lies in."""
+    plans = alignment.npu_plan, alignment.golden_plan
+    if all(plan.is_flat for plan in plans):  # read in C order, so any shape will do that keeps the axes
+        shape = npu.shape if npu.fortran_order else golden.shape
+        plans = layouts.plain_plan(shape), layouts.plain_plan(shape)
+    one, two = (
+        layouts.reversed_plan(plan, tensor.shape) if tensor.fortran_order else plan
+        for plan, tensor in zip(plans, (npu, golden), strict=True)
+    )
+    return replace(alignment, npu_plan=one, golden_plan=two)
 
 
 def _check_sizes(npu: Tensor, golden: Tensor) -> None:
@@ -84,11 +96,8 @@ def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alig
     if converted is not None:
         return converted
     note = ""
-    if _squeezed(npu.shape) != _squeezed(golden.shape):
+    if layouts.squeezed(npu.shape) != layouts.squeezed(golden.shape):
         note = f"shapes differ, compared in storage order: NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
-    if golden.fortran_order:
-        shape = golden.shape
-        return Alignment(layouts.plain_plan(shape), _golden_plan(golden, shape), printed_shape(npu), note)
     return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), printed_shape(npu), note)
 
 
@@ -106,16 +115,12 @@ def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignmen
             return None  # it lies as it is
         plan = layouts.plan(npu.layout, npu.shape, layout, shape)
         note = "" if layout == target else f"the benchmark tensor is {layout}, the graph declares {target}"
-        return Alignment(plan, _golden_plan(golden, shape), shape, note)
+        return Alignment(plan, layouts.plain_plan(shape), shape, note)
     if npu.shape != golden.shape and sorted(npu.shape) == sorted(golden.shape):
         raise LayoutError(
             f"axes in an unknown order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
         )
     return None
-
-
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(extent for extent in shape if extent != 1)
 
 
 def _targets(
@@ -166,13 +171,11 @@ def _align_blocked(
         except LayoutError as error:
             reasons.append(str(error))
             continue
-        if golden.fortran_order:
-            if shape != golden.shape:
-                reasons.append("a Fortran-ordered benchmark tensor of another shape")
-                continue
-            return Alignment(plan, _golden_plan(golden, shape), shape, note)
+        if golden.fortran_order and layouts.squeezed(shape) != layouts.squeezed(golden.shape):
+            reasons.append(f"{list(golden.shape)} in Fortran order is not read as {list(shape)}")
+            continue
         golden_plan = layouts.plain_plan(plan.logical_shape)
-        differ = _squeezed(shape) != _squeezed(golden.shape)
+        differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
         shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
         return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note or (shapes if differ else ""))
     why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"

@@ -281,13 +281,15 @@ def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
     if prod(npu.shape) != prod(golden.shape):
         return Refused(Status.SIZE_MISMATCH, f"different sizes: {shapes}")
     if npu.shape == golden.shape:
-        plans = [tensor.plan or layouts.plain_plan(tensor.shape) for tensor in (npu, golden)]
+        plans = [tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order) for tensor in (npu, golden)]
         if all(plan.is_flat for plan in plans):
             plans = [layouts.flat_plan(npu.size)] * 2
         return Aligned(npu=npu, golden=golden, npu_plan=plans[0], golden_plan=plans[1])
-    flat = [in_logical_order(tensor) for tensor in (npu, golden)]
+    flat = [None if tensor.fortran_order else in_logical_order(tensor) for tensor in (npu, golden)]
     if flat[0] is None or flat[1] is None:
-        return Refused(Status.LAYOUT, f"shapes differ, and chunks or strides leave no common order: {shapes}")
+        return Refused(
+            Status.LAYOUT, f"shapes differ, and chunks, strides or Fortran order leave no common order: {shapes}"
+        )
     plan = layouts.flat_plan(npu.size)
     note = ""
     if [extent for extent in npu.shape if extent != 1] != [extent for extent in golden.shape if extent != 1]:

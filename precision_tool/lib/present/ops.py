@@ -15,6 +15,7 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.pairing.listing import DumpListing, DumpRow, OpListing, OpRow, is_below
+from precision_tool.lib.present.long_table import LongTable
 from precision_tool.lib.present.text import (
     byte_size,
     cosine_text,
@@ -102,7 +103,7 @@ class OpTable:
 
 
 def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    return LongTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
 
 
 def op_listing(listing: OpListing, limit: int, threshold: float) -> Iterator[RenderableType]:

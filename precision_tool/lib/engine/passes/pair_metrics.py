@@ -46,19 +46,19 @@ class MetricsPass(Pass[Sums, MetricsResult]):
         state.add(other)
 
     def second(self, state: Sums) -> SecondPass | None:
-        needed = self.divergence or state.is_extreme or state.npu.is_cancelled or state.golden.is_cancelled
+        needed = self.divergence or state.is_extreme
         return SecondPass(state) if needed else None
 
     def finish(self, state: Sums, second: KlSums | None, stream: PairStream) -> MetricsResult:
         for name in ("max_error_at", "first_mismatch"):
             setattr(state, name, stream.flat_position(getattr(state, name)))
-        shape = stream.pair.error_shape
+        shape = stream.pair.error_shape or (1,)  # places of scalars are told as in their shape in the result
         size = 1
         for extent in shape:
             size *= extent
         if size and stream.size == 2 * size:  # complex: the last index tells real from imaginary
             shape = (*shape, 2)
-        return MetricsResult(*finish(state, second or KlSums(), shape or (1,)))
+        return MetricsResult(*finish(state, second or KlSums(), shape))
 
 
 class SecondPass(Pass[KlSums, KlSums]):

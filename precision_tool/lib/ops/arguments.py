@@ -1,0 +1,218 @@
+"""What functions of operators ask a call for: attributes under several names, numbers from inputs, broadcast shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.ops.base import Call, Doubles, Input, NotComputedError, check_size, needed
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+#: Half the distance of neighbours at 1, and the smallest normal number, by type.
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+_TINY = {"float16": 2.0**-22, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+#: So many units of the last place may an input move before a switch counts as undoubted.
+_MOVE = 4.0
+
+
+def attribute(call: Call, *names: str) -> Any:
+    """The first of these attributes that the op has; None where it has none."""
+    return next((call.attrs[name] for name in names if call.attrs.get(name) is not None), None)
+
+
+def integer(call: Call, *names: str, default: int | None = None) -> int:
+    """An attribute that is a whole number; without a default it must be there."""
+    value = attribute(call, *names)
+    if value is None:
+        value = default
+    if value is None:
+        raise NotComputedError(f"{call.op_type} has no attribute {names[0]}")
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise NotComputedError(f"the attribute {names[0]} of {call.op_type} is {value!r} and not a whole number")
+    return int(value)
+
+
+def real(call: Call, *names: str, default: float | None = None) -> float:
+    """An attribute that is a number; without a default it must be there."""
+    value = attribute(call, *names)
+    if value is None:
+        value = default
+    if value is None:
+        raise NotComputedError(f"{call.op_type} has no attribute {names[0]}")
+    if not isinstance(value, (Real, np.number)):
+        raise NotComputedError(f"the attribute {names[0]} of {call.op_type} is {value!r} and not a number")
+    return float(value)
+
+
+def flag(call: Call, *names: str, default: bool = False) -> bool:
+    """An attribute that is true or false."""
+    value = attribute(call, *names)
+    return default if value is None else bool(value)
+
+
+def text(call: Call, *names: str, default: str) -> str:
+    """An attribute that is a text."""
+    value = attribute(call, *names)
+    return default if value is None else str(value)
+
+
+def whole_numbers(call: Call, *names: str, slot: int | None = None) -> list[int] | None:
+    """A list of whole numbers from an attribute, or else from the input at `slot`; None where there is neither.
+
+    A single number counts as a list of one.
+    """
+    value = attribute(call, *names)
+    if value is None and slot is not None and slot < len(call.inputs):
+        given = call.inputs[slot]
+        value = None if given is None else given.array
+    if value is None:
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        raise NotComputedError(f"{names[0]} of {call.op_type} are no whole numbers") from None
+    if array.size and array.dtype.kind not in "iu":
+        raise NotComputedError(f"{names[0]} of {call.op_type} are no whole numbers")
+    return [int(one) for one in array.ravel()]
+
+
+def required_numbers(call: Call, *names: str, slot: int | None = None) -> list[int]:
+    """`whole_numbers` that must be there."""
+    found = whole_numbers(call, *names, slot=slot)
+    if found is None:
+        raise NotComputedError(f"{call.op_type} has no {names[0]}, neither as attribute nor as input")
+    return found
+
+
+def single_number(call: Call, *names: str, slot: int | None = None) -> int:
+    """One whole number from an attribute, or else from the input at `slot`."""
+    found = required_numbers(call, *names, slot=slot)
+    if len(found) != 1:
+        raise NotComputedError(f"{names[0]} of {call.op_type} is {len(found)} numbers instead of one")
+    return found[0]
+
+
+def axis_of(call: Call, axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    if not -rank <= axis < rank:
+        raise NotComputedError(f"axis {axis} of {call.op_type} is not one of {rank}")
+    return axis % rank
+
+
+def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, each once."""
+    found = tuple(axis_of(call, axis, rank) for axis in axes)
+    if len(set(found)) != len(found):
+        raise NotComputedError(f"the axes {tuple(axes)} of {call.op_type} name one twice")
+    return found
+
+
+def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
+    """An input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
+    array = needed(call, slot).array
+    if array.dtype.kind not in kinds:
+        raise NotComputedError(f"{call.op_type} of {needed(call, slot).dtype}")
+    return array
+
+
+def floats(given: Input) -> Doubles:
+    """An input's values in float64, of whatever real type it is."""
+    if given.array.dtype.kind == "c":
+        raise NotComputedError("complex numbers")
+    return np.asarray(given.array, np.float64)
+
+
+def numbers(call: Call, *slots: int) -> list[Doubles]:
+    """The inputs at these slots in float64."""
+    return [floats(needed(call, slot)) for slot in slots]
+
+
+def scalar(call: Call, slot: int) -> float:
+    """An input of one element."""
+    values = floats(needed(call, slot))
+    if values.size != 1:
+        raise NotComputedError(f"input {slot} of {call.op_type} has the shape {values.shape} and is not one number")
+    return float(values.ravel()[0])
+
+
+def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
+    """The shape that these broadcast to."""
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError:
+        shapes = " and ".join(str(array.shape) for array in arrays)
+        raise NotComputedError(f"the shapes {shapes} of {call.op_type} do not broadcast") from None
+    check_size(shape)
+    return shape
+
+
+def same_shape(call: Call, *arrays: Array) -> None:
+    """Raises unless all have one shape."""
+    if len({array.shape for array in arrays}) > 1:
+        shapes = " and ".join(str(array.shape) for array in arrays)
+        raise NotComputedError(f"the shapes {shapes} of {call.op_type} differ")
+
+
+def reshaped(array: Array, shape: Sequence[int], what: str) -> Array:
+    """The array in another shape, of which one axis may be −1."""
+    check_size([max(size, 1) for size in shape])
+    known = prod(size for size in shape if size != -1)
+    unknown = sum(size == -1 for size in shape)
+    if unknown > 1 or any(size < -1 for size in shape):
+        raise NotComputedError(f"{what} {tuple(shape)} is no shape")
+    if known != array.size if not unknown else known == 0 or array.size % known:
+        raise NotComputedError(f"{what} {tuple(shape)} does not hold the {array.size} elements")
+    return array.reshape(tuple(shape))
+
+
+def unbroadcast(values: Doubles, shape: tuple[int, ...]) -> Doubles:
+    """Sums over the axes that broadcasting from `shape` made."""
+    extra = values.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        extra + axis for axis, size in enumerate(shape) if size == 1 and values.shape[extra + axis] != 1
+    )
+    result: Doubles = np.sum(values, axis=axes, keepdims=True) if axes else values
+    return result.reshape(shape)
+
+
+def near(a: Array, b: Array | float, *dtypes: str) -> Mask:
+    """Where a and b are so close that rounding in these types could swap them; nowhere for whole numbers."""
+    units = [ROUNDOFF[dtype] for dtype in dtypes if dtype in ROUNDOFF]
+    if not units:
+        return np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b)), np.bool_)
+    tiny = max(_TINY[dtype] for dtype in dtypes if dtype in ROUNDOFF)
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.abs(a), np.abs(b))
+        close = np.abs(np.subtract(a, b)) <= 2 * _MOVE * max(units) * size + tiny
+    return np.asarray(close, np.bool_) & np.isfinite(size)
+
+
+def near_step(x: Doubles, dtype: str, shift: float = 0.0) -> Mask:
+    """Where x is so close to a whole number plus `shift` that rounding could take it across."""
+    if dtype not in ROUNDOFF:
+        return np.zeros(x.shape, np.bool_)
+    return near(x, np.rint(x - shift) + shift, dtype)
+
+
+def image_axes(call: Call, given: Input, *names: str) -> tuple[int, int, int]:
+    """The axes of height, width and channels of an image tensor of four axes.
+
+    `data_format` counts where the op has it, else the layout that the input carries, else channels come last.
+    """
+    rank = given.array.ndim
+    if rank != 4:
+        raise NotComputedError(f"{call.op_type} of {rank} axes instead of 4")
+    form = text(call, *(names or ("data_format",)), default=given.layout)
+    return (2, 3, 1) if form == "NCHW" else (1, 2, 3)
+
+
+Unary = Callable[[Doubles], Doubles]

@@ -1,0 +1,416 @@
+"""Arithmetic and functions of single elements, with TensorFlow's broadcasting, and their gradients.
+
+Sources: the prototypes of GE's elewise_calculation_ops.h and math_ops.h; tf.math. Whole numbers are computed in their
+own type and wrap as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import e, erf, erfc, lgamma
+
+import numpy as np
+
+from precision_tool.lib.ops.arguments import (
+    ROUNDOFF,
+    Array,
+    attribute,
+    axis_of,
+    common_shape,
+    flag,
+    near,
+    near_step,
+    numbers,
+    real,
+    single_number,
+    typed,
+    unbroadcast,
+)
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Function,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    needed,
+    op,
+    summed_of,
+)
+
+#: An element-wise function, and the size of what is rounded on the way, of the arguments and the result.
+Formula = Callable[..., Array]
+Condition = Callable[..., Array]
+
+
+def pair(call: Call) -> tuple[Array, Array]:
+    """The first two inputs, which broadcast."""
+    a, b = typed(call, 0), typed(call, 1)
+    common_shape(call, a, b)
+    return a, b
+
+
+def elementwise(count: int, formula: Formula, condition: Condition | None = None, floating: bool = True) -> Function:
+    """A function of an op that computes each element of `count` inputs by `formula`.
+
+    `condition(*inputs, y)` is `Output.summed`, |y| by default. `floating`: whole numbers become float64 first.
+    """
+
+    def compute(call: Call) -> Outputs:
+        arrays = [typed(call, slot, "iuf" if floating else "iufc") for slot in range(count)]
+        if floating:
+            arrays = [np.asarray(array, np.float64) for array in arrays]
+        common_shape(call, *arrays)
+        y = np.asarray(formula(*arrays))
+        if y.dtype.kind not in "fc":
+            return [Output(array=y)]
+        return [Output(array=y, summed=np.abs(y if condition is None else condition(*arrays, y)))]
+
+    return compute
+
+
+def _truncated(a: Array, b: Array) -> Array:
+    """Division as TensorFlow's Div has it: of whole numbers toward zero."""
+    if a.dtype.kind in "fc" or b.dtype.kind in "fc":
+        return np.divide(a, b)
+    safe = np.where(b == 0, 1, b)
+    quotient = np.floor_divide(a, safe)
+    return np.asarray(quotient + ((quotient < 0) & (quotient * safe != a)))
+
+
+def _where_nonzero(y: Array, value: Array) -> Array:
+    """0 where y is 0, whatever the value there (which may be NaN)."""
+    return np.where(y == 0, 0.0, value)
+
+
+_erf = np.frompyfunc(erf, 1, 1)
+_erfc = np.frompyfunc(erfc, 1, 1)
+
+
+def _lgamma(x: float) -> float:
+    try:
+        return lgamma(x)
+    except ValueError:  # a pole
+        return np.inf
+
+
+def _python(function: Callable[[float], float]) -> Formula:
+    """A function of the standard library, element by element."""
+    each = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(each(x), np.float64)
+
+
+def _arithmetic() -> None:
+    """Operations that hardware rounds correctly."""
+    both: Condition = lambda a, b, y: np.abs(y)  # noqa: E731
+    rounded: list[tuple[tuple[str, ...], int, Formula, Condition]] = [
+        (("Add", "AddV2"), 2, np.add, both),
+        (("Sub",), 2, np.subtract, both),
+        (("Mul",), 2, np.multiply, both),
+        (("MulNoNan",), 2, lambda x, y: _where_nonzero(y, x * y), both),
+        (("Square",), 1, np.square, lambda x, y: y),
+        (("SquaredDifference",), 2, lambda a, b: np.square(a - b), lambda a, b, y: 2 * y),
+        (("FusedMulAdd",), 3, lambda a, b, c: a * b + c, lambda a, b, c, y: np.abs(a * b) + np.abs(y)),
+        (("FusedMulAddN",), 3, lambda a, b, c: a * c + b, lambda a, b, c, y: np.abs(a * c) + np.abs(y)),
+        (("Lerp",), 3, lambda a, b, w: a + w * (b - a), lambda a, b, w, y: 2 * np.abs(w * (b - a)) + np.abs(y)),
+    ]
+    for names, count, formula, condition in rounded:
+        op(*names, kind=Kind.ROUNDED, inputs=("x1", "x2", "x3")[:count])(
+            elementwise(count, formula, condition, floating=False)
+        )
+    exact: list[tuple[tuple[str, ...], int, Formula, str]] = [
+        (("Neg",), 1, np.negative, "iufc"),
+        (("Abs", "ComplexAbs"), 1, np.abs, "iufc"),
+        (("Sign",), 1, np.sign, "iuf"),
+        (("Maximum",), 2, np.maximum, "iuf"),
+        (("Minimum",), 2, np.minimum, "iuf"),
+        (("IsNan",), 1, np.isnan, "f"),
+        (("IsInf",), 1, np.isinf, "f"),
+        (("IsFinite",), 1, np.isfinite, "f"),
+        (("Real",), 1, np.real, "fc"),
+        (("Imag",), 1, np.imag, "fc"),
+        (("Conj",), 1, np.conj, "fc"),
+        (("ClipByValue", "ClipByValueV2"), 3, lambda x, low, high: np.minimum(np.maximum(x, low), high), "iuf"),
+    ]
+    for names, count, formula, kinds in exact:
+
+        def compute(call: Call, count: int = count, formula: Formula = formula, kinds: str = kinds) -> Outputs:
+            arrays = [typed(call, slot, kinds) for slot in range(count)]
+            common_shape(call, *arrays)
+            return [Output(array=np.asarray(formula(*arrays)))]
+
+        op(*names, kind=Kind.EXACT, inputs=("x1", "x2", "x3")[:count])(compute)
+
+
+def _functions() -> None:
+    """Functions that kernels approximate; the condition says how the error of their steps comes through."""
+    one: list[tuple[tuple[str, ...], Formula, Condition | None]] = [
+        (("Sqrt",), np.sqrt, None),
+        (("Rsqrt",), lambda x: 1 / np.sqrt(x), None),
+        (("Reciprocal", "Inv"), lambda x: 1 / x, None),
+        (("Expm1",), np.expm1, lambda x, y: np.abs(y) * (1 + np.abs(x)) + 1),
+        (("Log1p",), np.log1p, lambda x, y: np.abs(y) + 1),
+        (("Sin",), np.sin, lambda x, y: np.abs(y) + np.abs(x)),
+        (("Cos",), np.cos, lambda x, y: np.abs(y) + np.abs(x)),
+        (("Tan",), np.tan, lambda x, y: np.abs(y) + np.abs(x) * (1 + y * y)),
+        (("Asin",), np.arcsin, lambda x, y: np.abs(y) + 1),
+        (("Acos",), np.arccos, lambda x, y: np.abs(y) + 1),
+        (("Atan",), np.arctan, lambda x, y: np.abs(y) + 1),
+        (("Sinh",), np.sinh, lambda x, y: np.abs(y) * (1 + np.abs(x)) + 1),
+        (("Cosh",), np.cosh, lambda x, y: np.abs(y) * (1 + np.abs(x))),
+        (("Asinh",), np.arcsinh, lambda x, y: np.abs(y) + 1),
+        (("Acosh",), np.arccosh, lambda x, y: np.abs(y) + 1),
+        (("Atanh",), np.arctanh, lambda x, y: np.abs(y) + 1),
+        (("Erf",), _python(erf), lambda x, y: np.abs(y) + 1),
+        (("Erfc",), _python(erfc), lambda x, y: np.abs(y) + 1),
+        (("Lgamma",), _python(_lgamma), lambda x, y: np.abs(y) + np.abs(x) + 1),
+    ]
+    for names, formula, condition in one:
+        op(*names, kind=Kind.APPROXIMATE, inputs=("x",))(elementwise(1, formula, condition))
+    two: list[tuple[tuple[str, ...], tuple[str, str], Formula, Condition | None]] = [
+        (("RealDiv", "Div", "TruncateDiv"), ("x1", "x2"), _truncated, None),
+        (("DivNoNan",), ("x1", "x2"), lambda a, b: _where_nonzero(b, a / b), None),
+        (("Xdivy",), ("x1", "x2"), lambda a, b: _where_nonzero(a, a / b), None),
+        (("Xlogy",), ("x1", "x2"), lambda a, b: _where_nonzero(a, a * np.log(b)), lambda a, b, y: abs(y) + abs(a)),
+        (("Atan2",), ("x1", "x2"), np.arctan2, lambda a, b, y: np.abs(y) + 1),
+        (("SqrtGrad",), ("y", "dy"), lambda y, dy: 0.5 * dy / y, None),
+        (("RsqrtGrad",), ("y", "dy"), lambda y, dy: -0.5 * dy * y**3, lambda y, dy, z: 2 * np.abs(z)),
+        (("ReciprocalGrad", "InvGrad"), ("y", "dy"), lambda y, dy: -dy * y * y, None),
+        (("AbsGrad",), ("y", "dy"), lambda y, dy: dy * np.sign(y), None),
+    ]
+    for names, inputs, formula, condition in two:
+        whole = names[0] == "RealDiv"
+        op(*names, kind=Kind.APPROXIMATE, inputs=inputs)(elementwise(2, formula, condition, floating=not whole))
+
+
+_arithmetic()
+_functions()
+
+
+@op("Pow", kind=Kind.APPROXIMATE, inputs=("x1", "x2"))
+def power(call: Call) -> Outputs:
+    """x1 to the power of x2; whole numbers only to powers from 0 up."""
+    a, b = pair(call)
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        if (b < 0).any():
+            raise NotComputedError("whole numbers to a negative power")
+        return [Output(array=np.power(a, b))]
+    y = np.asarray(np.power(a, b))
+    logarithm = np.log(np.abs(np.where(a == 0, 1, a)))
+    return [Output(array=y, summed=np.abs(y) * (1 + np.abs(b * logarithm)))]
+
+
+@op("Power", kind=Kind.APPROXIMATE, inputs=("x",))
+def scaled_power(call: Call) -> Outputs:
+    """(shift + scale x) to a fixed power."""
+    (x,) = numbers(call, 0)
+    inner = real(call, "shift", default=0.0) + real(call, "scale", default=1.0) * x
+    exponent = real(call, "power", default=1.0)
+    y = np.asarray(np.power(inner, exponent))
+    logarithm = np.log(np.abs(np.where(inner == 0, 1, inner)))
+    return [Output(array=y, summed=np.abs(y) * (1 + np.abs(exponent * logarithm) + abs(exponent)))]
+
+
+def _base(call: Call) -> float:
+    """The base of GE's Exp and Log, of which −1 stands for e."""
+    base = real(call, "base", default=-1.0)
+    if base == -1:
+        return e
+    if base <= 0:
+        raise NotComputedError(f"the base {base} of {call.op_type} is not positive")
+    return base
+
+
+def _inner(call: Call) -> Array:
+    """scale x + shift, which are 1 and 0 in TensorFlow."""
+    x = typed(call, 0)
+    scale, shift = real(call, "scale", default=1.0), real(call, "shift", default=0.0)
+    return x * 1.0 if (scale, shift) == (1.0, 0.0) else scale * x + shift
+
+
+@op("Exp", kind=Kind.APPROXIMATE, inputs=("x",))
+def exponential(call: Call) -> Outputs:
+    """base^(scale x + shift)."""
+    inner = _inner(call)
+    y = np.exp(inner) if _base(call) == e else np.exp(inner * np.log(_base(call)))
+    return [Output(array=np.asarray(y), summed=np.abs(y) * (1 + np.abs(inner)))]
+
+
+@op("Log", kind=Kind.APPROXIMATE, inputs=("x",))
+def logarithm(call: Call) -> Outputs:
+    """The logarithm of scale x + shift. Near 1 a kernel's error is absolute, not relative."""
+    y = np.log(_inner(call)) / np.log(_base(call))
+    return [Output(array=np.asarray(y), summed=np.abs(y) + 1)]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _stepping(formula: Formula, shift: float) -> Function:
+    def compute(call: Call) -> Outputs:
+        x = typed(call, 0)
+        y = np.asarray(formula(x)) if x.dtype.kind == "f" else x
+        return [Output(array=y, doubtful=near_step(np.asarray(x, np.float64), needed(call, 0).dtype, shift))]
+
+    return compute
+
+
+op("Floor", kind=Kind.EXACT, inputs=("x",))(_stepping(np.floor, 0.0))
+op("Ceil", kind=Kind.EXACT, inputs=("x",))(_stepping(np.ceil, 0.0))
+op("Trunc", kind=Kind.EXACT, inputs=("x",))(_stepping(np.trunc, 0.0))
+op("Round", "Rint", kind=Kind.EXACT, inputs=("x",))(_stepping(np.rint, 0.5))
+
+
+def _quotient_step(call: Call, a: Array, b: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
+    """Where the quotient is so close to a whole number that an approximated division takes it across."""
+    types = [given.dtype for given in call.inputs[:2] if given is not None and given.dtype in ROUNDOFF]
+    if not types:
+        return None
+    return near_step(np.asarray(a / b), max(types, key=lambda name: ROUNDOFF[name]))
+
+
+@op("FloorDiv", kind=Kind.EXACT, inputs=("x1", "x2"))
+def floor_division(call: Call) -> Outputs:
+    """The quotient, rounded down."""
+    a, b = pair(call)
+    y = np.floor(a / b) if a.dtype.kind == "f" else np.floor_divide(a, np.where(b == 0, 1, b))
+    return [Output(array=np.asarray(y), doubtful=_quotient_step(call, a, b))]
+
+
+@op("FloorMod", kind=Kind.ROUNDED, inputs=("x1", "x2"))
+def floor_remainder(call: Call) -> Outputs:
+    """What is left of x1 by x2, with the sign of x2."""
+    a, b = pair(call)
+    y = np.asarray(np.mod(a, b if b.dtype.kind == "f" else np.where(b == 0, 1, b)))
+    return [Output(array=y, summed=_size(a, y), doubtful=_quotient_step(call, a, b))]
+
+
+@op("Mod", "TruncateMod", kind=Kind.ROUNDED, inputs=("x1", "x2"))
+def remainder(call: Call) -> Outputs:
+    """What is left of x1 by x2, with the sign of x1."""
+    a, b = pair(call)
+    y = np.asarray(np.fmod(a, b if b.dtype.kind == "f" else np.where(b == 0, 1, b)))
+    return [Output(array=y, summed=_size(a, y), doubtful=_quotient_step(call, a, b))]
+
+
+def _size(a: Array, y: Array) -> Doubles | float:
+    """|a| in the shape of y, of whole numbers 0."""
+    return np.broadcast_to(np.abs(a), y.shape) if y.dtype.kind == "f" else 0.0
+
+
+# --- with attributes or many inputs -----------------------------------------------------------------------------------
+
+
+@op("AddN", "AccumulateNV2", kind=Kind.SUM, inputs=("x",))
+def add_many(call: Call) -> Outputs:
+    """The sum of all inputs, which have one shape, or broadcast."""
+    arrays = [typed(call, slot, "iufc") for slot in range(len(call.inputs))]
+    if not arrays:
+        raise NotComputedError(f"{call.op_type} has no input")
+    shape = common_shape(call, *arrays)
+    total = np.zeros(shape, np.result_type(*arrays))
+    for array in arrays:
+        total += array
+    if total.dtype.kind != "f":
+        return [Output(array=total)]
+    squares = np.zeros(shape)
+    for array in arrays:
+        squares += np.square(array)
+    count = len(arrays)
+    summed = summed_of(total, squares - total**2 / count, count)
+    return [Output(array=total, summed=summed, terms=np.sqrt(squares))]
+
+
+@op("Axpy", "AxpyV2", kind=Kind.ROUNDED, inputs=("x1", "x2", "alpha"))
+def axpy(call: Call) -> Outputs:
+    """x1 + alpha x2."""
+    a, b = numbers(call, 0, 1)
+    alpha = np.asarray(real(call, "alpha")) if attribute(call, "alpha") is not None else numbers(call, 2)[0]
+    common_shape(call, a, b, alpha)
+    y = a + alpha * b
+    return [Output(array=np.asarray(y), summed=np.abs(alpha * b) + np.abs(y))]
+
+
+@op("Muls", kind=Kind.ROUNDED, inputs=("x",))
+def times_number(call: Call) -> Outputs:
+    """x times a fixed number."""
+    y = np.asarray(numbers(call, 0)[0] * real(call, "value"))
+    return [Output(array=y, summed=np.abs(y))]
+
+
+@op("Adds", kind=Kind.ROUNDED, inputs=("x",))
+def plus_number(call: Call) -> Outputs:
+    """x plus a fixed number."""
+    y = np.asarray(numbers(call, 0)[0] + real(call, "value"))
+    return [Output(array=y, summed=np.abs(y))]
+
+
+@op("NanToNum", kind=Kind.EXACT, inputs=("x",))
+def nan_to_number(call: Call) -> Outputs:
+    """NaN and infinities replaced by numbers, by default 0 and the largest of the type."""
+    (x,) = numbers(call, 0)
+    largest = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}.get(needed(call, 0).dtype, 2.0**128 - 2.0**104)
+    low, high = real(call, "neginf", default=-largest), real(call, "posinf", default=largest)
+    return [Output(array=np.nan_to_num(x, nan=real(call, "nan", default=0.0), posinf=high, neginf=low))]
+
+
+def _scan(call: Call, x: Array, running: Callable[[Array, int], Array], first: float) -> Array:
+    """A running sum or product along the op's axis, with its attributes `exclusive` and `reverse`."""
+    axis = axis_of(call, single_number(call, "axis", slot=1), x.ndim)
+    x = np.moveaxis(x, axis, 0)
+    if flag(call, "reverse"):
+        x = x[::-1]
+    if flag(call, "exclusive"):
+        x = np.concatenate([np.full_like(x[:1], first), x[:-1]])
+    y = running(x, 0)
+    return np.moveaxis(y[::-1] if flag(call, "reverse") else y, 0, axis)
+
+
+@op("Cumsum", "CumsumD", kind=Kind.SUM, inputs=("x", "axis"))
+def cumulative_sum(call: Call) -> Outputs:
+    """Running sums along an axis; every one of them is rounded and goes into the next."""
+    x = typed(call, 0)
+    y = _scan(call, x, lambda x, axis: np.cumsum(x, axis, dtype=x.dtype), 0)
+    if y.dtype.kind != "f":
+        return [Output(array=y)]
+    summed = np.sqrt(_scan(call, x, lambda x, axis: np.cumsum(np.square(np.cumsum(x, axis)), axis), 0))
+    return [Output(array=y, summed=summed, terms=np.sqrt(_scan(call, x * x, np.cumsum, 0)))]
+
+
+@op("Cumprod", "CumprodD", kind=Kind.SUM, inputs=("x", "axis"))
+def cumulative_product(call: Call) -> Outputs:
+    """Running products along an axis."""
+    x = typed(call, 0)
+    y = _scan(call, x, lambda x, axis: np.cumprod(x, axis, dtype=x.dtype), 1)
+    if y.dtype.kind != "f":
+        return [Output(array=y)]
+    length = _scan(call, np.ones_like(x), np.cumsum, 1)
+    return [Output(array=y, summed=np.abs(y) * np.sqrt(length))]
+
+
+def _extreme_gradient(first_wins: Callable[[Array, Array], Array]) -> Function:
+    def compute(call: Call) -> Outputs:
+        grads, a, b = numbers(call, 0, 1, 2)
+        shape = common_shape(call, a, b)
+        common_shape(call, grads, np.empty(shape))
+        types = [needed(call, slot).dtype for slot in (1, 2)]
+        first = first_wins(a, b)
+        unsure = near(a, b, *types)
+        outputs: list[Output] = []
+        for wanted, chosen, target in (("grad_x", first, a), ("grad_y", ~first, b)):
+            if not flag(call, wanted, default=True):
+                continue
+            grad = np.where(chosen, grads, 0.0)
+            y, squares = unbroadcast(grad, target.shape), unbroadcast(grad * grad, target.shape)
+            count = max(1, grad.size // max(1, y.size))
+            doubtful = unbroadcast(np.broadcast_to(unsure, grad.shape).astype(np.float64), target.shape) > 0
+            summed = summed_of(y, squares - y * y / count, count) if count > 1 else 0.0
+            outputs.append(Output(array=y, summed=summed, terms=np.sqrt(squares), doubtful=doubtful))
+        return outputs
+
+    return compute
+
+
+op("MaximumGrad", kind=Kind.SUM, inputs=("grads", "x1", "x2"))(_extreme_gradient(np.greater_equal))
+op("MinimumGrad", kind=Kind.SUM, inputs=("grads", "x1", "x2"))(_extreme_gradient(np.less_equal))

@@ -1,0 +1,133 @@
+"""Constants and masks: filled tensors, ranges, one-hot vectors, diagonals and bands.
+
+Sources: the prototypes of GE's pad_ops.h, selection_ops.h and matrix_calculation_ops.h; tf, tf.linalg.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from precision_tool.lib.ops.arguments import (
+    Array,
+    attribute,
+    axis_of,
+    integer,
+    real,
+    required_numbers,
+    single_number,
+    typed,
+    whole_numbers,
+)
+from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Output, Outputs, check_size, needed, op
+from precision_tool.lib.ops.movement import one, wanted_shape
+
+
+@op("Fill", "FillD", "FillV2D", kind=Kind.EXACT, inputs=("dims", "value"))
+def fill(call: Call) -> Outputs:
+    """One value everywhere."""
+    dims = whole_numbers(call, "dims")
+    shape = required_numbers(call, "dims", slot=0)
+    check_size(shape)
+    if dims is None or attribute(call, "value") is None:
+        return one(np.full(shape, _one_value(call, 1 if dims is None else 0)))
+    return one(np.full(shape, real(call, "value")))
+
+
+@op("ZerosLike", kind=Kind.EXACT, inputs=("x",))
+def zeros_like(call: Call) -> Outputs:
+    """0 everywhere."""
+    return one(np.zeros_like(needed(call, 0).array))
+
+
+@op("OnesLike", kind=Kind.EXACT, inputs=("x",))
+def ones_like(call: Call) -> Outputs:
+    """1 everywhere."""
+    return one(np.ones_like(needed(call, 0).array))
+
+
+@op("Range", "RangeD", kind=Kind.ROUNDED, inputs=("start", "limit", "delta"))
+def number_range(call: Call) -> Outputs:
+    """start, start + delta and so on, up to the limit."""
+    if attribute(call, "start") is not None:
+        ends = [np.float64(real(call, name)) for name in ("start", "limit", "delta")]
+        whole = False
+    else:
+        inputs = [typed(call, slot) for slot in range(3)]
+        if any(array.size != 1 for array in inputs):
+            raise NotComputedError("the ends of a Range are not single numbers")
+        ends = [np.float64(array.reshape(())) for array in inputs]
+        whole = all(array.dtype.kind in "iu" for array in inputs)
+    start, limit, delta = ends
+    if delta == 0 or not np.isfinite(ends).all():
+        raise NotComputedError(f"a Range from {start} to {limit} by {delta}")
+    count = max(0, int(np.ceil(abs((limit - start) / delta)))) if (limit - start) / delta > 0 else 0
+    check_size([count])
+    y = start + delta * np.arange(count)
+    return one(y.astype(np.int64)) if whole else [Output(array=y, summed=np.abs(y) + np.abs(start))]
+
+
+def _one_value(call: Call, slot: int) -> Array:
+    value = typed(call, slot, "iufb")
+    if value.size != 1:
+        raise NotComputedError(f"a value of the shape {value.shape}")
+    return value.reshape(())
+
+
+@op("OneHot", "OneHotD", kind=Kind.EXACT, inputs=("x", "depth", "on_value", "off_value"))
+def one_hot(call: Call) -> Outputs:
+    """on_value at the places that the indices name along a new axis, off_value elsewhere.
+
+    Which inputs are there is told by their number: OneHotD has the depth as an attribute, and both values default to
+    1 and 0 where neither is connected.
+    """
+    indices = needed(call, 0).array
+    if indices.dtype.kind not in "iu":
+        raise NotComputedError(f"indices of the type {indices.dtype.name}")
+    rest = [slot for slot in range(1, len(call.inputs)) if call.inputs[slot] is not None]
+    axis = integer(call, "axis", default=-1)
+    axis = indices.ndim if axis == -1 else axis_of(call, axis, indices.ndim + 1)
+    wanted = wanted_shape(call)
+    if attribute(call, "depth") is not None:
+        depth = single_number(call, "depth")
+    elif call.op_type == "OneHot" and rest:
+        depth = single_number(call, "depth", slot=rest.pop(0))
+    elif wanted is not None and len(wanted) == indices.ndim + 1:
+        depth = wanted[axis]
+    else:
+        raise NotComputedError(f"{call.op_type} has no depth, neither as attribute nor as input")
+    on, off = (_one_value(call, slot) for slot in rest[:2]) if len(rest) >= 2 else (np.array(1.0), np.array(0.0))
+    check_size([*indices.shape, depth])
+    hot = np.expand_dims(indices, axis) == np.arange(depth).reshape([-1] + [1] * (indices.ndim - axis))
+    return one(np.where(hot, on, off))
+
+
+@op("Diag", "DiagD", kind=Kind.EXACT, inputs=("x",))
+def diagonal(call: Call) -> Outputs:
+    """The elements on the diagonal of a tensor with twice the axes."""
+    x = needed(call, 0).array
+    check_size([x.size, x.size])
+    return one(np.diag(x.ravel()).reshape(x.shape + x.shape))
+
+
+@op("DiagPart", "DiagPartD", kind=Kind.EXACT, inputs=("x",))
+def diagonal_part(call: Call) -> Outputs:
+    """The diagonal of a tensor whose two halves of axes are alike."""
+    x = needed(call, 0).array
+    half = x.shape[: x.ndim // 2]
+    if half + half != x.shape:
+        raise NotComputedError(f"the diagonal of the shape {x.shape}")
+    return one(np.diagonal(x.reshape(prod(half), prod(half))).reshape(half))
+
+
+@op("MatrixBandPart", kind=Kind.EXACT, inputs=("x", "num_lower", "num_upper"))
+def band(call: Call) -> Outputs:
+    """The diagonals near the main one; a negative number keeps all of that side."""
+    x = needed(call, 0).array
+    if x.ndim < 2:
+        raise NotComputedError(f"the band of the shape {x.shape}")
+    lower, upper = (single_number(call, name, slot=slot) for slot, name in ((1, "num_lower"), (2, "num_upper")))
+    rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
+    kept = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))
+    return one(np.where(kept, x, np.zeros((), x.dtype)))

@@ -1,0 +1,428 @@
+"""Softmax, losses and their gradients, and dropout with its mask.
+
+Sources: GE's prototypes in nn_norm_ops.h and nn_ops.h, TensorFlow's softmax and cross entropies, PyTorch's losses, with
+which GE says its own are compatible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from precision_tool.lib.ops.arguments import (
+    Mask,
+    attribute,
+    axes_of,
+    common_shape,
+    floats,
+    integer,
+    numbers,
+    real,
+    same_shape,
+    scalar,
+    text,
+    whole_numbers,
+)
+from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
+from precision_tool.lib.ops.products import limited
+from precision_tool.lib.ops.tracked import Tracked, maximum, where
+from precision_tool.lib.ops.windows import expected
+
+Axes = tuple[int, ...]
+
+
+def _axes(call: Call, rank: int) -> Axes:
+    if not rank:
+        raise NotComputedError(f"{call.op_type} of a number")
+    return axes_of(call, whole_numbers(call, "axes", "axis") or [-1], rank)
+
+
+def _inputs(call: Call, *slots: int) -> list[Doubles]:
+    """Inputs that are not too large."""
+    found = numbers(call, *slots)
+    limited(0, max(array.size for array in found))
+    return found
+
+
+# --- softmax ----------------------------------------------------------------------------------------------------------
+
+
+def _shifted(x: Doubles, axes: Axes) -> Tracked:
+    """x without the largest, which is how kernels keep the exponential from overflowing."""
+    largest = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    return Tracked(x) - np.where(np.isfinite(largest), largest, 0.0)
+
+
+def _softmax(x: Doubles, axes: Axes) -> tuple[Tracked, Tracked]:
+    """The softmax, and its logarithm."""
+    shifted = _shifted(x, axes)
+    powers = shifted.exp()
+    total = powers.total(axes)
+    return powers / total, shifted - total.log()
+
+
+@op("SoftmaxV2", "Softmax", kind=Kind.COMPOSITE, inputs=("x",))
+def _softmax_of(call: Call) -> Outputs:
+    (x,) = _inputs(call, 0)
+    return [_softmax(x, _axes(call, x.ndim))[0].output()]
+
+
+@op("LogSoftmaxV2", "LogSoftmax", kind=Kind.COMPOSITE, inputs=("logits",))
+def _log_softmax(call: Call) -> Outputs:
+    (x,) = _inputs(call, 0)
+    return [_softmax(x, _axes(call, x.ndim))[1].output()]
+
+
+@op("SoftmaxGrad", kind=Kind.COMPOSITE, inputs=("softmax", "grad_softmax"))
+def _softmax_grad(call: Call) -> Outputs:
+    """(g − Σ g y) y."""
+    y, g = _inputs(call, 0, 1)
+    same_shape(call, y, g)
+    return [((g - (Tracked(g) * y).total(_axes(call, y.ndim))) * y).output()]
+
+
+@op("LogSoftmaxGrad", kind=Kind.COMPOSITE, inputs=("grad", "x"))
+def _log_softmax_grad(call: Call) -> Outputs:
+    """g − exp(y) Σ g, of the logarithm y."""
+    g, y = _inputs(call, 0, 1)
+    same_shape(call, y, g)
+    return [(g - Tracked(y).exp() * Tracked(g).total(_axes(call, y.ndim))).output()]
+
+
+def _cross_entropy(features: Doubles, labels: Doubles) -> tuple[Tracked, Tracked]:
+    """The loss of each row and the gradient, softmax − labels, of matrices."""
+    softmax, logarithm = _softmax(features, (1,))
+    products = where(labels == 0, 0.0, logarithm * labels)
+    return -products.total(1, keep=False), softmax - labels
+
+
+@op(
+    "SoftmaxCrossEntropyWithLogits",
+    kind=Kind.COMPOSITE,
+    inputs=("features", "labels"),
+)
+def _softmax_cross_entropy(call: Call) -> Outputs:
+    features, labels = _inputs(call, 0, 1)
+    shape = common_shape(call, features, labels)
+    if len(shape) != 2:
+        raise NotComputedError(f"{call.op_type} of {len(shape)} axes instead of 2")
+    loss, gradient = _cross_entropy(np.broadcast_to(features, shape), np.broadcast_to(labels, shape))
+    expected(call, 0, shape[:1])
+    return [loss.output(), gradient.output()]
+
+
+@op(
+    "SparseSoftmaxCrossEntropyWithLogits",
+    kind=Kind.COMPOSITE,
+    inputs=("features", "labels"),
+)
+def _sparse_cross_entropy(call: Call) -> Outputs:
+    """Labels are numbers of classes; NaN for those that are none, as TensorFlow has it."""
+    (features,) = _inputs(call, 0)
+    given = needed(call, 1).array
+    if features.ndim != 2 or given.dtype.kind not in "iu" or given.size != features.shape[0]:
+        raise NotComputedError(f"labels {given.shape} of {given.dtype} for {features.shape}")
+    labels = given.reshape(-1)
+    rows = np.arange(len(labels))
+    known: Mask = (labels >= 0) & (labels < features.shape[1])
+    places = np.where(known, labels, 0).astype(np.intp)
+    softmax, logarithm = _softmax(features, (1,))
+    wanted = np.zeros(features.shape)
+    if features.size:
+        wanted[rows, places] = 1.0
+    nothing = np.where(known, 0.0, np.nan)
+    loss, gradient = -logarithm[rows, places], softmax - wanted
+    return [
+        Output(array=loss.value + nothing, summed=loss.summed),
+        Output(array=gradient.value + nothing[:, None], summed=gradient.summed),
+    ]
+
+
+# --- losses of elements -----------------------------------------------------------------------------------------------
+
+
+def _reduced(call: Call, each: Tracked, default: str = "mean") -> Outputs:
+    """The losses of the elements, their sum or their mean."""
+    reduction = text(call, "reduction", default=default)
+    if reduction == "none":
+        return [each.output()]
+    if reduction not in ("mean", "sum", "batchmean"):
+        raise NotComputedError(f"the reduction {reduction} of {call.op_type} is not known")
+    total = each.total(tuple(range(each.value.ndim)), keep=False)
+    if reduction != "sum":
+        total = total * (1 / max(1, _divisor(reduction, each.value.shape)))
+    shape = call.outputs[0].shape if call.outputs else None
+    if shape is not None and prod(shape) == 1:
+        total = total.reshape(*shape)
+    return [total.output()]
+
+
+def _divisor(reduction: str, shape: tuple[int, ...]) -> int:
+    return shape[0] if reduction == "batchmean" and shape else prod(shape)
+
+
+def _share(call: Call, shape: tuple[int, ...], default: str = "mean") -> float:
+    """What the gradient of a reduced loss is divided by."""
+    reduction = text(call, "reduction", default=default)
+    if reduction not in ("none", "mean", "sum", "batchmean"):
+        raise NotComputedError(f"the reduction {reduction} of {call.op_type} is not known")
+    return 1 / max(1, _divisor(reduction, shape)) if reduction in ("mean", "batchmean") else 1.0
+
+
+def _optional(call: Call, slot: int, otherwise: float) -> Doubles:
+    given = call.inputs[slot] if slot < len(call.inputs) else None
+    return np.asarray(otherwise) if given is None else floats(given)
+
+
+def _logits_loss(x: Doubles, target: Doubles, factor: Doubles) -> Tracked:
+    """(1 − t) x + (1 + (factor − 1) t) log(1 + exp(−x)), in the form that does not overflow."""
+    tail = (Tracked(-np.abs(x)).exp() + 1.0).log()
+    weight = 1 + (factor - 1) * target
+    return (1 - Tracked(target)) * x + (tail + np.maximum(-x, 0)) * weight
+
+
+@op("SigmoidCrossEntropyWithLogits", kind=Kind.COMPOSITE, inputs=("predict", "target"))
+def _sigmoid_cross_entropy(call: Call) -> Outputs:
+    x, target = _inputs(call, 0, 1)
+    same_shape(call, x, target)
+    return [_logits_loss(x, target, np.asarray(1.0)).output()]
+
+
+@op(
+    "SigmoidCrossEntropyWithLogitsV2",
+    kind=Kind.COMPOSITE,
+    inputs=("predict", "target", "weight", "pos_weight"),
+)
+def _sigmoid_cross_entropy_v2(call: Call) -> Outputs:
+    x, target = _inputs(call, 0, 1)
+    weight, factor = _optional(call, 2, 1.0), _optional(call, 3, 1.0)
+    common_shape(call, x, target, weight, factor)
+    return _reduced(call, _logits_loss(x, target, factor) * weight)
+
+
+@op("SigmoidCrossEntropyWithLogitsGrad", kind=Kind.COMPOSITE, inputs=("predict", "target", "dout"))
+def _sigmoid_cross_entropy_grad(call: Call) -> Outputs:
+    x, target, dout = _inputs(call, 0, 1, 2)
+    common_shape(call, x, target, dout)
+    return [((Tracked(x).sigmoid() - target) * dout).output()]
+
+
+@op(
+    "SigmoidCrossEntropyWithLogitsGradV2",
+    kind=Kind.COMPOSITE,
+    inputs=("predict", "target", "dout", "weight", "pos_weight"),
+)
+def _sigmoid_cross_entropy_grad_v2(call: Call) -> Outputs:
+    x, target, dout = _inputs(call, 0, 1, 2)
+    weight, factor = _optional(call, 3, 1.0), _optional(call, 4, 1.0)
+    common_shape(call, x, target, dout, weight, factor)
+    log_weight = target * factor
+    slope = Tracked(x).sigmoid() * (log_weight + 1 - target) - log_weight
+    return [(slope * weight * dout * _share(call, x.shape)).output()]
+
+
+def _smooth(call: Call, difference: Tracked, names: tuple[str, ...]) -> tuple[Tracked, Mask, float]:
+    turn = real(call, *names, default=1.0)
+    return difference, np.abs(difference.value) < turn, turn
+
+
+def _smooth_loss(call: Call) -> Tracked:
+    x, label = _inputs(call, 0, 1)
+    same_shape(call, x, label)
+    difference, inside, turn = _smooth(call, Tracked(x) - label, ("sigma", "beta"))
+    if turn <= 0:
+        return difference.abs()
+    return where(inside, difference * difference * (0.5 / turn), difference.abs() - 0.5 * turn)
+
+
+@op("SmoothL1Loss", kind=Kind.COMPOSITE, inputs=("predict", "label"))
+def _smooth_l1(call: Call) -> Outputs:
+    return [_smooth_loss(call).output()]
+
+
+@op("SmoothL1LossV2", kind=Kind.COMPOSITE, inputs=("predict", "label"))
+def _smooth_l1_v2(call: Call) -> Outputs:
+    return _reduced(call, _smooth_loss(call))
+
+
+def _smooth_slope(call: Call) -> Tracked:
+    x, label, dout = _inputs(call, 0, 1, 2)
+    same_shape(call, x, label)
+    common_shape(call, x, dout)
+    difference, inside, turn = _smooth(call, Tracked(x) - label, ("sigma", "beta"))
+    return where(inside, difference * (1 / (turn or 1.0)), np.sign(difference.value)) * dout
+
+
+@op("SmoothL1LossGrad", kind=Kind.COMPOSITE, inputs=("predict", "label", "dout"))
+def _smooth_l1_grad(call: Call) -> Outputs:
+    return [_smooth_slope(call).output()]
+
+
+@op("SmoothL1LossGradV2", kind=Kind.COMPOSITE, inputs=("predict", "label", "dout"))
+def _smooth_l1_grad_v2(call: Call) -> Outputs:
+    return [(_smooth_slope(call) * _share(call, needed(call, 0).array.shape)).output()]
+
+
+#: What BinaryCrossEntropy keeps a logarithm's argument and a denominator from falling under.
+_LEAST = 1e-12
+
+
+@op("BinaryCrossEntropy", kind=Kind.COMPOSITE, inputs=("x", "y", "weight"))
+def _binary_cross_entropy(call: Call) -> Outputs:
+    x, y = _inputs(call, 0, 1)
+    weight = _optional(call, 2, 1.0)
+    same_shape(call, x, y)
+    common_shape(call, x, weight)
+    ones = maximum(Tracked(x), _LEAST).log() * y
+    others = maximum(1 - Tracked(x), _LEAST).log() * (1 - y)
+    return _reduced(call, -(ones + others) * weight)
+
+
+@op("BinaryCrossEntropyGrad", kind=Kind.COMPOSITE, inputs=("x", "y", "grad_output", "weight"))
+def _binary_cross_entropy_grad(call: Call) -> Outputs:
+    x, y, g = _inputs(call, 0, 1, 2)
+    weight = _optional(call, 3, 1.0)
+    same_shape(call, x, y)
+    common_shape(call, x, g, weight)
+    slope = (Tracked(x) - y) / maximum((1 - Tracked(x)) * x, _LEAST)
+    return [(slope * weight * g * _share(call, x.shape)).output()]
+
+
+def _difference(call: Call) -> Tracked:
+    x, label = _inputs(call, 0, 1)
+    same_shape(call, x, label)
+    return Tracked(x) - label
+
+
+@op("MseLoss", kind=Kind.COMPOSITE, inputs=("predict", "label"))
+def _mse(call: Call) -> Outputs:
+    difference = _difference(call)
+    return _reduced(call, difference * difference)
+
+
+@op("MseLossGrad", kind=Kind.COMPOSITE, inputs=("predict", "label", "dout"))
+def _mse_grad(call: Call) -> Outputs:
+    difference = _difference(call)
+    (dout,) = _inputs(call, 2)
+    common_shape(call, difference.value, dout)
+    return [(difference * (2 * _share(call, difference.value.shape)) * dout).output()]
+
+
+@op("LpLoss", kind=Kind.COMPOSITE, inputs=("predict", "label"))
+def _lp(call: Call) -> Outputs:
+    if integer(call, "p", default=1) != 1:
+        raise NotComputedError("an LpLoss whose p is not 1")
+    return _reduced(call, _difference(call).abs())
+
+
+@op("L1LossGrad", kind=Kind.COMPOSITE, inputs=("grads", "predict", "label"))
+def _l1_grad(call: Call) -> Outputs:
+    g, x, label = _inputs(call, 0, 1, 2)
+    same_shape(call, x, label)
+    common_shape(call, g, x)
+    return [(Tracked(np.sign(x - label)) * g * _share(call, x.shape)).output()]
+
+
+@op("KLDiv", kind=Kind.COMPOSITE, inputs=("x", "target"))
+def _kl_div(call: Call) -> Outputs:
+    """target (log target − x), 0 where the target is; with `log_target` the target is a logarithm."""
+    x, target = _inputs(call, 0, 1)
+    same_shape(call, x, target)
+    if attribute(call, "log_target"):
+        return _reduced(call, Tracked(target).exp() * (Tracked(target) - x))
+    positive = target > 0
+    logarithm = Tracked(np.where(positive, target, 1.0)).log()
+    return _reduced(call, where(positive, (logarithm - x) * target, 0.0))
+
+
+def _class_weights(call: Call, slot: int) -> tuple[Places, Doubles]:
+    """Of NLLLoss: the label's place in each row, and its weight, 0 where it does not count."""
+    x = floats(needed(call, 0))
+    labels, weights = needed(call, slot).array.reshape(-1), _optional(call, slot + 1, 1.0)
+    if x.ndim != 2 or labels.dtype.kind not in "iu" or len(labels) != x.shape[0]:
+        raise NotComputedError(f"labels {labels.shape} of {labels.dtype} for {x.shape}")
+    if weights.size not in (1, x.shape[1]):
+        raise NotComputedError(f"{weights.size} weights for {x.shape[1]} classes")
+    counts: Mask = (labels >= 0) & (labels < x.shape[1]) & (labels != integer(call, "ignore_index", default=-100))
+    places = np.where(counts, labels, 0).astype(np.intp)
+    of_each = np.broadcast_to(weights.reshape(-1), x.shape[1:])[places] if x.shape[1] else np.zeros(len(labels))
+    return places, np.where(counts, of_each, 0.0)
+
+
+@op("NLLLoss", kind=Kind.COMPOSITE, inputs=("x", "target", "weight"))
+def _nll(call: Call) -> Outputs:
+    """−w x of each row's label; the mean is by the sum of the weights, the second output."""
+    (x,) = _inputs(call, 0)
+    places, weights = _class_weights(call, 1)
+    each = -(Tracked(x[np.arange(len(places)), places]) * weights)
+    total_weight = Tracked(weights).total(0, keep=False)
+    reduction = text(call, "reduction", default="mean")
+    if reduction == "none":
+        return [each.output(), total_weight.output()]
+    if reduction not in ("sum", "mean"):
+        raise NotComputedError(f"the reduction {reduction} of NLLLoss is not known")
+    total = each.total(0, keep=False)
+    return [(total / total_weight if reduction == "mean" else total).output(), total_weight.output()]
+
+
+@op("NLLLossGrad", kind=Kind.COMPOSITE, inputs=("x", "y_grad", "target", "weight", "total_weight"))
+def _nll_grad(call: Call) -> Outputs:
+    x, g = _inputs(call, 0, 1)
+    places, weights = _class_weights(call, 2)
+    if g.size not in (1, len(places)):
+        raise NotComputedError(f"a gradient {g.shape} of NLLLossGrad for {x.shape}")
+    each = -(Tracked(weights) * g.reshape(-1))
+    if text(call, "reduction", default="mean") == "mean":
+        each = each / scalar(call, 4)
+    result, summed = np.zeros(x.shape), np.zeros(x.shape)
+    at = np.arange(len(places)), places
+    result[at], summed[at] = each.value, each.summed
+    return [Output(array=result, summed=summed)]
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------------
+
+
+def _dropped(call: Call, unpacked: Callable[[int], Mask]) -> Outputs:
+    x = floats(needed(call, 0))
+    limited(0, x.size)
+    given = call.inputs[2] if len(call.inputs) > 2 else None
+    keep = real(call, "keep_prob") if given is None else scalar(call, 2)
+    if not 0 < keep <= 1:
+        raise NotComputedError(f"the probability to keep an element is {keep}")
+    kept = unpacked(x.size)
+    if kept.size != x.size:
+        raise NotComputedError(f"a mask of {kept.size} elements for {x.size}")
+    kept = kept.reshape(x.shape)
+    scaled = x * (1 / keep)
+    return [Output(array=np.where(kept, scaled, 0.0), summed=np.where(kept, np.abs(scaled), 0.0))]
+
+
+@op("DropOutDoMask", "DropoutDoMask", kind=Kind.ROUNDED, inputs=("x", "mask", "keep_prob"))
+def _dropout(call: Call) -> Outputs:
+    """x / keep_prob where the mask's bit is set: eight elements a byte, the lowest bit first."""
+    mask = needed(call, 1)
+
+    def unpacked(count: int) -> Mask:
+        if mask.dtype == "bool" or mask.array.size == count != -(-count // 128) * 16:
+            return np.asarray(mask.array.reshape(-1) != 0)
+        if mask.array.dtype != np.uint8 or mask.array.size * 8 < count:
+            raise NotComputedError(f"a mask of {mask.array.size} {mask.dtype} for {count} elements")
+        return np.unpackbits(mask.array.reshape(-1), count=count, bitorder="little").astype(np.bool_)
+
+    return _dropped(call, unpacked)
+
+
+@op("DropOutDoMaskV3", "DropOutDoMaskV3D", kind=Kind.ROUNDED, inputs=("x", "mask", "keep_prob"))
+def _dropout_v3(call: Call) -> Outputs:
+    """The same with a byte for each element."""
+    mask = needed(call, 1).array.reshape(-1)
+
+    def unpacked(count: int) -> Mask:
+        if mask.size < count:
+            raise NotComputedError(f"a mask of {mask.size} elements for {count}")
+        return np.asarray(mask[:count] != 0)
+
+    return _dropped(call, unpacked)

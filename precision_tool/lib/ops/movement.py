@@ -1,0 +1,375 @@
+"""Moves: copies, casts, shapes, joining and cutting.
+
+Sources: the prototypes of GE's array_ops.h, transformation_ops.h, selection_ops.h and split_combination_ops.h; tf.
+Padding and blocks are in `blocks`, constants in `fills`, gathers and scatters in `scatter`.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+
+from precision_tool.lib.ops.arguments import (
+    Array,
+    attribute,
+    axes_of,
+    axis_of,
+    common_shape,
+    flag,
+    integer,
+    near_step,
+    required_numbers,
+    reshaped,
+    single_number,
+    whole_numbers,
+)
+from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Output, Outputs, check_size, needed, op
+
+
+def one(array: Array) -> Outputs:
+    """A single output that rounding does not touch."""
+    return [Output(array=array)]
+
+
+@op(
+    "Identity", "TransData", "TransDataRNN", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics",
+    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove",
+    kind=Kind.EXACT, inputs=("x",),
+)  # fmt: skip
+def identity(call: Call) -> Outputs:
+    """The input; layouts do not show in the order of the script."""
+    return one(needed(call, 0).array)
+
+
+@op("IdentityN", kind=Kind.EXACT, inputs=("x",))
+def identities(call: Call) -> Outputs:
+    """All inputs."""
+    return [Output(array=needed(call, slot).array) for slot in range(len(call.inputs))]
+
+
+_WHOLE = {name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")}
+
+
+@op("Cast", kind=Kind.EXACT, inputs=("x",))
+def cast(call: Call) -> Outputs:
+    """The values in another type.
+
+    Rounding to a narrower floating type is that of any output, to the nearest even. To whole numbers the fraction is
+    cut off; beyond the type's range the device saturates, and what TensorFlow does is not defined, so such elements
+    are doubtful. NaN becomes 0.
+    """
+    given = needed(call, 0)
+    x = given.array
+    target = call.outputs[0].dtype if call.outputs else "float32"
+    if target == "bool":
+        return one(x != 0)
+    if target not in _WHOLE:
+        return one(x if x.dtype.kind == "c" and target.startswith("complex") else np.real(x).astype(np.float64))
+    if x.dtype.kind == "c":
+        x = np.real(x)
+    if x.dtype.kind != "f":
+        return one(x.astype(_WHOLE[target]))  # wraps, as in C
+    limits = np.iinfo(_WHOLE[target])
+    whole = np.trunc(np.where(np.isnan(x), 0, x))
+    below, above = whole <= float(limits.min), whole >= float(limits.max)
+    y = np.where(below | above, 0, whole).astype(_WHOLE[target])
+    y = np.where(below, _WHOLE[target].type(limits.min), np.where(above, _WHOLE[target].type(limits.max), y))
+    doubtful = near_step(x, given.dtype) | below | above | np.isnan(x)
+    return [Output(array=y, doubtful=doubtful)]
+
+
+@op("Bitcast", kind=Kind.EXACT, inputs=("x",))
+def bitcast(call: Call) -> Outputs:
+    """The bits in another type of the same width; of whole numbers only, as others are held in float64."""
+    x = needed(call, 0).array
+    target = _WHOLE.get(call.outputs[0].dtype if call.outputs else "")
+    if x.dtype.kind not in "iu" or target is None or target.itemsize != x.dtype.itemsize:
+        raise NotComputedError("the bits of other than whole numbers of one width")
+    return one(x.view(target))
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def wanted_shape(call: Call) -> tuple[int, ...] | None:
+    """What the graph says of the first output's shape; None where it leaves an axis open."""
+    shape = call.outputs[0].shape if call.outputs else None
+    return None if shape is None or any(size < 0 for size in shape) else shape
+
+
+@op(
+    "Reshape", "ExpandDims", "Squeeze", "SqueezeV2", "SqueezeV3", "Flatten", "FlattenV2", "Unsqueeze", "UnsqueezeV2",
+    "UnsqueezeV3",
+    kind=Kind.EXACT, inputs=("x", "shape"),
+)  # fmt: skip
+def reshape(call: Call) -> Outputs:
+    """The elements in another shape: the one the graph wants, else the one that the op asks for."""
+    x = needed(call, 0).array
+    shape: tuple[int, ...] | list[int] | None = wanted_shape(call)
+    if shape is None and call.op_type == "Reshape":
+        shape = required_numbers(call, "shape", slot=1)
+    if shape is None and call.op_type == "ExpandDims":
+        axis = axis_of(call, single_number(call, "axis", "dim", slot=1), x.ndim + 1)
+        shape = (*x.shape[:axis], 1, *x.shape[axis:])
+    if shape is None and call.op_type == "Squeeze":
+        axes = whole_numbers(call, "axis", "squeeze_dims") or [a for a, size in enumerate(x.shape) if size == 1]
+        dropped = axes_of(call, axes, x.ndim)
+        shape = tuple(size for axis, size in enumerate(x.shape) if axis not in dropped)
+    if shape is None:
+        raise NotComputedError("the graph does not say the shape of the output")
+    return one(reshaped(x, shape, "the wanted shape"))
+
+
+@op("Shape", kind=Kind.EXACT, inputs=("x",))
+def shape_of(call: Call) -> Outputs:
+    """The shape of the input."""
+    return one(np.array(needed(call, 0).array.shape, np.int64))
+
+
+@op("ShapeN", kind=Kind.EXACT, inputs=("x",))
+def shapes_of(call: Call) -> Outputs:
+    """The shapes of all inputs."""
+    return [Output(array=np.array(needed(call, slot).array.shape, np.int64)) for slot in range(len(call.inputs))]
+
+
+@op("Size", kind=Kind.EXACT, inputs=("x",))
+def size_of(call: Call) -> Outputs:
+    """The number of elements."""
+    return one(np.array(needed(call, 0).array.size, np.int64))
+
+
+@op("Rank", kind=Kind.EXACT, inputs=("x",))
+def rank_of(call: Call) -> Outputs:
+    """The number of axes."""
+    return one(np.array(needed(call, 0).array.ndim, np.int64))
+
+
+def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
+    if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
+        raise NotComputedError(f"perm {perm} of {x.ndim} axes")
+    return np.transpose(x, [axis % x.ndim for axis in perm])
+
+
+@op("Transpose", "TransposeD", kind=Kind.EXACT, inputs=("x", "perm"))
+def transpose(call: Call) -> Outputs:
+    """The axes in another order; without `perm` in the opposite one."""
+    x = needed(call, 0).array
+    perm = whole_numbers(call, "perm", slot=1)
+    return one(_transposed(call, x, list(range(x.ndim))[::-1] if perm is None else perm))
+
+
+@op("ConfusionTranspose", "ConfusionTransposeD", kind=Kind.EXACT, inputs=("x", "shape"))
+def transpose_and_reshape(call: Call) -> Outputs:
+    """A Transpose and a Reshape in one, in the order that `transpose_first` says."""
+    x = needed(call, 0).array
+    perm, shape = required_numbers(call, "perm"), required_numbers(call, "shape", slot=1)
+    if attribute(call, "transpose_first") is None:
+        raise NotComputedError(f"{call.op_type} has no attribute transpose_first")
+    if flag(call, "transpose_first"):
+        return one(reshaped(_transposed(call, x, perm), shape, "the shape"))
+    return one(_transposed(call, reshaped(x, shape, "the shape"), perm))
+
+
+@op("BroadcastTo", "BroadcastToD", "Expand", "ExpandD", kind=Kind.EXACT, inputs=("x", "shape"))
+def broadcast_to(call: Call) -> Outputs:
+    """The input repeated along axes of one."""
+    x = needed(call, 0).array
+    shape = required_numbers(call, "shape", slot=1)
+    check_size([max(size, 1) for size in shape])
+    if len(shape) < x.ndim:
+        raise NotComputedError(f"the shape {x.shape} does not broadcast to {tuple(shape)}")
+    aligned = [1] * (len(shape) - x.ndim) + list(x.shape)
+    shape = [own if size == -1 else size for own, size in zip(aligned, shape, strict=True)]
+    check_size(shape)
+    if common_shape(call, x, np.broadcast_to(0, shape)) != tuple(shape):
+        raise NotComputedError(f"the shape {x.shape} does not broadcast to {tuple(shape)}")
+    return one(np.broadcast_to(x, shape))
+
+
+@op("Tile", "TileD", kind=Kind.EXACT, inputs=("x", "multiples"))
+def tile(call: Call) -> Outputs:
+    """The input so many times along each axis."""
+    x = needed(call, 0).array
+    multiples = required_numbers(call, "multiples", slot=1)
+    if len(multiples) != x.ndim:
+        raise NotComputedError(f"{len(multiples)} multiples for {x.ndim} axes")
+    check_size([size * times for size, times in zip(x.shape, multiples, strict=True)])
+    return one(np.tile(x, multiples))
+
+
+# --- joining and cutting ----------------------------------------------------------------------------------------------
+
+
+def _joined(call: Call, parts: list[Array], axis: int) -> Outputs:
+    parts = [part for part in parts if part.shape != (0,)] or parts[:1]
+    axis = axis_of(call, axis, parts[0].ndim)
+    shapes = {part.shape[:axis] + part.shape[axis + 1 :] for part in parts}
+    if len(shapes) != 1 or len({part.ndim for part in parts}) != 1:
+        raise NotComputedError(f"shapes of the inputs of {call.op_type} differ beside axis {axis}")
+    return one(np.concatenate(parts, axis))
+
+
+@op("ConcatD", "ConcatV2D", "ConcatV2", "Concat", kind=Kind.EXACT, inputs=("x",))
+def concatenate(call: Call) -> Outputs:
+    """The inputs behind each other; the axis is an attribute, or the last input (of Concat the first)."""
+    arrays = [needed(call, slot).array for slot in range(len(call.inputs))]
+    if attribute(call, "concat_dim", "axis") is not None:
+        axis = single_number(call, "concat_dim", "axis")
+        if len(arrays) > 1 and arrays[-1].ndim == 0 and arrays[-1].dtype.kind in "iu":
+            arrays.pop()
+    else:
+        place = 0 if call.op_type == "Concat" else len(arrays) - 1
+        if len(arrays) < 2 or arrays[place].ndim:
+            raise NotComputedError(f"{call.op_type} has no concat_dim, neither as attribute nor as input")
+        axis = single_number(call, "concat_dim", slot=place)
+        arrays.pop(place)
+    if not arrays:
+        raise NotComputedError(f"{call.op_type} has no input")
+    return _joined(call, arrays, axis)
+
+
+@op("Pack", "Stack", kind=Kind.EXACT, inputs=("x",))
+def pack(call: Call) -> Outputs:
+    """The inputs along a new axis."""
+    arrays = [needed(call, slot).array for slot in range(len(call.inputs))]
+    if not arrays or len({array.shape for array in arrays}) != 1:
+        raise NotComputedError(f"shapes of the inputs of {call.op_type} differ")
+    axis = axis_of(call, integer(call, "axis", default=0), arrays[0].ndim + 1)
+    return one(np.stack(arrays, axis))
+
+
+@op("Unpack", "Unstack", kind=Kind.EXACT, inputs=("x",))
+def unpack(call: Call) -> Outputs:
+    """The slices along an axis, one an output."""
+    x = needed(call, 0).array
+    axis = axis_of(call, integer(call, "axis", default=0), x.ndim)
+    if integer(call, "num", default=x.shape[axis]) != x.shape[axis]:
+        raise NotComputedError(f"num is not the {x.shape[axis]} of axis {axis}")
+    return [Output(array=part) for part in np.moveaxis(x, axis, 0)]
+
+
+def _dynamic(call: Call, *names: str, axis_first: bool) -> tuple[Array, int]:
+    """What a Split splits, and its axis: an attribute, or the input before or behind."""
+    found = whole_numbers(call, *names)
+    if found is not None:
+        floating = next((slot for slot in (0, 1) if slot < len(call.inputs) and _is_data(call, slot)), 0)
+        return needed(call, floating if axis_first else 0).array, single_number(call, *names)
+    axis = single_number(call, *names, slot=0 if axis_first else 2)
+    return needed(call, 1 if axis_first else 0).array, axis
+
+
+def _is_data(call: Call, slot: int) -> bool:
+    given = call.inputs[slot]
+    return given is not None and given.array.ndim > 0
+
+
+@op("SplitD", "Split", kind=Kind.EXACT, inputs=("split_dim", "x"))
+def split(call: Call) -> Outputs:
+    """Equal parts along an axis."""
+    x, dim = _dynamic(call, "split_dim", axis_first=True)
+    axis, count = axis_of(call, dim, x.ndim), integer(call, "num_split")
+    if count < 1 or x.shape[axis] % count:
+        raise NotComputedError(f"{x.shape[axis]} do not split into {count}")
+    return [Output(array=part) for part in np.split(x, count, axis)]
+
+
+@op("SplitVD", "SplitV", kind=Kind.EXACT, inputs=("x", "size_splits", "split_dim"))
+def split_by_sizes(call: Call) -> Outputs:
+    """Parts of given sizes along an axis; one size may be −1, the rest."""
+    x, dim = _dynamic(call, "split_dim", axis_first=False)
+    sizes = required_numbers(call, "size_splits", slot=1)
+    axis = axis_of(call, dim, x.ndim)
+    rest = x.shape[axis] - sum(size for size in sizes if size != -1)
+    sizes = [rest if size == -1 else size for size in sizes]
+    if sum(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
+        raise NotComputedError(f"{x.shape[axis]} do not split into {sizes}")
+    ends = list(accumulate(sizes))[:-1]
+    return [Output(array=part) for part in np.split(x, ends, axis)]
+
+
+@op("SliceD", "Slice", kind=Kind.EXACT, inputs=("x", "offsets", "size"))
+def slice_out(call: Call) -> Outputs:
+    """A box of the input; a size of −1 goes to the end."""
+    x = needed(call, 0).array
+    offsets = required_numbers(call, "offsets", "begin", slot=1)
+    sizes = required_numbers(call, "size", slot=2)
+    if len(offsets) != x.ndim or len(sizes) != x.ndim:
+        raise NotComputedError(f"{len(offsets)} offsets and {len(sizes)} sizes for {x.ndim} axes")
+    box = []
+    for offset, size, length in zip(offsets, sizes, x.shape, strict=True):
+        end = length if size == -1 else offset + size
+        if not 0 <= offset <= end <= length:
+            raise NotComputedError(f"the box at {offsets} of the size {sizes} leaves the shape {x.shape}")
+        box.append(slice(offset, end))
+    return one(x[tuple(box)])
+
+
+def _bits(call: Call, name: str, place: int) -> bool:
+    return bool(integer(call, name, default=0) >> place & 1)
+
+
+Part = slice | int | None
+
+
+def strided(call: Call, rank: int, first_slot: int) -> tuple[Part, ...]:
+    """numpy's index of a strided slice: its begin, end and strides from attributes or inputs, and its five masks."""
+    begin = required_numbers(call, "begin", slot=first_slot)
+    end = required_numbers(call, "end", slot=first_slot + 1)
+    steps = whole_numbers(call, "strides", slot=first_slot + 2) or [1] * len(begin)
+    if not len(begin) == len(end) == len(steps):
+        raise NotComputedError(f"begin, end and strides of {call.op_type} differ in length")
+    if 0 in steps:
+        raise NotComputedError(f"a stride of {call.op_type} is 0")
+    ellipses = [place for place in range(len(begin)) if _bits(call, "ellipsis_mask", place)]
+    if len(ellipses) > 1:
+        raise NotComputedError(f"{call.op_type} has two ellipses")
+    index: list[Part] = []
+    taken = sum(place not in ellipses and not _bits(call, "new_axis_mask", place) for place in range(len(begin)))
+    if taken > rank:
+        raise NotComputedError(f"{call.op_type} cuts {taken} axes of {rank}")
+    for place, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
+        if place in ellipses:
+            index += [slice(None)] * (rank - taken)
+        elif _bits(call, "new_axis_mask", place):
+            index.append(None)
+        elif _bits(call, "shrink_axis_mask", place):
+            if step < 0:
+                raise NotComputedError(f"a single place of {call.op_type} with the stride {step}")
+            index.append(first)
+        else:
+            start = None if _bits(call, "begin_mask", place) else first
+            stop = None if _bits(call, "end_mask", place) else last
+            index.append(slice(start, stop, step))
+    return tuple(index)
+
+
+def sliced(call: Call, x: Array, index: tuple[Part, ...]) -> Array:
+    """The part of x, a view."""
+    try:
+        return np.asarray(x[index])
+    except IndexError:
+        raise NotComputedError(f"{call.op_type} cuts outside of the shape {x.shape}") from None
+
+
+@op("StridedSliceD", "StridedSlice", "StridedSliceV2", kind=Kind.EXACT, inputs=("x", "begin", "end", "strides"))
+def strided_slice(call: Call) -> Outputs:
+    """A part of the input with steps."""
+    x = needed(call, 0).array
+    return one(sliced(call, x, strided(call, x.ndim, 1)))
+
+
+@op("StridedSliceGradD", "StridedSliceGrad", kind=Kind.EXACT, inputs=("shape", "begin", "end", "strides", "dy"))
+def strided_slice_gradient(call: Call) -> Outputs:
+    """The gradient at the places that the slice took, 0 elsewhere."""
+    attributes = attribute(call, "begin") is not None
+    shape = required_numbers(call, "shape", slot=None if attributes else 0)
+    check_size(shape)
+    dy = needed(call, len(call.inputs) - 1 if not attributes else 0).array
+    result = np.zeros(shape, dy.dtype)
+    part = sliced(call, result, strided(call, len(shape), 1))
+    if part.size != dy.size:
+        raise NotComputedError(f"a gradient of the shape {dy.shape} for a part of {part.shape}")
+    index = strided(call, len(shape), 1)
+    result[index] = dy.reshape(part.shape)
+    return one(result)

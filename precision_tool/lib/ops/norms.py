@@ -1,0 +1,378 @@
+"""Normalisation of rows, groups and neighbourhoods: layer norm and its gradients, instance and group norm, LRN, L2.
+
+Sources: GE's prototypes in nn_norm_ops.h, nn_norm.h and nn_batch_norm_ops.h, TensorFlow's LRN and LRNGrad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from precision_tool.lib.ops.arguments import (
+    axes_of,
+    axis_of,
+    floats,
+    integer,
+    numbers,
+    real,
+    required_numbers,
+    same_shape,
+    text,
+)
+from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
+from precision_tool.lib.ops.products import limited
+from precision_tool.lib.ops.tracked import Tracked
+from precision_tool.lib.ops.windows import expected, has_channels_first
+
+#: What GE's kernels of the layer norm's gradient add to the variance; the ops have no attribute for it.
+_GRADIENT_EPSILON = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Tensors as rows, each normalised alone: (rows, length); parameters are one row, or one for each."""
+
+    arrays: tuple[Doubles, ...]
+    parameters: tuple[Doubles, ...]
+    formula: Callable[..., Tracked]
+
+    def whole(self, shape: Sequence[int]) -> Output:
+        limited(0, prod(shape))
+        found = self.formula(*self.arrays, *self.parameters)
+        return found.reshape(*shape).output()
+
+    def at(self, places: Places) -> Output:
+        rows, columns = np.divmod(places, max(1, self.arrays[0].shape[1]))
+        some, row_of = np.unique(rows, return_inverse=True)
+        arrays = [array[some] for array in self.arrays]
+        parameters = [one if one.shape[0] == 1 else one[some] for one in self.parameters]
+        return self.formula(*arrays, *parameters)[row_of, columns].output()
+
+
+_Plan = Callable[[Call], tuple[_Rows, Callable[[], Outputs]]]
+
+
+def _rows_of(array: Doubles, length: int) -> Doubles:
+    return array.reshape(-1, max(1, length))
+
+
+def _parameter(call: Call, array: Doubles, shape: tuple[int, ...], length: int) -> Doubles:
+    """gamma or beta as one row, or where it differs from row to row as one for each."""
+    if array.size == length and array.shape == shape[len(shape) - array.ndim :]:
+        return array.reshape(1, -1)
+    try:
+        return _rows_of(np.broadcast_to(array, shape), length)
+    except ValueError:
+        raise NotComputedError(f"a parameter {array.shape} of {call.op_type} for {shape}") from None
+
+
+def _moments(x: Doubles) -> tuple[Tracked, Tracked]:
+    if not x.size:
+        raise NotComputedError("a mean of nothing")
+    mean = Tracked(x).total(1) * (1 / x.shape[1])
+    centred = x - mean
+    return mean, (centred * centred).total(1) * (1 / x.shape[1])
+
+
+def _plan(
+    names: Sequence[str], inputs: Sequence[str], plan: Callable[[Call], tuple[_Rows, Callable[[], Outputs]]]
+) -> None:
+    """Registers an op whose first output is computed row by row; the second of a plan makes the other outputs."""
+
+    def function(call: Call) -> Outputs:
+        shape = needed(call, 0).array.shape
+        expected(call, 0, shape)
+        rows, others = plan(call)
+        return [rows.whole(shape), *others()]
+
+    def sampled(call: Call, places: Places) -> Output:
+        return plan(call)[0].at(places)
+
+    def work(call: Call) -> float:
+        return 8.0 * needed(call, 0).array.size
+
+    op(*names, kind=Kind.COMPOSITE, inputs=inputs, sampled=sampled, work=work)(function)
+
+
+def _shaped(call: Call, slot: int, found: Tracked, otherwise: Sequence[int]) -> Output:
+    """An output in the shape that the graph gives it."""
+    shape = call.outputs[slot].shape if slot < len(call.outputs) else None
+    if shape is not None and prod(shape) != found.value.size:
+        raise NotComputedError(f"output {slot} of {call.op_type} is {shape} for {found.value.size} numbers")
+    return found.reshape(*(otherwise if shape is None else shape)).output()
+
+
+# --- layer norm -------------------------------------------------------------------------------------------------------
+
+
+def _layer_norm(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
+    """x, gamma, beta; outputs y, mean, and the variance or in V3 its inverse root."""
+    if len([one for one in call.inputs if one is not None]) != 3:
+        raise NotComputedError(f"a {call.op_type} of {len(call.inputs)} inputs")
+    x, gamma, beta = numbers(call, 0, 1, 2)
+    is_v3 = call.op_type == "LayerNormV3"
+    begin = axis_of(call, integer(call, "begin_norm_axis", default=0), x.ndim)
+    epsilon = real(call, "epsilon", default=1e-5 if is_v3 else 1e-7)
+    length = prod(x.shape[begin:])
+    start = axis_of(call, integer(call, "begin_params_axis", default=0), x.ndim)
+    if gamma.size != prod(x.shape[start:]) and gamma.size != length:
+        raise NotComputedError(f"a gamma {gamma.shape} of {call.op_type} for {x.shape} from axis {start} on")
+    rows = _rows_of(x, length)
+    parameters = tuple(_parameter(call, one, x.shape, length) for one in (gamma, beta))
+
+    def formula(x: Doubles, gamma: Doubles, beta: Doubles) -> Tracked:
+        mean, variance = _moments(x)
+        return (x - mean) / (variance + epsilon).sqrt() * gamma + beta
+
+    def others() -> Outputs:
+        mean, variance = _moments(rows)
+        last = 1.0 / (variance + epsilon).sqrt() if is_v3 else variance
+        shape = (*x.shape[:begin], *[1] * (x.ndim - begin))
+        return [_shaped(call, 1, mean, shape), _shaped(call, 2, last, shape)]
+
+    return _Rows((rows,), parameters, formula), others
+
+
+_plan(["LayerNorm", "LayerNormV3"], ["x", "gamma", "beta"], _layer_norm)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerGradient:
+    """The inputs of a layer norm's gradient as rows, statistics as one number for each."""
+
+    shape: tuple[int, ...]
+    dy: Doubles
+    x: Doubles
+    mean: Doubles
+    root: Tracked
+
+    @property
+    def normalised(self) -> Tracked:
+        return _normalised(self.x, self.mean, self.root)
+
+    def gamma_and_beta(self, call: Call, slots: tuple[int, int], shape: Sequence[int]) -> list[Output]:
+        return _gamma_and_beta(call, slots, self.dy, self.normalised, self.shape, shape)
+
+
+def _normalised(x: Doubles, mean: Doubles, root: Tracked | Doubles) -> Tracked:
+    normalised: Tracked = (Tracked(x) - mean) / root
+    return normalised
+
+
+def _gamma_and_beta(
+    call: Call, slots: tuple[int, int], dy: Doubles, normalised: Tracked, of: tuple[int, ...], shape: Sequence[int]
+) -> list[Output]:
+    """Gradients of gamma and beta: sums over the axes that the parameters have not."""
+    if len(shape) > len(of) or any(one not in (1, axis) for one, axis in zip(shape[::-1], of[::-1], strict=False)):
+        raise NotComputedError(f"a gamma {tuple(shape)} of {call.op_type} for {of}")
+    extra = len(of) - len(shape)
+    axes = (*range(extra), *(extra + axis for axis, size in enumerate(shape) if size == 1 != of[extra + axis]))
+    found = []
+    for slot, part in zip(slots, (normalised * dy, Tracked(dy)), strict=True):
+        total = part.reshape(*of).total(axes) if axes else part.reshape(*of)
+        found.append(_shaped(call, slot, total, shape))
+    return found
+
+
+def _layer_gradient(call: Call, gives_root: bool) -> _LayerGradient:
+    """dy, x, variance (or its inverse root), mean."""
+    dy, x, variance, mean = numbers(call, 0, 1, 2, 3)
+    same_shape(call, dy, x)
+    rows = mean.size
+    if variance.size != rows or not rows or x.size % rows:
+        raise NotComputedError(f"statistics {mean.shape} and {variance.shape} of {call.op_type} for {x.shape}")
+    length = x.size // rows
+    if gives_root:
+        root = 1.0 / Tracked(variance.reshape(-1, 1))
+    else:
+        root = (Tracked(variance.reshape(-1, 1)) + real(call, "epsilon", default=_GRADIENT_EPSILON)).sqrt()
+    return _LayerGradient(x.shape, _rows_of(dy, length), _rows_of(x, length), mean.reshape(-1, 1), root)
+
+
+def _gradient_of_rows(dy: Doubles, x: Doubles, mean: Doubles, root: Doubles, noise: Doubles, gamma: Doubles) -> Tracked:
+    """The gradient of x: what is left of dy γ without its mean and without its part along x̂, by the deviation."""
+    count = x.shape[1]
+    deviation = Tracked(root, noise)
+    along = _normalised(x, mean, deviation)
+    g = Tracked(dy) * gamma
+    first = g.total(1) * (1 / count)
+    second = (g * along).total(1) * (1 / count)
+    result: Tracked = (g - first - along * second) / deviation
+    return result
+
+
+def _x_backprop(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
+    """dy, x, variance, mean, gamma; outputs for x, and of LayerNormGrad for gamma and beta."""
+    is_v3 = call.op_type.endswith("GradV3")
+    found = _layer_gradient(call, is_v3)
+    gamma = floats(needed(call, 4))
+    noise = np.broadcast_to(np.asarray(found.root.variance, np.float64), found.root.value.shape)
+    row = _parameter(call, gamma, found.shape, found.x.shape[1])
+    rows = _Rows((found.dy, found.x, found.mean, found.root.value, noise), (row,), _gradient_of_rows)
+
+    def others() -> Outputs:
+        if call.op_type == "LayerNormXBackprop":
+            return []
+        if call.op_type == "LayerNormXBackpropV2":
+            return [_shaped(call, 1, found.normalised, found.shape)]
+        return found.gamma_and_beta(call, (1, 2), gamma.shape)
+
+    return rows, others
+
+
+_plan(
+    ["LayerNormGrad", "LayerNormGradV3", "LayerNormXBackprop", "LayerNormXBackpropV2"],
+    ["dy", "x", "variance", "mean", "gamma"],
+    _x_backprop,
+)
+
+
+@op("LayerNormBetaGammaBackprop", kind=Kind.SUM, inputs=("dy", "x", "variance", "mean"))
+def _beta_gamma(call: Call) -> Outputs:
+    return _layer_gradient(call, False).gamma_and_beta(call, (0, 1), required_numbers(call, "shape_gamma"))
+
+
+@op("LayerNormBetaGammaBackpropV2", kind=Kind.SUM, inputs=("dy", "res_for_gamma"))
+def _beta_gamma_v2(call: Call) -> Outputs:
+    dy, normalised = numbers(call, 0, 1)
+    same_shape(call, dy, normalised)
+    return _gamma_and_beta(call, (0, 1), dy, Tracked(normalised), dy.shape, required_numbers(call, "shape_gamma"))
+
+
+# --- instance and group norm ------------------------------------------------------------------------------------------
+
+
+def _groups_of(call: Call, x: Doubles, first: bool, groups: int) -> Doubles:
+    """(batch · groups, elements): the channels first within each group."""
+    moved = x if first else np.moveaxis(x, -1, 1)
+    if x.ndim < 2 or groups < 1 or moved.shape[1] % groups:
+        raise NotComputedError(f"{groups} groups of {call.op_type} for {x.shape}")
+    return moved.reshape(x.shape[0] * groups, -1)
+
+
+def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
+    """y and the mean of each group; None for `groups` means one for each channel."""
+    x = floats(needed(call, 0))
+    if x.ndim < 2:
+        raise NotComputedError(f"{call.op_type} of a tensor of {x.ndim} axes")
+    limited(0, x.size)
+    first = has_channels_first(call, needed(call, 0))
+    channels = x.shape[1] if first else x.shape[-1]
+    number = channels if groups is None else groups
+    rows = _groups_of(call, x, first, number)
+    mean, variance = _moments(rows)
+    y = (rows - mean) / (variance + epsilon).sqrt()
+    shape = x.shape if first else (x.shape[0], channels, *x.shape[1:-1])
+    y = y.reshape(*shape)
+    for slot, is_factor in ((1, True), (2, False)):
+        given = call.inputs[slot] if slot < len(call.inputs) else None
+        if given is None:
+            continue
+        vector = floats(given)
+        if vector.size not in (channels, channels * x.shape[0]):
+            raise NotComputedError(f"input {slot} of {call.op_type} has {vector.size} numbers for {channels} channels")
+        beside = vector.reshape(-1, channels, *[1] * (x.ndim - 2))
+        y = y * beside if is_factor else y + beside
+    expected(call, 0, x.shape)
+    found = y.output()
+    if not first:
+        found = Output(array=np.moveaxis(found.array, 1, -1), summed=np.moveaxis(np.asarray(found.summed), 1, -1))
+    stats = (x.shape[0], number)
+    return [found, _shaped(call, 1, mean, stats), _shaped(call, 2, variance, stats)]
+
+
+@op("InstanceNorm", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta"))
+def _instance_norm(call: Call) -> Outputs:
+    return _by_groups(call, None, real(call, "epsilon", default=1e-6))
+
+
+@op("GroupNorm", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta"))
+def _group_norm(call: Call) -> Outputs:
+    found = _by_groups(call, integer(call, "num_groups"), real(call, "eps", "epsilon", default=1e-4))
+    return [*found[:2], None]  # by version the variance or its inverse root
+
+
+# --- local response, L2 -----------------------------------------------------------------------------------------------
+
+
+def _neighbours(values: Tracked, radius: int) -> Tracked:
+    """Sums over the channels (the last axis) within `radius`."""
+    count = values.value.shape[-1]
+    shape = values.value.shape
+    if radius < 0:
+        raise NotComputedError(f"a neighbourhood of {radius} channels")
+    total, noise = np.zeros(shape), np.zeros(shape)
+    came = np.broadcast_to(np.asarray(values.variance, np.float64), shape)
+    for shift in range(-min(radius, count - 1), min(radius, count - 1) + 1):
+        to = slice(max(0, -shift), count - max(0, shift))
+        at = slice(max(0, shift), count - max(0, -shift))
+        total[..., to] += values.value[..., at]
+        noise[..., to] += came[..., at] + total[..., to] ** 2
+    return Tracked(total, noise)
+
+
+def _response(call: Call) -> tuple[int, int, float, float, float]:
+    if text(call, "norm_region", default="ACROSS_CHANNELS") != "ACROSS_CHANNELS":
+        raise NotComputedError(f"a {call.op_type} that is not across channels")
+    given = needed(call, 0)
+    if not given.array.ndim:
+        raise NotComputedError(f"{call.op_type} of a number")
+    axis = 1 if given.array.ndim > 2 and has_channels_first(call, given) else given.array.ndim - 1
+    limited(0, given.array.size)
+    return (
+        axis,
+        integer(call, "depth_radius", default=5),
+        real(call, "bias", default=1.0),
+        real(call, "alpha", default=1.0),
+        real(call, "beta", default=0.5),
+    )
+
+
+def _as_script(found: Tracked, axis: int) -> Output:
+    return Output(array=np.moveaxis(found.value, -1, axis), summed=np.moveaxis(found.summed, -1, axis))
+
+
+@op("LRN", kind=Kind.COMPOSITE, inputs=("x",))
+def _lrn(call: Call) -> Outputs:
+    """x / (bias + alpha Σ x²)^beta, the sum over the channels within a radius."""
+    axis, radius, bias, alpha, beta = _response(call)
+    x = np.moveaxis(floats(needed(call, 0)), axis, -1)
+    base = _neighbours(Tracked(x) * x, radius) * alpha + bias
+    return [_as_script(base.power(-beta) * x, axis)]
+
+
+@op("LRNGrad", kind=Kind.COMPOSITE, inputs=("grads", "x", "y"))
+def _lrn_grad(call: Call) -> Outputs:
+    axis, radius, bias, alpha, beta = _response(call)
+    arrays = numbers(call, 0, 1, 2)
+    same_shape(call, *arrays)
+    g, x, y = (np.moveaxis(one, axis, -1) for one in arrays)
+    base = _neighbours(Tracked(x) * x, radius) * alpha + bias
+    around = _neighbours(Tracked(g) * y / base, radius)
+    return [_as_script(base.power(-beta) * g - around * x * (2 * alpha * beta), axis)]
+
+
+@op("L2Normalize", kind=Kind.COMPOSITE, inputs=("x",))
+def _l2_normalize(call: Call) -> Outputs:
+    """x / sqrt(max(Σ x², eps))."""
+    (x,) = numbers(call, 0)
+    axes = axes_of(call, required_numbers(call, "axis"), x.ndim)
+    squares = (Tracked(x) * x).total(axes)
+    floor = real(call, "eps", default=1e-4)
+    noise = np.where(squares.value > floor, squares.variance, 0.0)
+    return [(x / Tracked(np.maximum(squares.value, floor), noise).sqrt()).output()]
+
+
+@op("L2NormalizeGrad", kind=Kind.COMPOSITE, inputs=("x", "y", "dy"))
+def _l2_normalize_grad(call: Call) -> Outputs:
+    """(dy − y Σ y dy) / max(‖x‖, eps)."""
+    x, y, dy = numbers(call, 0, 1, 2)
+    same_shape(call, x, y, dy)
+    axes = axes_of(call, required_numbers(call, "dim"), x.ndim)
+    size = (Tracked(x) * x).total(axes).sqrt()
+    floor = real(call, "eps", default=1e-4)
+    norm = Tracked(np.maximum(size.value, floor), np.where(size.value > floor, size.variance, 0.0))
+    return [((dy - (Tracked(y) * dy).total(axes) * y) / norm).output()]

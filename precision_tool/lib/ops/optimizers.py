@@ -1,0 +1,415 @@
+"""Optimizers: variables and slots after the update, from their values before it.
+
+Sources: the prototypes of GE's nn_training_ops.h, tf.raw_ops.ResourceApply…. The forms with D have further outputs
+(the slots) and may hold numbers as attributes instead of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from precision_tool.lib.ops.arguments import ROUNDOFF, Array, attribute, flag, numbers, real, scalar
+from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
+from precision_tool.lib.ops.scatter import indices_of
+from precision_tool.lib.ops.tracked import Tracked, maximum, where
+
+#: New values of a variable and of its slots, from the tensors (the gradient among them) and the numbers.
+Rule = Callable[[Call, dict[str, Tracked], dict[str, float]], Sequence[Tracked]]
+
+
+def _names(*texts: str) -> tuple[str, ...]:
+    return tuple(" ".join(texts).split())
+
+
+def _gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, Tracked], dict[str, float]]:
+    """Tensors and numbers by name; a number that is an attribute has no input."""
+    absent = len(inputs) - sum(given is not None for given in call.inputs)
+    as_attribute = [name for name in inputs if name not in tensors and attribute(call, name) is not None]
+    if absent <= 0:
+        as_attribute = []
+    elif absent != len(as_attribute):
+        raise NotComputedError(f"{call.op_type} has {len(inputs) - absent} inputs instead of {len(inputs)}")
+    slots = [name for name in inputs if name not in as_attribute]
+    given = {name: slot for slot, name in enumerate(slots)}
+    arrays = {name: Tracked(numbers(call, given[name])[0]) for name in tensors}
+    if len({array.value.shape for array in arrays.values()}) > 1:
+        shapes = " and ".join(str(array.value.shape) for array in arrays.values())
+        raise NotComputedError(f"the shapes {shapes} of {call.op_type} differ")
+    values = {name: real(call, name) for name in as_attribute}
+    values |= {name: scalar(call, given[name]) for name in slots if name not in tensors}
+    return arrays, values
+
+
+def _optimizer(types: str, inputs: str, tensors: str) -> Callable[[Rule], Rule]:
+    """Puts a rule into the table: `tensors` are those of the inputs that are no single numbers."""
+    names, arrays = _names(inputs), _names(tensors)
+
+    def register(rule: Rule) -> Rule:
+        def compute(call: Call) -> Outputs:
+            return [tracked.output() for tracked in rule(call, *_gathered(call, names, arrays))]
+
+        plain = _names(types)
+        op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
+            compute
+        )
+        return rule
+
+    return register
+
+
+def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
+    """The same rule on the rows that the indices name, each at most once."""
+    names, arrays = _names(inputs), _names(tensors)
+    state = [name for name in arrays if name != "grad"]
+
+    def compute(call: Call) -> Outputs:
+        missing = len(names) - sum(given is not None for given in call.inputs)
+        taken = [name for name in names if name not in (*arrays, "indices") and attribute(call, name) is not None]
+        order = [name for name in names if name not in taken] if missing else list(names)
+        slots = {name: slot for slot, name in enumerate(order)}
+        var = needed(call, slots["var"]).array
+        if var.ndim < 1:
+            raise NotComputedError("rows of a single number")
+        rows = indices_of(needed(call, slots["indices"]), var.shape[0])
+        if rows.ndim != 1 or len(np.unique(rows)) != rows.size:
+            raise NotComputedError("an index that comes twice: the order of its updates is not defined")
+        whole = numbers(call, *(slots[name] for name in state))
+        if any(array.shape != var.shape for array in whole):
+            raise NotComputedError(f"slots of other shapes than the variable's {var.shape}")
+        cut = {slots[name]: array[rows] for name, array in zip(state, whole, strict=True)}
+        kept = [
+            given if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)
+            for slot, given in enumerate(call.inputs)
+            if slot != slots["indices"]
+        ]
+        dense = _names(*(name for name in names if name != "indices"))
+        done = rule(call, *_gathered(replace(call, inputs=tuple(kept)), dense, arrays))
+        return [_put(array, rows, new) for array, new in zip(whole, done, strict=True)]
+
+    plain = _names(types)
+    op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
+        compute
+    )
+
+
+def _put(array: Doubles, rows: Array, new: Tracked) -> Output:
+    result, summed = array.copy(), np.zeros(array.shape)
+    result[rows], summed[rows] = new.value, new.summed
+    return Output(array=result, summed=summed)
+
+
+# --- plain descent and momentum ---------------------------------------------------------------------------------------
+
+
+@_optimizer("ApplyGradientDescent", "var alpha delta", "var delta")
+def gradient_descent(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """var − alpha delta."""
+    return [t["var"] - t["delta"] * n["alpha"]]
+
+
+@_optimizer("ApplyMomentum ApplyMomentumD", "var accum lr grad momentum", "var accum grad")
+def momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """accum = momentum accum + grad; the step is lr accum, or Nesterov's."""
+    accum = t["accum"] * n["momentum"] + t["grad"]
+    step = accum * n["lr"]
+    if flag(call, "use_nesterov"):
+        step = t["grad"] * n["lr"] + accum * n["momentum"] * n["lr"]
+    return [t["var"] - step, accum]
+
+
+@_optimizer("ApplyKerasMomentum ApplyKerasMomentumD", "var accum lr grad momentum", "var accum grad")
+def keras_momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """accum = momentum accum − lr grad, which is the step, or Nesterov's."""
+    descent = t["grad"] * n["lr"]
+    accum = t["accum"] * n["momentum"] - descent
+    step = accum * n["momentum"] - descent if flag(call, "use_nesterov") else accum
+    return [t["var"] + step, accum]
+
+
+@_optimizer("FusedMulApplyMomentum FusedMulApplyKerasMomentum", "var accum lr x1 momentum x2", "var accum x1")
+def scaled_momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """The same with the gradient x1 times the number x2."""
+    scaled = t | {"grad": t["x1"] * n["x2"]}
+    return (keras_momentum if "Keras" in call.op_type else momentum)(call, scaled, n)
+
+
+# --- Adam and its kin -------------------------------------------------------------------------------------------------
+
+
+@_optimizer("ApplyAdam ApplyAdamD", "var m v beta1_power beta2_power lr beta1 beta2 epsilon grad", "var m v grad")
+def adam(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Moments and the step lr √(1 − β₂ᵗ) / (1 − β₁ᵗ) m / (√v + ε)."""
+    grad = t["grad"]
+    m = t["m"] + (grad - t["m"]) * (1 - n["beta1"])
+    v = t["v"] + (grad * grad - t["v"]) * (1 - n["beta2"])
+    rate = n["lr"] * np.sqrt(1 - n["beta2_power"]) / np.float64(1 - n["beta1_power"])
+    ahead = m * n["beta1"] + grad * (1 - n["beta1"]) if flag(call, "use_nesterov") else m
+    return [t["var"] - ahead * rate / (v.sqrt() + n["epsilon"]), m, v]
+
+
+@_optimizer("ApplyAdaMax ApplyAdaMaxD", "var m v beta1_power lr beta1 beta2 epsilon grad", "var m v grad")
+def adamax(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Adam with the largest gradient instead of the second moment."""
+    m = t["m"] + (t["grad"] - t["m"]) * (1 - n["beta1"])
+    v = maximum(t["v"] * n["beta2"], t["grad"].abs())
+    rate = np.float64(n["lr"]) / (1 - n["beta1_power"])
+    return [t["var"] - m * rate / (v + n["epsilon"]), m, v]
+
+
+def _adam_one(call: Call, decay: bool) -> Outputs:
+    """The second moment, the first and the variable, with the coefficients as inputs."""
+    inputs = [Tracked(values) for values in numbers(call, *range(11 if decay else 10))]
+    grad, v, m, var, rate = inputs[:5]
+    own, slope, kept, added = inputs[5:9]
+    epsilon = inputs[-1]
+    v = v * kept + grad * grad * added
+    m = m * own + grad * slope
+    step = m / (v.sqrt() + epsilon)
+    if decay:
+        step = step + var * inputs[9]
+    return [tracked.output() for tracked in (v, m, var - step * rate)]
+
+
+_ADAM_ONE = "input0 input1 input2 input3 input4 mul0_x mul1_x mul2_x mul3_x"
+
+
+@op("AdamApplyOne", "AdamApplyOneAssign", kind=Kind.COMPOSITE, inputs=_names(_ADAM_ONE, "add2_y"))
+def adam_one(call: Call) -> Outputs:
+    """Adam's step of BERT: gradient, second and first moment, variable, learning rate."""
+    return _shapes_fit(call, lambda: _adam_one(call, decay=False))
+
+
+@op(
+    "AdamApplyOneWithDecay", "AdamApplyOneWithDecayAssign",
+    kind=Kind.COMPOSITE, inputs=_names(_ADAM_ONE, "mul4_x add2_y"),
+)  # fmt: skip
+def adam_one_with_decay(call: Call) -> Outputs:
+    """The same with a part of the variable taken off."""
+    return _shapes_fit(call, lambda: _adam_one(call, decay=True))
+
+
+def _shapes_fit(call: Call, compute: Callable[[], Outputs]) -> Outputs:
+    try:
+        return compute()
+    except ValueError:
+        shapes = " and ".join(str(given.array.shape) for given in call.inputs if given is not None)
+        raise NotComputedError(f"the shapes {shapes} of {call.op_type} do not broadcast") from None
+
+
+# --- LAMB and LARS ----------------------------------------------------------------------------------------------------
+
+
+@op(
+    "LambApplyOptimizerAssign", kind=Kind.COMPOSITE,
+    inputs=_names(
+        "grad inputv inputm input3 mul0_x mul1_x mul2_x mul3_x add2_y steps do_use_weight weight_decay_rate"
+    ),
+)  # fmt: skip
+def lamb_moments(call: Call) -> Outputs:
+    """LAMB's update before its trust ratio, the second and the first moment."""
+
+    def compute() -> Outputs:
+        grad, v, m, var, own, slope, kept, added, epsilon, steps, use, decay = (
+            Tracked(values) for values in numbers(call, *range(12))
+        )
+        v, m = v * kept + grad * grad * added, m * own + grad * slope
+        unbiased_v = v / (1 - Tracked(np.power(kept.value, steps.value)))
+        unbiased_m = m / (1 - Tracked(np.power(own.value, steps.value)))
+        update = unbiased_m / (unbiased_v.sqrt() + epsilon) + var * decay * use
+        return [tracked.output() for tracked in (update, v, m)]
+
+    return _shapes_fit(call, compute)
+
+
+@op(
+    "LambNextMV", kind=Kind.COMPOSITE,
+    inputs=_names(
+        "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
+        "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
+    ),
+)  # fmt: skip
+def lamb_next_moments(call: Call) -> Outputs:
+    """LAMB's update, the first and the second moment, and the update without the decay."""
+
+    def compute() -> Outputs:
+        square, v, bias_v, grad, m, bias_m, var, own, slope, kept, added, decay, epsilon = (
+            Tracked(values) for values in numbers(call, *range(13))
+        )
+        m, v = m * own + grad * slope, v * kept + square * added
+        step = m / bias_m / ((v / bias_v).sqrt() + epsilon)
+        return [tracked.output() for tracked in (step + var * decay, m, v, step)]
+
+    return _shapes_fit(call, compute)
+
+
+@op("LambApplyWeightAssign", kind=Kind.COMPOSITE, inputs=_names("input0 input1 input2 input3 input_param"))
+def lamb_weight(call: Call) -> Outputs:
+    """The variable less the update, scaled by the ratio of their norms where both are positive."""
+
+    def compute() -> Outputs:
+        norm, step_norm, rate, step, var = (Tracked(values) for values in numbers(call, *range(5)))
+        ratio = where((norm.value > 0) & (step_norm.value > 0), norm / step_norm, 1.0)
+        return [(var - ratio * (step * rate)).output()]
+
+    return _shapes_fit(call, compute)
+
+
+def _lars(call: Call, w: Tracked, g: Tracked, squares: tuple[Tracked, Tracked], decay: float, lr: float) -> Outputs:
+    w_norm, g_norm = squares[0].sqrt(), squares[1].sqrt()
+    size = g_norm + w_norm * decay + real(call, "epsilon", default=1e-5)
+    rate = w_norm * real(call, "hyperpara", "hyperparam", default=0.001) / size
+    if flag(call, "use_clip"):
+        clipped = rate / np.float64(lr)
+        rate = where(clipped.value > 1, 1.0, maximum(clipped, 0.0))
+    return [((w * decay + g) * rate).output()]
+
+
+@op("LarsV2", kind=Kind.COMPOSITE, inputs=_names("w g weight_decay learning_rate"))
+def lars(call: Call) -> Outputs:
+    """The gradient with decay, scaled by the ratio of the norms of weight and gradient."""
+    w, g = (Tracked(values) for values in numbers(call, 0, 1))
+    if w.value.shape != g.value.shape:
+        raise NotComputedError(f"a gradient of the shape {g.value.shape} for {w.value.shape}")
+    sums = [np.asarray(np.sum(np.square(each.value))) for each in (w, g)]
+    squares = [Tracked(total, total * total * max(1, w.value.size) / 3) for total in sums]
+    return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 2), scalar(call, 3))
+
+
+@op("LarsV2Update", kind=Kind.COMPOSITE, inputs=_names("w g w_square_sum g_square_sum weight_decay learning_rate"))
+def lars_update(call: Call) -> Outputs:
+    """The same, given the sums of squares."""
+    w, g = (Tracked(values) for values in numbers(call, 0, 1))
+    if w.value.shape != g.value.shape:
+        raise NotComputedError(f"a gradient of the shape {g.value.shape} for {w.value.shape}")
+    squares = [Tracked(np.asarray(scalar(call, slot))) for slot in (2, 3)]
+    return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 4), scalar(call, 5))
+
+
+# --- rates of their own for every element -----------------------------------------------------------------------------
+
+
+def _adagrad(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """accum + grad²; the step is lr grad / √accum, with an epsilon below in the second version."""
+    accum = t["accum"] + t["grad"] * t["grad"] if flag(call, "update_slots", default=True) else t["accum"]
+    root = accum.sqrt() + n["epsilon"] if "epsilon" in n else accum.sqrt()
+    return [t["var"] - t["grad"] * n["lr"] / root, accum]
+
+
+def _adadelta(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    rho, epsilon = n["rho"], n["epsilon"]
+    accum = t["accum"] * rho + t["grad"] * t["grad"] * (1 - rho)
+    update = (t["accum_update"] + epsilon).sqrt() / (accum + epsilon).sqrt() * t["grad"]
+    return [t["var"] - update * n["lr"], accum, t["accum_update"] * rho + update * update * (1 - rho)]
+
+
+def _rms(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    ms = t["ms"] + (t["grad"] * t["grad"] - t["ms"]) * (1 - n["rho"])
+    mom = t["mom"] * n["momentum"] + t["grad"] * n["lr"] / (ms + n["epsilon"]).sqrt()
+    return [t["var"] - mom, ms, mom]
+
+
+def _ftrl(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    accum = t["accum"] + t["grad"] * t["grad"]
+    power = -n["lr_power"]
+    old, new = t["accum"].power(power), accum.power(power)
+    grad = t["grad"] + t["var"] * (2 * n["l2_shrinkage"]) if "l2_shrinkage" in n else t["grad"]
+    linear = t["linear"] + grad - (new - old) / np.float64(n["lr"]) * t["var"]
+    below = new / np.float64(n["lr"]) + 2 * n["l2"]
+    above = np.sign(linear.value) * n["l1"] - linear
+    return [where(np.abs(linear.value) > n["l1"], above / below, 0.0), accum, linear]
+
+
+def _shrunk(prox: Tracked, rate: Tracked | float, n: dict[str, float]) -> Tracked:
+    """The proximal step of an l1 and an l2 norm."""
+    if n["l1"] > 0:
+        left = maximum(prox.abs() - rate * Tracked(np.asarray(n["l1"])), 0.0)
+        prox = left * np.sign(prox.value)
+    return prox / (1 + Tracked(np.asarray(n["l2"])) * rate)
+
+
+_optimizer("ApplyAdagrad ApplyAdagradD", "var accum lr grad", "var accum grad")(_adagrad)
+_optimizer("ApplyAdagradV2 ApplyAdagradV2D", "var accum lr epsilon grad", "var accum grad")(_adagrad)
+_sparse("SparseApplyAdagrad", "var accum lr grad indices", "var accum grad", _adagrad)
+_sparse("SparseApplyAdagradD", "var accum lr grad indices", "var accum grad", _adagrad)
+_sparse("SparseApplyAdagradV2 SparseApplyAdagradV2D", "var accum lr epsilon grad indices", "var accum grad", _adagrad)
+_ADADELTA = "var accum accum_update"
+_optimizer("ApplyAdadelta ApplyAdadeltaD", f"{_ADADELTA} lr rho epsilon grad", f"{_ADADELTA} grad")(_adadelta)
+_sparse(
+    "SparseApplyAdadelta SparseApplyAdadeltaD", f"{_ADADELTA} lr rho epsilon grad indices", f"{_ADADELTA} grad",
+    _adadelta,
+)  # fmt: skip
+_optimizer("ApplyRMSProp ApplyRMSPropD", "var ms mom lr rho momentum epsilon grad", "var ms mom grad")(_rms)
+_sparse(
+    "SparseApplyRMSProp SparseApplyRMSPropD", "var ms mom lr rho momentum epsilon grad indices", "var ms mom grad", _rms
+)
+_FTRL = "var accum linear grad"
+_optimizer("ApplyFtrl ApplyFtrlD", f"{_FTRL} lr l1 l2 lr_power", _FTRL)(_ftrl)
+_optimizer("ApplyFtrlV2 ApplyFtrlV2D", f"{_FTRL} lr l1 l2 l2_shrinkage lr_power", _FTRL)(_ftrl)
+_sparse("SparseApplyFtrl SparseApplyFtrlD", f"{_FTRL} indices lr l1 l2 lr_power", _FTRL, _ftrl)
+_sparse("SparseApplyFtrlV2 SparseApplyFtrlV2D", f"{_FTRL} indices lr l1 l2 l2_shrinkage lr_power", _FTRL, _ftrl)
+
+
+@_optimizer(
+    "ApplyCenteredRMSProp ApplyCenteredRMSPropD", "var mg ms mom lr rho momentum epsilon grad", "var mg ms mom grad"
+)
+def centered_rms(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """RMSProp by the variance of the gradient."""
+    ms = t["ms"] + (t["grad"] * t["grad"] - t["ms"]) * (1 - n["rho"])
+    mg = t["mg"] + (t["grad"] - t["mg"]) * (1 - n["rho"])
+    below = (ms - mg * mg + n["epsilon"]).sqrt()
+    mom = t["mom"] * n["momentum"] + t["grad"] * n["lr"] / below
+    return [t["var"] - mom, mg, ms, mom]
+
+
+@_optimizer("ApplyProximalGradientDescent", "var alpha l1 l2 delta", "var delta")
+def proximal_descent(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Descent, then the proximal step."""
+    return [_shrunk(t["var"] - t["delta"] * n["alpha"], n["alpha"], n)]
+
+
+@_optimizer("ApplyProximalAdagrad ApplyProximalAdagradD", "var accum lr l1 l2 grad", "var accum grad")
+def proximal_adagrad(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Adagrad, then the proximal step at each element's own rate."""
+    accum = t["accum"] + t["grad"] * t["grad"]
+    rate = n["lr"] / accum.sqrt()
+    return [_shrunk(t["var"] - t["grad"] * rate, rate, n), accum]
+
+
+@_optimizer(
+    "ApplyAdagradDA ApplyAdagradDAD",
+    "var gradient_accumulator gradient_squared_accumulator grad lr l1 l2 global_step",
+    "var gradient_accumulator gradient_squared_accumulator grad",
+)
+def adagrad_dual(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Adagrad's dual averaging: the variable comes of the sums of gradients alone."""
+    total = t["gradient_accumulator"] + t["grad"]
+    squares = t["gradient_squared_accumulator"] + t["grad"] * t["grad"]
+    upper = total
+    if n["l1"] > 0:
+        upper = maximum(total.abs() - n["l1"] * n["global_step"], 0.0) * np.sign(total.value)
+    below = squares.sqrt() + n["l2"] * n["global_step"] * n["lr"]
+    return [-(upper * n["lr"]) / below, total, squares]
+
+
+def _sign_of(t: dict[str, Tracked], m: Tracked, n: dict[str, float]) -> Tracked:
+    """How much the gradient agrees with its average: any of both where rounding decides the sign of the average."""
+    unsure = np.abs(m.value) <= 8 * ROUNDOFF["float32"] * m.summed
+    factor = n["sign_decay"] * np.sign(t["grad"].value)
+    return Tracked(factor * np.sign(m.value), np.where(unsure, np.square(2 * factor / ROUNDOFF["float32"]), 0.0))
+
+
+@_optimizer("ApplyAddSign ApplyAddSignD", "var m lr alpha sign_decay beta grad", "var m grad")
+def add_sign(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """The step is larger where the gradient agrees with its average."""
+    m = t["m"] * n["beta"] + t["grad"] * (1 - n["beta"])
+    return [t["var"] - t["grad"] * (_sign_of(t, m, n) + n["alpha"]) * n["lr"], m]
+
+
+@_optimizer("ApplyPowerSign ApplyPowerSignD", "var m lr logbase sign_decay beta grad", "var m grad")
+def power_sign(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """The same with an exponential."""
+    m = t["m"] * n["beta"] + t["grad"] * (1 - n["beta"])
+    return [t["var"] - t["grad"] * (_sign_of(t, m, n) * n["logbase"]).exp() * n["lr"], m]

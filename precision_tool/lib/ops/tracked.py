@@ -1,0 +1,142 @@
+"""Numbers that carry how far rounding may have taken them: for formulas of several steps in one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.ops.base import Doubles, Output, summed_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tracked:
+    """An array and the variance that the roundings of its steps make of it, in units of u_acc².
+
+    Every operation rounds its result once; errors of the operands come through to first order and are independent.
+    Operands that are no `Tracked` are exact. So `summed` is `Output.summed` of a formula, cancellation included.
+    """
+
+    value: Doubles
+    variance: Doubles | float = 0.0
+
+    #: numpy leaves array + Tracked to this class.
+    __array_ufunc__: ClassVar[None] = None
+
+    def __add__(self, other: Tracked | npt.ArrayLike) -> Tracked:
+        b = _tracked(other)
+        y = self.value + b.value
+        return Tracked(y, self.variance + b.variance + y * y)
+
+    def __neg__(self) -> Tracked:
+        return Tracked(-self.value, self.variance)
+
+    def __sub__(self, other: Tracked | npt.ArrayLike) -> Tracked:
+        return self + -_tracked(other)
+
+    def __mul__(self, other: Tracked | npt.ArrayLike) -> Tracked:
+        b = _tracked(other)
+        y = self.value * b.value
+        return Tracked(y, self.variance * b.value**2 + b.variance * self.value**2 + y * y)
+
+    def __truediv__(self, other: Tracked | npt.ArrayLike) -> Tracked:
+        b = _tracked(other)
+        y = self.value / b.value
+        return Tracked(y, self.variance / b.value**2 + b.variance * (y / b.value) ** 2 + y * y)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: npt.ArrayLike) -> Tracked:
+        return -self + other
+
+    def __rtruediv__(self, other: npt.ArrayLike) -> Tracked:
+        return _tracked(other) / self
+
+    def sqrt(self) -> Tracked:
+        """The square root."""
+        y = np.sqrt(self.value)
+        safe = np.where(self.value > 0, self.value, 1.0)
+        return Tracked(y, self.variance / (4 * safe) + y * y)
+
+    def power(self, exponent: float) -> Tracked:
+        """A fixed power, which kernels compute through a logarithm."""
+        y = np.power(self.value, exponent)
+        safe = np.where(self.value == 0, 1.0, self.value)
+        own = y * (1 + np.abs(exponent * np.log(np.abs(safe))))
+        return Tracked(y, self.variance * (exponent * y / safe) ** 2 + own * own)
+
+    def exp(self) -> Tracked:
+        """The exponential."""
+        y = np.exp(self.value)
+        own = y * (1 + np.abs(self.value))
+        return Tracked(y, self.variance * y * y + own * own)
+
+    def log(self) -> Tracked:
+        """The natural logarithm, which kernels compute to an error of about |log x| + 1."""
+        y = np.log(self.value)
+        own = 1 + np.abs(y)
+        return Tracked(y, self.variance / np.where(self.value == 0, 1.0, self.value) ** 2 + own * own)
+
+    def total(self, axes: int | tuple[int, ...], keep: bool = True) -> Tracked:
+        """The sum over axes, in an order that is not known."""
+        y = np.sum(self.value, axis=axes, keepdims=keep)
+        count = self.value.size // max(1, y.size)
+        if count <= 1:
+            own: Doubles = np.zeros_like(y)
+        else:
+            own = summed_of(y, np.sum(self.value**2, axis=axes, keepdims=keep) - y**2 / count, count) ** 2
+        came = np.sum(np.broadcast_to(self.variance, self.value.shape), axis=axes, keepdims=keep)
+        return Tracked(y, came + own)
+
+    def __getitem__(self, index: Any) -> Tracked:
+        """Some of the numbers."""
+        return Tracked(self.value[index], np.broadcast_to(self.variance, self.value.shape)[index])
+
+    def reshape(self, *shape: int) -> Tracked:
+        """The same numbers in another shape."""
+        return Tracked(self.value.reshape(shape), np.broadcast_to(self.variance, self.value.shape).reshape(shape))
+
+    def tanh(self) -> Tracked:
+        """The hyperbolic tangent, which kernels make of exponentials: near 0 to an error of 1."""
+        y = np.tanh(self.value)
+        return Tracked(y, self.variance * (1 - y * y) ** 2 + 1.0)
+
+    def sigmoid(self) -> Tracked:
+        """1 / (1 + exp(−x)), without overflow."""
+        small = np.exp(-np.abs(self.value))
+        y = np.where(self.value >= 0, 1.0, small) / (1 + small)
+        own = y * (1 + np.abs(self.value) * (1 - y))
+        return Tracked(y, self.variance * (y * (1 - y)) ** 2 + own * own)
+
+    def abs(self) -> Tracked:
+        """The absolute value."""
+        return Tracked(np.abs(self.value), self.variance)
+
+    @property
+    def summed(self) -> Doubles:
+        """`Output.summed`."""
+        result: Doubles = np.sqrt(np.broadcast_to(np.asarray(self.variance, np.float64), self.value.shape))
+        return result
+
+    def output(self) -> Output:
+        """As an op's output."""
+        return Output(array=np.asarray(self.value), summed=self.summed)
+
+
+def _tracked(value: Tracked | npt.ArrayLike) -> Tracked:
+    return value if isinstance(value, Tracked) else Tracked(np.asarray(value, np.float64))
+
+
+def where(condition: npt.NDArray[np.bool_], one: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
+    """One where the condition holds, else the other."""
+    a, b = _tracked(one), _tracked(other)
+    return Tracked(np.where(condition, a.value, b.value), np.where(condition, a.variance, b.variance))
+
+
+def maximum(one: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
+    """The larger of two."""
+    a, b = _tracked(one), _tracked(other)
+    return where(np.asarray(a.value >= b.value) | np.isnan(a.value), a, b)

@@ -1,0 +1,213 @@
+"""Arithmetic and functions of single elements against TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from op_data import FEW, Array, close, i32, pairs, seeds, shapes, values, whole
+from opcalls import arrays_of, outputs_of
+from tensorflow_oracle import TensorFlow
+
+from precision_tool.lib.ops.base import NotComputedError
+
+UNARY = {
+    "Neg": "real", "Abs": "real", "Sign": "real", "Square": "real", "Sqrt": "positive", "Rsqrt": "positive",
+    "Reciprocal": "nonzero", "Inv": "nonzero", "Exp": "real", "Expm1": "real", "Log": "positive", "Log1p": "positive",
+    "Sin": "real", "Cos": "real", "Tan": "unit", "Asin": "unit", "Acos": "unit", "Atan": "real", "Sinh": "real",
+    "Cosh": "real", "Asinh": "real", "Acosh": "above1", "Atanh": "unit", "Erf": "real", "Erfc": "real",
+    "Lgamma": "positive", "Floor": "real", "Ceil": "real", "Round": "real", "Rint": "real", "IsNan": "real",
+    "IsInf": "real", "IsFinite": "real",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", UNARY)
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_functions_of_one(tensorflow: TensorFlow, op_type: str, shape: tuple[int, ...], seed: int) -> None:
+    x = values(shape, seed, UNARY[op_type])
+    (y,) = arrays_of(op_type, x)
+    close(y, tensorflow.run(op_type, {"x": x})[0])
+
+
+BINARY = {
+    "AddV2": "real", "Add": "real", "Sub": "real", "Mul": "real", "MulNoNan": "real", "RealDiv": "nonzero",
+    "Div": "nonzero", "DivNoNan": "real", "Xdivy": "nonzero", "Xlogy": "positive", "FloorDiv": "nonzero",
+    "FloorMod": "nonzero", "TruncateMod": "nonzero", "Mod": "nonzero", "Maximum": "real", "Minimum": "real",
+    "SquaredDifference": "real", "Atan2": "nonzero", "Pow": "positive",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", BINARY)
+@FEW
+@given(both=pairs(), seed=seeds)
+def test_functions_of_two(tensorflow: TensorFlow, op_type: str, both: tuple[tuple[int, ...], ...], seed: int) -> None:
+    a, b = (values(shape, seed + place, BINARY[op_type]) for place, shape in enumerate(both))
+    (y,) = arrays_of(op_type, a, b)
+    names = ("y", "x") if op_type == "Atan2" else ("x", "y")
+    close(y, tensorflow.run(op_type, dict(zip(names, (a, b), strict=True)))[0])
+
+
+WHOLE = ("AddV2", "Sub", "Mul", "Div", "TruncateDiv", "FloorDiv", "FloorMod", "TruncateMod", "Maximum", "Minimum")
+
+
+@pytest.mark.parametrize("op_type", WHOLE)
+@FEW
+@given(both=pairs(), seed=seeds)
+def test_whole_numbers(tensorflow: TensorFlow, op_type: str, both: tuple[tuple[int, ...], ...], seed: int) -> None:
+    a, b = (whole(shape, seed + place) for place, shape in enumerate(both))
+    b = np.where(b == 0, np.int32(3), b)
+    (y,) = arrays_of(op_type, a, b)
+    np.testing.assert_array_equal(y, tensorflow.run(op_type, {"x": a, "y": b})[0])
+    assert y.dtype == np.int32
+
+
+def test_whole_numbers_wrap(tensorflow: TensorFlow) -> None:
+    big = np.array([2**31 - 1, -(2**31)], np.int32)
+    np.testing.assert_array_equal(arrays_of("Add", big, big)[0], tensorflow.run("AddV2", {"x": big, "y": big})[0])
+
+
+def test_zeros_and_what_is_not_finite(tensorflow: TensorFlow) -> None:
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 1e300])
+    y = np.array([0.0, 1.0, np.inf, 0.0, 2.0, np.nan, 1e-300])
+    for op_type in ("AddV2", "Mul", "RealDiv", "DivNoNan", "MulNoNan", "Xdivy", "Xlogy", "Pow"):
+        close(arrays_of(op_type, x, y)[0], tensorflow.run(op_type, {"x": x, "y": y})[0])
+    for op_type in ("Exp", "Log", "Sqrt", "Rsqrt", "Reciprocal", "Sign", "IsNan", "IsInf", "IsFinite", "Floor"):
+        close(arrays_of(op_type, x)[0], tensorflow.run(op_type, {"x": x})[0])
+
+
+GRADIENTS = ("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad")
+
+
+@pytest.mark.parametrize("op_type", GRADIENTS)
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_gradients(tensorflow: TensorFlow, op_type: str, shape: tuple[int, ...], seed: int) -> None:
+    y, dy = values(shape, seed, "positive"), values(shape, seed + 1)
+    close(arrays_of(op_type, y, dy)[0], tensorflow.run(op_type, {"y": y, "dy": dy})[0])
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_gradient_of_the_absolute(tensorflow: TensorFlow, shape: tuple[int, ...], seed: int) -> None:
+    x, dy = values(shape, seed), values(shape, seed + 1)
+    close(arrays_of("AbsGrad", x, dy)[0], tensorflow.run("Abs", {"x": x}, gradient=(["x"], dy))[0])
+
+
+@pytest.mark.parametrize("op_type", ["Maximum", "Minimum"])
+@FEW
+@given(both=pairs(), seed=seeds)
+def test_gradients_of_extremes(
+    tensorflow: TensorFlow, op_type: str, both: tuple[tuple[int, ...], ...], seed: int
+) -> None:
+    a, b = (values(shape, seed + place) for place, shape in enumerate(both))
+    dy = values(np.broadcast_shapes(*both), seed + 2)
+    found = arrays_of(f"{op_type}Grad", dy, a, b)
+    for one, wanted in zip(found, tensorflow.run(op_type, {"x": a, "y": b}, gradient=(["x", "y"], dy)), strict=True):
+        close(one, wanted)
+    assert len(arrays_of(f"{op_type}Grad", dy, a, b, grad_x=False)) == 1
+
+
+@FEW
+@given(shape=shapes, seed=seeds, count=st.integers(1, 4))
+def test_sums_of_many(tensorflow: TensorFlow, shape: tuple[int, ...], seed: int, count: int) -> None:
+    arrays: list[Array] = [values(shape, seed + place) for place in range(count)]
+    close(arrays_of("AddN", *arrays)[0], tensorflow.run("AddN", {"inputs": arrays})[0])
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_clip_by_value(tensorflow: TensorFlow, shape: tuple[int, ...], seed: int) -> None:
+    x, low, high = values(shape, seed), np.array(-1.0), np.array(2.0)
+    wanted = tensorflow.run("ClipByValue", {"t": x, "clip_value_min": low, "clip_value_max": high})[0]
+    close(arrays_of("ClipByValue", x, low, high)[0], wanted)
+
+
+@pytest.mark.parametrize("op_type", ["Cumsum", "Cumprod", "CumulativeLogsumexp"])
+@FEW
+@given(shape=shapes.filter(len), seed=seeds, exclusive=st.booleans(), reverse=st.booleans(), axis=st.integers(-4, 3))
+def test_running(
+    tensorflow: TensorFlow, op_type: str, shape: tuple[int, ...], seed: int, exclusive: bool, reverse: bool, axis: int
+) -> None:
+    axis = axis % len(shape)
+    x = values(shape, seed)
+    wanted = tensorflow.run(op_type, {"x": x, "axis": np.int32(axis)}, exclusive=exclusive, reverse=reverse)[0]
+    if op_type == "CumulativeLogsumexp":  # TensorFlow starts from the lowest number, not from −inf
+        wanted = np.where(wanted < -1e300, -np.inf, wanted)
+    close(arrays_of(op_type, x, axis=axis, exclusive=exclusive, reverse=reverse)[0], wanted)
+    close(arrays_of(op_type, x, np.int32(axis - len(shape)), exclusive=exclusive, reverse=reverse)[0], wanted)
+
+
+# --- ops that only GE has, against their definition -------------------------------------------------------------------
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_fused_arithmetic(shape: tuple[int, ...], seed: int) -> None:
+    a, b, c = (values(shape, seed + place) for place in range(3))
+    each = [(float(x), float(y), float(z)) for x, y, z in zip(a.flat, b.flat, c.flat, strict=True)]
+
+    def same(found: Array, wanted: list[float]) -> None:
+        close(found, np.reshape(wanted, shape))
+
+    same(arrays_of("FusedMulAdd", a, b, c)[0], [x * y + z for x, y, z in each])
+    same(arrays_of("FusedMulAddN", a, b, np.array([1.5]).reshape(()))[0], [x * 1.5 + y for x, y, _ in each])
+    same(arrays_of("Lerp", a, b, c)[0], [x + z * (y - x) for x, y, z in each])
+    same(arrays_of("Axpy", a, b, alpha=0.25)[0], [x + 0.25 * y for x, y, _ in each])
+    same(arrays_of("Muls", a, value=3.0)[0], [3 * x for x, _, _ in each])
+    same(arrays_of("Adds", a, value=3.0)[0], [3 + x for x, _, _ in each])
+    same(
+        arrays_of("Power", np.abs(a), power=2.0, scale=0.5, shift=1.0)[0], [(1 + 0.5 * abs(x)) ** 2 for x, _, _ in each]
+    )
+    same(arrays_of("Exp", a, base=2.0, scale=0.5, shift=1.0)[0], [2 ** (0.5 * x + 1) for x, _, _ in each])
+    same(arrays_of("Log", np.abs(a), base=2.0, shift=1.0)[0], [math.log2(abs(x) + 1) for x, _, _ in each])
+
+
+def test_nan_to_number() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 2.0], np.float16)
+    np.testing.assert_array_equal(arrays_of("NanToNum", x)[0], [0, 65504, -65504, 2])
+    np.testing.assert_array_equal(arrays_of("NanToNum", x, nan=1.0, posinf=5.0, neginf=-5.0)[0], [1, 5, -5, 2])
+
+
+# --- what rounding makes of it, and refusals --------------------------------------------------------------------------
+
+
+def test_only_what_rounding_can_flip_is_doubtful() -> None:
+    x = np.array([1.5, 3.0, 2.9999998, -0.25], np.float32)
+    (floor,) = outputs_of("Floor", x)
+    assert floor.doubtful is not None
+    assert floor.doubtful.tolist() == [False, True, True, False]
+    (rounded,) = outputs_of("Rint", x)
+    assert rounded.doubtful is not None
+    assert rounded.doubtful.tolist() == [True, False, False, False]
+    (quotient,) = outputs_of("FloorDiv", np.array([7.0, 6.0], np.float32), np.array([2.0, 3.0], np.float32))
+    assert quotient.doubtful is not None
+    assert quotient.doubtful.tolist() == [False, True]
+    assert outputs_of("FloorDiv", i32([6]), i32([3]))[0].doubtful is None
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attrs", "reason"),
+    [
+        ("Add", [np.ones((2, 3)), np.ones((4, 3))], {}, r"shapes \(2, 3\) and \(4, 3\) of Add do not broadcast"),
+        ("Add", [np.ones(3)], {}, "input 1 of Add is not connected"),
+        ("Add", [np.ones(3), None], {}, "input 1 of Add is not connected"),
+        ("Add", [np.broadcast_to(1.0, (2**20, 1)), np.broadcast_to(1.0, (1, 2**20))], {}, "has more than"),
+        ("AddN", [], {}, "AddN has no input"),
+        ("Muls", [np.ones(3)], {}, "Muls has no attribute value"),
+        ("Muls", [np.ones(3)], {"value": "many"}, "is 'many' and not a number"),
+        ("Axpy", [np.ones(3), np.ones(3)], {}, "input 2 of Axpy is not connected"),
+        ("Cumsum", [np.ones(3)], {}, "Cumsum has no axis, neither as attribute nor as input"),
+        ("Cumsum", [np.ones(3)], {"axis": 1}, "axis 1 of Cumsum is not one of 1"),
+        ("Cumsum", [np.ones(3)], {"axis": 0.5}, "axis of Cumsum are no whole numbers"),
+        ("Pow", [i32([2]), i32([-1])], {}, "whole numbers to a negative power"),
+        ("Exp", [np.ones(3)], {"base": -2.0}, "the base -2.0 of Exp is not positive"),
+    ],
+)
+def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotComputedError, match=reason):
+        arrays_of(op_type, *inputs, **attrs)

@@ -1,0 +1,314 @@
+"""Moves against TensorFlow: every element where it belongs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from op_data import FEW, SOME, Array, i32, i64, seeds, shapes, values, whole
+from opcalls import arrays_of, outputs_of
+from tensorflow_oracle import OracleError, TensorFlow
+
+from precision_tool.lib.ops.base import NotComputedError, Wanted
+
+Shape = tuple[int, ...]
+same = np.testing.assert_array_equal
+ranked = shapes.filter(len)
+
+
+@pytest.mark.parametrize("target", ["float32", "int32", "int8", "uint8", "bool", "float16"])
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_casts(tensorflow: TensorFlow, target: str, shape: Shape, seed: int) -> None:
+    for x in (np.abs(values(shape, seed)), whole(shape, seed, 0, 100)):
+        (found,) = arrays_of("Cast", x, wanted=(Wanted(dtype=target),))
+        wanted = tensorflow.run("Cast", {"x": x}, DstT=target)[0]
+        same(found.astype(wanted.dtype), wanted)
+
+
+def test_a_cast_to_whole_numbers_saturates_in_doubt() -> None:
+    x = np.array([1e20, -1e20, np.nan, 2.5, 3.0, 100.0], np.float32)
+    (found,) = outputs_of("Cast", x, wanted=(Wanted(dtype="int32"),))
+    same(found.array, [2**31 - 1, -(2**31), 0, 2, 3, 100])
+    assert found.doubtful is not None
+    assert found.doubtful.tolist() == [True, True, True, False, True, True]
+
+
+@FEW
+@given(shape=shapes, seed=seeds, order=st.randoms(use_true_random=False))
+def test_transposes(tensorflow: TensorFlow, shape: Shape, seed: int, order: Any) -> None:
+    x, perm = values(shape, seed), list(range(len(shape)))
+    order.shuffle(perm)
+    (wanted,) = tensorflow.run("Transpose", {"x": x, "perm": np.array(perm, np.int32)})
+    same(arrays_of("TransposeD", x, perm=perm)[0], wanted)
+    same(arrays_of("Transpose", x, np.array(perm, np.int32))[0], wanted)
+
+
+def test_a_transpose_and_a_reshape_in_one() -> None:
+    x = values((2, 6, 4), 1)
+    attrs: dict[str, Any] = {"perm": [0, 2, 1, 3], "shape": [2, 6, 2, 2], "transpose_first": False}
+    (heads,) = arrays_of("ConfusionTransposeD", x, **attrs)
+    for n, token, head, place in np.ndindex(2, 6, 2, 2):
+        assert heads[n, head, token, place] == x[n, token, 2 * head + place]
+    attrs = {"perm": [0, 2, 1, 3], "shape": [2, 6, 4], "transpose_first": True}
+    same(arrays_of("ConfusionTransposeD", heads, **attrs)[0], x)
+    with pytest.raises(NotComputedError, match="has no attribute transpose_first"):
+        arrays_of("ConfusionTransposeD", x, perm=[0, 1, 2], shape=[2, 24])
+
+
+@FEW
+@given(shape=ranked, seed=seeds, axis=st.integers(0, 4))
+def test_shapes(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int) -> None:
+    x, axis = values(shape, seed), axis % (len(shape) + 1)
+    (wanted,) = tensorflow.run("ExpandDims", {"input": x, "axis": np.int32(axis)})
+    for found in (
+        arrays_of("ExpandDims", x, np.int32(axis)),
+        arrays_of("ExpandDims", x, wanted=(Wanted(shape=wanted.shape),)),
+    ):
+        same(found[0], wanted)
+    same(arrays_of("Squeeze", wanted, axis=[axis])[0], x)
+    same(arrays_of("Squeeze", x)[0], tensorflow.run("Squeeze", {"input": x})[0])
+    same(arrays_of("Reshape", x, i32([-1, shape[-1]]))[0], x.reshape(-1, shape[-1]))
+    same(arrays_of("Flatten", x, wanted=(Wanted(shape=(x.size,)),))[0], x.ravel())
+    same(arrays_of("Shape", x)[0], shape)
+    same(arrays_of("BroadcastTo", x, i32([2, *shape]))[0], np.stack([x, x]))
+
+
+@FEW
+@given(shape=shapes, seed=seeds, times=st.lists(st.integers(0, 3), min_size=4, max_size=4))
+def test_tiles(tensorflow: TensorFlow, shape: Shape, seed: int, times: list[int]) -> None:
+    x, multiples = values(shape, seed), times[: len(shape)]
+    (wanted,) = tensorflow.run("Tile", {"input": x, "multiples": np.array(multiples, np.int32)})
+    same(arrays_of("TileD", x, multiples=multiples)[0], wanted)
+    same(arrays_of("Tile", x, np.array(multiples, np.int32))[0], wanted)
+
+
+@FEW
+@given(shape=ranked, seed=seeds, axis=st.integers(-4, 3), lengths=st.lists(st.integers(1, 3), min_size=1, max_size=3))
+def test_joining_and_splitting(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int, lengths: list[int]) -> None:
+    axis = axis % len(shape)
+    parts = [values((*shape[:axis], length, *shape[axis + 1 :]), seed + place) for place, length in enumerate(lengths)]
+    (wanted,) = tensorflow.run("ConcatV2", {"values": parts, "axis": np.int32(axis)}) if len(parts) > 1 else parts
+    same(arrays_of("ConcatV2D", *parts, concat_dim=axis - len(shape))[0], wanted)
+    same(arrays_of("ConcatV2", *parts, np.int32(axis))[0], wanted)
+    same(arrays_of("Concat", np.int32(axis), *parts)[0], wanted)
+    sizes = [*lengths[:-1], -1]
+    splits: dict[str, Any] = {"value": wanted, "size_splits": np.array(sizes, np.int32), "axis": np.int32(axis)}
+    for found in (
+        arrays_of("SplitVD", wanted, size_splits=sizes, split_dim=axis, num_split=len(sizes)),
+        arrays_of("SplitV", wanted, np.array(sizes, np.int32), np.int32(axis), num_split=len(sizes)),
+        tensorflow.run("SplitV", splits, num_split=len(sizes)) if len(sizes) > 1 else parts,
+    ):
+        for one, part in zip(found, parts, strict=True):
+            same(one, part)
+
+
+@FEW
+@given(shape=ranked, seed=seeds, axis=st.integers(0, 3), count=st.integers(1, 3))
+def test_equal_parts_and_packs(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int, count: int) -> None:
+    axis = axis % len(shape)
+    x = values((*shape[:axis], shape[axis] * count, *shape[axis + 1 :]), seed)
+    wanted = tensorflow.run("Split", {"axis": np.int32(axis), "value": x}, num_split=count)
+    for found in (
+        arrays_of("SplitD", x, split_dim=axis, num_split=count),
+        arrays_of("Split", np.int32(axis), x, num_split=count),
+    ):
+        for one, part in zip(found, wanted, strict=True):
+            same(one, part)
+    (packed,) = tensorflow.run("Pack", {"values": wanted}, axis=axis)
+    same(arrays_of("Pack", *wanted, axis=axis)[0], packed)
+    for one, part in zip(arrays_of("Unpack", packed, axis=axis, num=count), wanted, strict=True):
+        same(one, part)
+
+
+@SOME
+@given(data=st.data(), shape=ranked, seed=seeds)
+def test_slices(tensorflow: TensorFlow, data: st.DataObject, shape: Shape, seed: int) -> None:
+    x = values(shape, seed)
+    offsets = [data.draw(st.integers(0, size)) for size in shape]
+    rooms = [size - start for size, start in zip(shape, offsets, strict=True)]
+    sizes = [data.draw(st.sampled_from([-1, *range(room + 1)])) for room in rooms]
+    box = {"begin": np.array(offsets, np.int32), "size": np.array(sizes, np.int32)}
+    (wanted,) = tensorflow.run("Slice", {"input": x, **box})
+    same(arrays_of("SliceD", x, offsets=offsets, size=sizes)[0], wanted)
+    same(arrays_of("Slice", x, *box.values())[0], wanted)
+
+
+masks = st.integers(0, 15)
+
+
+@SOME
+@given(data=st.data(), shape=ranked, seed=seeds)
+def test_strided_slices_and_their_gradients(
+    tensorflow: TensorFlow, data: st.DataObject, shape: Shape, seed: int
+) -> None:
+    x, count = values(shape, seed), data.draw(st.integers(1, len(shape)))
+    cut: dict[str, Any] = {
+        "begin": [data.draw(st.integers(-6, 6)) for _ in range(count)],
+        "end": [data.draw(st.integers(-6, 6)) for _ in range(count)],
+        "strides": [data.draw(st.sampled_from([1, 1, 2, 3, -1, -2])) for _ in range(count)],
+    }
+    attrs: dict[str, Any] = {name: data.draw(masks) for name in ("begin_mask", "end_mask")}
+    attrs["shrink_axis_mask"] = data.draw(st.sampled_from([0, 0, 1, 2, 3]))
+    attrs["new_axis_mask"] = data.draw(st.sampled_from([0, 0, 0, 1, 2]))
+    attrs["ellipsis_mask"] = data.draw(st.sampled_from([0, 0, 0, 1, 2]))
+    given = {name: np.array(value, np.int32) for name, value in cut.items()}
+    try:
+        (wanted,) = tensorflow.run("StridedSlice", {"input": x, **given}, **attrs)
+    except OracleError:
+        with pytest.raises(NotComputedError):
+            arrays_of("StridedSliceD", x, **cut, **attrs)
+        return
+    same(arrays_of("StridedSliceD", x, **cut, **attrs)[0], wanted)
+    same(arrays_of("StridedSlice", x, *given.values(), **attrs)[0], wanted)
+    dy = values(wanted.shape, seed + 1)
+    (wanted,) = tensorflow.run("StridedSliceGrad", {"shape": np.array(shape, np.int32), **given, "dy": dy}, **attrs)
+    same(arrays_of("StridedSliceGradD", dy, shape=list(shape), **cut, **attrs)[0], wanted)
+    same(arrays_of("StridedSliceGrad", np.array(shape, np.int32), *given.values(), dy, **attrs)[0], wanted)
+
+
+@FEW
+@given(shape=shapes, seed=seeds, margins=st.lists(st.integers(0, 2), min_size=8, max_size=8))
+def test_pads(tensorflow: TensorFlow, shape: Shape, seed: int, margins: list[int]) -> None:
+    x = values(shape, seed)
+    pairs = [margins[2 * axis : 2 * axis + 2] for axis in range(len(shape))]
+    paddings = np.array(pairs, np.int32).reshape(-1, 2)
+    (wanted,) = tensorflow.run("Pad", {"input": x, "paddings": paddings})
+    same(arrays_of("PadD", x, paddings=pairs)[0], wanted)
+    same(arrays_of("Pad", x, paddings)[0], wanted)
+    (wanted,) = tensorflow.run("PadV2", {"input": x, "paddings": paddings, "constant_values": np.float64(7)})
+    same(arrays_of("PadV2", x, paddings, np.float64(7))[0], wanted)
+    same(arrays_of("PadV3D", x, paddings=pairs, constant_values=7, mode="constant")[0], wanted)
+    for mode in ("REFLECT", "SYMMETRIC"):
+        try:
+            (wanted,) = tensorflow.run("MirrorPad", {"input": x, "paddings": paddings}, mode=mode)
+        except OracleError:
+            with pytest.raises(NotComputedError, match="mirror more than"):
+                arrays_of("MirrorPad", x, paddings, mode=mode)
+        else:
+            same(arrays_of("MirrorPad", x, paddings, mode=mode)[0], wanted)
+
+
+@FEW
+@given(seed=seeds, block=st.integers(2, 3), sizes=st.tuples(*[st.integers(1, 3)] * 4))
+def test_blocks_of_the_plane(tensorflow: TensorFlow, seed: int, block: int, sizes: Shape) -> None:
+    n, height, width, channels = sizes
+    wide = values((n, height, width, channels * block**2), seed)
+    (plane,) = tensorflow.run("DepthToSpace", {"input": wide}, block_size=block, data_format="NHWC")
+    same(arrays_of("DepthToSpace", wide, block_size=block, data_format="NHWC")[0], plane)
+    same(arrays_of("SpaceToDepth", plane, block_size=block)[0], wide)
+    first = np.moveaxis(wide, 3, 1)
+    same(arrays_of("DepthToSpace", first, block_size=block, data_format="NCHW")[0], np.moveaxis(plane, 3, 1))
+    same(arrays_of("SpaceToDepth", np.moveaxis(plane, 3, 1), layout="NCHW", block_size=block)[0], first)
+    margins = i32([[0, 1], [1, 0]])
+    given = {"input": values((n, block * 3 - 1, block * 2 - 1, channels), seed), "paddings": margins}
+    (batch,) = tensorflow.run("SpaceToBatch", given, block_size=block)
+    same(arrays_of("SpaceToBatch", given["input"], margins, block_size=block)[0], batch)
+    same(arrays_of("BatchToSpace", batch, margins, block_size=block)[0], given["input"])
+
+
+def test_the_other_order_of_depth_to_space() -> None:
+    x = np.arange(2 * 8.0).reshape(1, 1, 2, 8)
+    (y,) = arrays_of("DepthToSpace", x, block_size=2, data_format="NHWC", mode="CRD")
+    for row, column, channel in np.ndindex(2, 4, 2):
+        assert y[0, row, column, channel] == x[0, 0, column // 2, channel * 4 + row * 2 + column % 2]
+
+
+@FEW
+@given(seed=seeds, block=st.lists(st.integers(1, 3), min_size=1, max_size=2))
+def test_blocks_of_the_batch(tensorflow: TensorFlow, seed: int, block: list[int]) -> None:
+    margins = np.array([[1, step - 1] for step in block], np.int32)
+    x = values((2, *(step * 2 for step in block), 3), seed)
+    given = {"input": x, "block_shape": np.array(block, np.int32), "paddings": margins}
+    (batch,) = tensorflow.run("SpaceToBatchND", given)
+    same(arrays_of("SpaceToBatchND", x, given["block_shape"], margins)[0], batch)
+    same(arrays_of("SpaceToBatchNDD", x, block_shape=block, paddings=margins.tolist())[0], batch)
+    same(arrays_of("BatchToSpaceND", batch, given["block_shape"], margins)[0], x)
+
+
+@FEW
+@given(shape=shapes.filter(lambda shape: len(shape) >= 2), seed=seeds, axis=st.integers(0, 3))
+def test_reversals(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int) -> None:
+    x, axis = values(shape, seed), axis % len(shape)
+    (wanted,) = tensorflow.run("ReverseV2", {"tensor": x, "axis": i32([axis])})
+    same(arrays_of("ReverseV2", x, i32([axis]))[0], wanted)
+    lengths = whole(shape[:1], seed, 0, shape[1] + 1)
+    (wanted,) = tensorflow.run("ReverseSequence", {"input": x, "seq_lengths": lengths}, seq_dim=1, batch_dim=0)
+    same(arrays_of("ReverseSequence", x, lengths, seq_dim=1, batch_dim=0)[0], wanted)
+
+
+@FEW
+@given(shape=shapes, seed=seeds, depth=st.integers(1, 5), axis=st.integers(-1, 4))
+def test_one_hot(tensorflow: TensorFlow, shape: Shape, seed: int, depth: int, axis: int) -> None:
+    axis = min(axis, len(shape))
+    indices, on, off = whole(shape, seed, -1, 6), np.float64(2), np.float64(-1)
+    given: dict[str, Any] = {"indices": indices, "depth": np.int32(depth), "on_value": on, "off_value": off}
+    (wanted,) = tensorflow.run("OneHot", given, axis=axis)
+    same(arrays_of("OneHot", *given.values(), axis=axis)[0], wanted)
+    same(arrays_of("OneHotD", indices, on, off, depth=depth, axis=axis)[0], wanted)
+    if axis == -1:
+        (found,) = arrays_of("OneHotD", indices, wanted=(Wanted(shape=wanted.shape),))
+        same(found, wanted == 2)
+
+
+@FEW
+@given(seed=seeds, start=st.integers(-5, 5), limit=st.integers(-5, 5), step=st.sampled_from([1, 2, 3, -1, -2]))
+def test_constants(tensorflow: TensorFlow, seed: int, start: int, limit: int, step: int) -> None:
+    ends = {"start": np.float64(start), "limit": np.float64(limit + 0.5), "delta": np.float64(step)}
+    try:
+        (wanted,) = tensorflow.run("Range", ends)
+    except OracleError:  # a step to the other side
+        wanted = np.zeros(0)
+    same(arrays_of("Range", *ends.values())[0], wanted)
+    same(arrays_of("Fill", i32([2, 3]), np.float64(start))[0], np.full((2, 3), float(start)))
+    same(arrays_of("FillD", np.float64(start), dims=[2, 3])[0], np.full((2, 3), float(start)))
+    x = values((2, 4, 3), seed)
+    given: dict[str, Any] = {"input": x, "num_lower": np.int32(start), "num_upper": np.int32(abs(limit))}
+    if start <= 4 and abs(limit) <= 3:
+        same(arrays_of("MatrixBandPart", *given.values())[0], tensorflow.run("MatrixBandPart", given)[0])
+    same(arrays_of("Diag", x[0])[0], tensorflow.run("Diag", {"diagonal": x[0]})[0])
+    same(arrays_of("DiagPart", arrays_of("Diag", x[0])[0])[0], x[0])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attrs", "reason"),
+    [
+        ("TransposeD", [np.ones((2, 3))], {"perm": [0, 0]}, r"perm \[0, 0\] of 2 axes"),
+        ("Reshape", [np.ones((2, 3))], {}, "Reshape has no shape"),
+        ("Reshape", [np.ones((2, 3)), i32([4, -1])], {}, "does not hold the 6 elements"),
+        ("Reshape", [np.ones((2, 3)), i32([-1, -1])], {}, "is no shape"),
+        ("Flatten", [np.ones((2, 3))], {}, "the graph does not say the shape"),
+        ("TileD", [np.ones((2, 3))], {"multiples": [2]}, "1 multiples for 2 axes"),
+        ("TileD", [np.ones((2, 3))], {"multiples": [2**30, 2**30]}, "has more than"),
+        ("TileD", [np.ones((2, 3))], {"multiples": [-1, 1]}, "negative axis"),
+        ("BroadcastTo", [np.ones(3), i64([2**40, 3])], {}, "has more than"),
+        ("ConcatV2D", [np.ones((2, 3)), np.ones((3, 3))], {"concat_dim": 1}, "differ beside axis 1"),
+        ("ConcatV2D", [np.ones((2, 3))], {}, "ConcatV2D has no concat_dim"),
+        ("Pack", [np.ones(2), np.ones(3)], {"axis": 0}, "shapes of the inputs of Pack differ"),
+        ("Unpack", [np.ones((2, 3))], {"axis": 0, "num": 3}, "num is not the 2 of axis 0"),
+        ("SplitD", [np.ones(3)], {"split_dim": 0, "num_split": 2}, "3 do not split into 2"),
+        ("SplitD", [np.ones(3)], {"split_dim": 0, "num_split": 0}, "3 do not split into 0"),
+        ("SplitVD", [np.ones(3)], {"split_dim": 0, "size_splits": [2, 2]}, "3 do not split into"),
+        ("SliceD", [np.ones(3)], {"offsets": [2], "size": [2]}, "leaves the shape"),
+        ("StridedSliceD", [np.ones(3)], {"begin": [0], "end": [1], "strides": [0]}, "stride of StridedSliceD is 0"),
+        ("StridedSliceGradD", [np.ones(3)], {"shape": [2**40], "begin": [0], "end": [3]}, "has more than"),
+        ("PadD", [np.ones(3)], {"paddings": [[1, 2**50]]}, "has more than"),
+        ("PadD", [np.ones(3)], {"paddings": [[1, -1]]}, "negative paddings"),
+        ("PadD", [np.ones(3)], {}, "PadD has no paddings"),
+        ("DepthToSpace", [np.ones((1, 1, 1, 3))], {"block_size": 2}, "3 channels do not fill blocks of 2"),
+        ("DepthToSpace", [np.ones(3)], {"block_size": 2}, "of 1 axes instead of 4"),
+        ("OneHotD", [i32([1])], {"depth": 2**40}, "has more than"),
+        ("OneHotD", [i32([1])], {}, "OneHotD has no depth"),
+        ("OneHotD", [np.ones(1)], {"depth": 2}, "indices of the type float64"),
+        ("Fill", [i32([2**15, 2**15]), 1.0], {}, "has more than"),
+        ("Range", [0.0, 1e12, 1.0], {}, "has more than"),
+        ("Range", [0.0, 1.0, 0.0], {}, "a Range from 0.0 to 1.0 by 0.0"),
+        ("Diag", [np.ones(2**14)], {}, "has more than"),
+    ],
+)
+def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotComputedError, match=reason):
+        arrays_of(op_type, *inputs, **attrs)

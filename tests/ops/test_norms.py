@@ -1,0 +1,320 @@
+"""Normalisations and their gradients: against TensorFlow, or their definition where only GE has the op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from op_data import Array, tensor
+from opcalls import arrays_of, as_input, call_of, results_of, sampled_of
+from tensorflow_oracle import TensorFlow
+
+from precision_tool.lib.ops.base import NotComputedError, Output, Wanted
+
+_SETTINGS = settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+_IMAGES = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)).filter(
+    lambda shape: shape[0] * shape[1] * shape[2] > 1
+)
+
+
+def _close(got: Array, true: Array, tolerance: float = 1e-9) -> None:
+    assert got.shape == true.shape
+    np.testing.assert_allclose(got, true, rtol=tolerance, atol=tolerance)
+
+
+def _check_sampled(op_type: str, *inputs: Any, **attrs: Any) -> None:
+    """Every place sampled alone is what the whole first output has there."""
+    call = call_of(op_type, *inputs, **attrs)
+    whole = results_of(call)[0]
+    assert whole is not None
+    places = np.random.default_rng(1).permutation(whole.array.size)[:100]
+    some = sampled_of(call, places)
+    np.testing.assert_allclose(some.array, whole.array.ravel()[places], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(some.summed, np.asarray(whole.summed).ravel()[places], rtol=1e-9, atol=1e-12)
+
+
+def _vectors(channels: int) -> tuple[Array, Array, Array, Array]:
+    scale, offset, mean, variance = (tensor(seed, (channels,)) for seed in range(5, 9))
+    return 1 + 0.3 * scale, offset, mean, 0.1 + variance**2
+
+
+# --- batch norm -------------------------------------------------------------------------------------------------------
+
+
+@given(shape=_IMAGES, training=st.booleans(), first=st.booleans(), shift=st.sampled_from([0.0, 3.0]))
+@_SETTINGS
+def test_batch_norm(shape: tuple[int, ...], training: bool, first: bool, shift: float, tensorflow: TensorFlow) -> None:
+    x = (tensor(1, shape) + shift).astype(np.float32)
+    scale, offset, mean, variance = (one.astype(np.float32) for one in _vectors(shape[-1]))
+    if training:
+        mean, variance = mean[:0], variance[:0]
+    attrs: dict[str, Any] = {"epsilon": 0.01, "is_training": training}
+    inputs = {"x": x, "scale": scale, "offset": offset, "mean": mean, "variance": variance}
+    true = tensorflow.run("FusedBatchNormV3", inputs, **attrs)
+    image = as_input(np.moveaxis(x, -1, 1), "NCHW") if first else as_input(x, "NHWC")
+    got = arrays_of("FusedBatchNormV3", image, scale, offset, mean, variance, **attrs)
+    _close(np.moveaxis(got[0], 1, -1) if first else got[0], true[0], 3e-5)
+    assert len(got) == 5
+    for one, other in zip(got[1:], true[1:5], strict=True):
+        _close(one, other, 3e-5)
+    _check_sampled("FusedBatchNormV3", image, scale, offset, mean, variance, **attrs)
+    g = tensor(2, shape).astype(np.float32)
+    gradient_inputs = {
+        "y_backprop": g, "x": x, "scale": scale,
+        "reserve_space_1": true[3], "reserve_space_2": true[4], "reserve_space_3": true[5],
+    }  # fmt: skip
+    true_gradient = tensorflow.run("FusedBatchNormGradV3", gradient_inputs, **attrs)
+    grads = as_input(np.moveaxis(g, -1, 1), "NCHW") if first else as_input(g, "NHWC")
+    got = arrays_of("FusedBatchNormGradV3", grads, image, scale, true[3], true[4], **attrs)
+    _close(np.moveaxis(got[0], 1, -1) if first else got[0], true_gradient[0], 1e-4)
+    _close(got[1], true_gradient[1], 3e-4)
+    _close(got[2], true_gradient[2], 3e-5)
+    _check_sampled("FusedBatchNormGradV3", grads, image, scale, true[3], true[4], **attrs)
+
+
+@given(shape=_IMAGES, version=st.sampled_from(["", "V2", "V3"]), factor=st.sampled_from([0.0, 0.1, 1.0]))
+@_SETTINGS
+def test_the_parts_of_batch_norm_make_the_whole(shape: tuple[int, ...], version: str, factor: float) -> None:
+    x = tensor(1, shape)
+    scale, offset, running_mean, running_variance = _vectors(shape[-1])
+    sums = arrays_of("BNTrainingReduce", x)
+    _close(sums[0], x.sum(axis=(0, 1, 2)))
+    _close(sums[1], (x**2).sum(axis=(0, 1, 2)))
+    y, mean, unbiased, _, variance = arrays_of("FusedBatchNormV3", x, scale, offset, running_mean, running_variance,
+                                             epsilon=0.001)  # fmt: skip
+    running = (running_mean, running_variance) if not version else ()
+    attrs: dict[str, Any] = {"epsilon": 0.001, "factor": factor}
+    got = arrays_of(f"BNTrainingUpdate{version}", x, *sums, scale, offset, *running, **attrs)
+    _close(got[0], y)
+    _check_sampled(f"BNTrainingUpdate{version}", x, *sums, scale, offset, *running, **attrs)
+    if version == "V2":
+        expected = [mean, variance]
+    elif version == "V3":
+        expected = [mean, unbiased, mean, variance]
+    else:
+        expected = [factor * mean + (1 - factor) * running_mean, factor * unbiased + (1 - factor) * running_variance]
+        expected += [mean, variance]
+    for one, other in zip(got[1:], expected, strict=True):
+        _close(one, other)
+    g = tensor(3, shape)
+    whole = arrays_of("FusedBatchNormGradV3", g, x, scale, mean, variance, epsilon=0.001)
+    parts = arrays_of("BNTrainingUpdateGrad", g, x, mean, variance, epsilon=0.001)
+    _close(parts[0], whole[1])
+    _close(parts[1], whole[2])
+    inputs = (g, x, *parts, scale, mean, variance)
+    _close(arrays_of("BNTrainingReduceGrad", *inputs, epsilon=0.001)[0], whole[0])
+    _check_sampled("BNTrainingReduceGrad", *inputs, epsilon=0.001)
+
+
+def test_batch_norm_of_inference_and_vectors_with_more_axes() -> None:
+    x = tensor(1, (2, 3, 4, 5))
+    vectors = _vectors(3)
+    scale, offset, mean, variance = (one.reshape(1, 3, 1, 1) for one in vectors)
+    (y,) = arrays_of("BNInfer", as_input(x, "NCHW"), *vectors, epsilon=0.01)
+    _close(y, (x - mean) / np.sqrt(variance + 0.01) * scale + offset)
+    (dx,) = arrays_of("BNInferGrad", as_input(x, "NCHW"), vectors[0], vectors[3], epsilon=0.01)
+    _close(dx, x * scale / np.sqrt(variance + 0.01))
+    wanted = (Wanted(shape=(1, 3, 1, 1)),) * 2
+    sums = arrays_of("BNTrainingReduce", as_input(x, "NCHW"), wanted=wanted)
+    _close(sums[0], x.sum(axis=(0, 2, 3), keepdims=True))
+
+
+# --- layer norm -------------------------------------------------------------------------------------------------------
+
+_ROWS = st.lists(st.integers(1, 5), min_size=2, max_size=4)
+
+
+@given(shape=_ROWS, data=st.data(), epsilon=st.sampled_from([1e-12, 1e-3]))
+@_SETTINGS
+def test_layer_norm_and_its_gradients(
+    shape: list[int], data: st.DataObject, epsilon: float, tensorflow: TensorFlow
+) -> None:
+    """The forward against Keras's formula; the parts of the gradient against TensorFlow's gradient of it."""
+    axis = data.draw(st.integers(1, len(shape) - 1))
+    x = tensor(1, shape) * 2 + 1
+    length = int(np.prod(shape[axis:]))
+    if length == 1:
+        x = x + 0.5  # everything is 0
+    gamma, beta, g = 1 + tensor(2, shape[axis:]), tensor(3, shape[axis:]), tensor(4, shape)
+    axes = tuple(range(axis, len(shape)))
+    mean, variance = x.mean(axis=axes, keepdims=True), x.var(axis=axes, keepdims=True)
+    attrs: dict[str, Any] = {"begin_norm_axis": axis, "begin_params_axis": axis, "epsilon": epsilon}
+    got = arrays_of("LayerNorm", x, gamma, beta, **attrs)
+    for one, other in zip(got, ((x - mean) / np.sqrt(variance + epsilon) * gamma + beta, mean, variance), strict=True):
+        _close(one, other)
+    _check_sampled("LayerNorm", x, gamma, beta, **attrs)
+    v3 = arrays_of("LayerNormV3", x, gamma, beta, **attrs)
+    _close(v3[2], 1 / np.sqrt(variance + epsilon))
+    if length == 1:
+        return
+    # y = ((x − mean) / deviation) γ + β as TensorFlow's batch normalisation with moments that depend on x
+    flat = {"x": x.reshape(-1, length), "gamma": gamma.reshape(-1)}
+    true_x = _layer_norm_gradient(tensorflow, flat["x"], flat["gamma"], g.reshape(-1, length))
+    inputs = (g, x, variance, mean, gamma)
+    for name in ("LayerNormXBackprop", "LayerNormXBackpropV2", "LayerNormGrad"):
+        _close(arrays_of(name, *inputs)[0], true_x.reshape(x.shape), 1e-6)
+        _check_sampled(name, *inputs)
+    normalised = (x - mean) / np.sqrt(variance + 1e-12)
+    _close(arrays_of("LayerNormXBackpropV2", *inputs)[1], normalised)
+    before = tuple(range(axis))
+    expected = [(g * normalised).sum(axis=before), g.sum(axis=before)]
+    sizes = list(gamma.shape)
+    for found in (
+        arrays_of("LayerNormGrad", *inputs)[1:],
+        arrays_of("LayerNormGradV3", g, x, 1 / np.sqrt(variance + 1e-12), mean, gamma)[1:],
+        arrays_of("LayerNormBetaGammaBackprop", g, x, variance, mean, shape_gamma=sizes),
+        arrays_of("LayerNormBetaGammaBackpropV2", g, normalised, shape_gamma=sizes),
+    ):
+        for one, other in zip(found, expected, strict=True):
+            _close(one, other)
+
+
+def _layer_norm_gradient(tensorflow: TensorFlow, x: Array, gamma: Array, g: Array) -> Array:
+    """TensorFlow's gradient of x̂ γ, put together from the gradients of its own ops.
+
+    x̂ does not change when x is moved or scaled, and TensorFlow knows L2 normalisation: x̂ = √n (x − mean) / ‖x − mean‖.
+    """
+    centred = x - x.mean(axis=1, keepdims=True)
+    upstream = g * gamma * np.sqrt(x.shape[1])
+    (gradient,) = tensorflow.run("math.l2_normalize", {"x": centred}, axis=1, epsilon=0.0, gradient=(["x"], upstream))
+    return np.asarray(gradient - gradient.mean(axis=1, keepdims=True))
+
+
+def test_gamma_that_differs_along_the_rows() -> None:
+    x = tensor(1, (2, 3, 4))
+    gamma, beta = tensor(2, (3, 4)), tensor(3, (3, 4))
+    attrs: dict[str, Any] = {"begin_norm_axis": 2, "begin_params_axis": 1, "epsilon": 1e-3}
+    (y, *_) = arrays_of("LayerNorm", x, gamma, beta, **attrs)
+    mean, variance = x.mean(axis=2, keepdims=True), x.var(axis=2, keepdims=True)
+    _close(y, (x - mean) / np.sqrt(variance + 1e-3) * gamma + beta)
+    _check_sampled("LayerNorm", x, gamma, beta, **attrs)
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+
+@given(shape=_IMAGES, first=st.booleans(), groups=st.integers(1, 3))
+@_SETTINGS
+def test_instance_and_group_norm(shape: tuple[int, ...], first: bool, groups: int) -> None:
+    shape = (*shape[:-1], shape[-1] * groups)
+    x = tensor(1, shape)
+    gamma, beta, *_ = _vectors(shape[-1])
+    image = as_input(np.moveaxis(x, -1, 1), "NCHW") if first else as_input(x, "NHWC")
+
+    def turned(array: Array) -> Array:
+        return np.moveaxis(array, 1, -1) if first else array
+
+    mean, variance = x.mean(axis=(1, 2), keepdims=True), x.var(axis=(1, 2), keepdims=True)
+    got = arrays_of("InstanceNorm", image, gamma, beta, epsilon=0.01)
+    _close(turned(got[0]), (x - mean) / np.sqrt(variance + 0.01) * gamma + beta)
+    _close(got[1], mean[:, 0, 0])
+    _close(got[2], variance[:, 0, 0])
+    grouped = x.reshape(*shape[:3], groups, -1)
+    mean, variance = (f(axis=(1, 2, 4), keepdims=True) for f in (grouped.mean, grouped.var))
+    y, _, ambiguous = results_of(call_of("GroupNorm", image, gamma, beta, num_groups=groups, eps=0.01))
+    assert ambiguous is None
+    assert y is not None
+    _close(turned(y.array), ((grouped - mean) / np.sqrt(variance + 0.01)).reshape(shape) * gamma + beta)
+
+
+@given(shape=_IMAGES, radius=st.integers(0, 3), beta=st.sampled_from([0.5, 0.75]))
+@_SETTINGS
+def test_local_response(shape: tuple[int, ...], radius: int, beta: float, tensorflow: TensorFlow) -> None:
+    x, g = (tensor(seed, shape).astype(np.float32) for seed in (1, 2))
+    attrs: dict[str, Any] = {"depth_radius": radius, "bias": 1.5, "alpha": 0.3, "beta": beta}
+    (true,) = tensorflow.run("LRN", {"input": x}, **attrs)
+    (y,) = arrays_of("LRN", x, **attrs)
+    _close(y, true, 1e-5)
+    _close(arrays_of("LRN", as_input(np.moveaxis(x, -1, 1), "NCHW"), **attrs)[0], np.moveaxis(y, -1, 1))
+    (true,) = tensorflow.run("LRNGrad", {"input_grads": g, "input_image": x, "output_image": true}, **attrs)
+    _close(arrays_of("LRNGrad", g, x, y, **attrs)[0], true, 1e-5)
+
+
+@given(shape=_ROWS, data=st.data())
+@_SETTINGS
+def test_l2(shape: list[int], data: st.DataObject, tensorflow: TensorFlow) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    x, g = tensor(1, shape), tensor(2, shape)
+    (true,) = tensorflow.run("math.l2_normalize", {"x": x}, axis=axis, epsilon=1e-6)
+    (y,) = arrays_of("L2Normalize", x, axis=[axis], eps=1e-6)
+    _close(y, true)
+    (true,) = tensorflow.run("math.l2_normalize", {"x": x}, axis=axis, epsilon=1e-12, gradient=(["x"], g))
+    _close(arrays_of("L2NormalizeGrad", x, y, g, dim=[axis], eps=1e-6)[0], true, 1e-5)
+
+
+# --- rounding ---------------------------------------------------------------------------------------------------------
+
+
+def _ratio(error: Array, output: Output) -> float:
+    predicted = 0.425 * 2.0**-24 * np.hypot(np.asarray(output.summed), output.array)
+    return float(np.sqrt(np.mean(error**2) / np.mean(predicted**2)))
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_rounding_of_batch_norm_is_predicted(shift: float) -> None:
+    """In float32, in GE's order; a mean that is large against the deviation costs digits, and is told."""
+    x = (tensor(1, (8, 12, 12, 16)) + shift).astype(np.float32)
+    scale, offset, _, _ = (one.astype(np.float32) for one in _vectors(16))
+    flat = x.reshape(-1, 16)
+    total, squares = np.zeros(16, np.float32), np.zeros(16, np.float32)
+    for row in flat:
+        total += row
+        squares += row * row
+    outputs = results_of(call_of("BNTrainingReduce", x))
+    for got, output in zip((total, squares), outputs, strict=True):
+        assert output is not None
+        assert 0.2 < _ratio(got - output.array, output) < 3
+    n = np.float32(1 / len(flat))
+    mean = total * n
+    variance = squares * n - mean * mean
+    factor = scale / np.sqrt(variance + np.float32(0.001))
+    y = flat * factor + (offset - factor * mean)
+    whole = results_of(call_of("FusedBatchNormV3", x, scale, offset, epsilon=0.001))[0]
+    assert whole is not None
+    assert 0.2 < _ratio(y.reshape(x.shape) - whole.array, whole) < 3
+
+
+def test_rounding_of_a_layer_norms_gradient_is_predicted_where_it_is_zero_on_paper() -> None:
+    """A gradient along 1 and x̂: nothing is left of it but noise, and the noise is foretold."""
+    x = tensor(1, (64, 256)).astype(np.float32)
+    gamma = np.ones(256, np.float32)
+    mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
+    along = (x - mean) / np.sqrt(variance)
+    g = (2 * tensor(2, (64, 1)) + 3 * tensor(3, (64, 1)) * along).astype(np.float32)
+    output = results_of(call_of("LayerNormXBackprop", g, x, variance, mean, gamma))[0]
+    assert output is not None
+    deviation = np.sqrt(variance + np.float32(1e-12))
+    along = (x - mean) / deviation
+    first, second = np.zeros((64, 1), np.float32), np.zeros((64, 1), np.float32)
+    for column in range(256):
+        first[:, 0] += g[:, column]
+        second[:, 0] += g[:, column] * along[:, column]
+    dx = (g - first / 256 - along * (second / 256)) / deviation
+    assert np.abs(output.array).max() < 1e-5 * np.abs(g).max()
+    assert 0.1 < _ratio(dx - output.array, output) < 3
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "attrs", "reason"),
+    [
+        ("LayerNorm", [(4, 3)] * 5, {}, "a LayerNorm of 5 inputs"),
+        ("LayerNorm", [(4, 3), (2,), (2,)], {"begin_norm_axis": 1, "begin_params_axis": 1}, "a gamma"),
+        ("LayerNormGrad", [(4, 3), (4, 3), (5, 1), (5, 1), (3,)], {}, "statistics"),
+        ("LayerNormBetaGammaBackprop", [(4, 3), (4, 3), (4, 1), (4, 1)], {}, "shape_gamma"),
+        ("FusedBatchNormV3", [(2, 2, 2, 3), (4,), (4,)], {}, "4 numbers for 3 channels"),
+        ("BNTrainingUpdate", [(2, 2, 2, 3)] + [(3,)] * 6, {"epsilon": 0.1}, "no attribute factor"),
+        ("BNTrainingReduceGrad", [(2, 2, 2, 3), (2, 2, 1, 3)] + [(3,)] * 5, {}, "differ"),
+        ("GroupNorm", [(2, 2, 2, 3), (3,), (3,)], {"num_groups": 2}, "2 groups"),
+        ("L2Normalize", [(2, 2)], {}, "no axis"),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    op_type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(NotComputedError, match=reason):
+        arrays_of(op_type, *(np.ones(shape) for shape in shapes), **attrs)

@@ -1,0 +1,226 @@
+"""Optimizers against TensorFlow's resource variables, those of GE alone against their formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from op_data import FEW, Array, close, i32, seeds, shapes, values
+from opcalls import arrays_of
+from tensorflow_oracle import TensorFlow
+
+from precision_tool.lib.ops.base import NotComputedError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """An optimizer: its tensors and numbers in the order of GE's inputs, and attributes to try."""
+
+    inputs: str
+    state: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    attrs: tuple[dict[str, Any], ...] = ({},)
+
+
+NESTEROV: tuple[dict[str, Any], ...] = ({"use_nesterov": False}, {"use_nesterov": True})
+RATES = {"lr": 0.1, "rho": 0.9, "momentum": 0.8, "epsilon": 1e-3}
+ADAM = {"beta1_power": 0.81, "beta2_power": 0.998, "lr": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
+FTRL = {"lr": 0.1, "l1": 0.05, "l2": 0.2, "l2_shrinkage": 0.3, "lr_power": -0.5}
+SIGNS = {"lr": 0.1, "alpha": 1.0, "logbase": 0.7, "sign_decay": 0.5, "beta": 0.9}
+RULES = {
+    "ApplyGradientDescent": Rule(inputs="var alpha delta", state="var", numbers={"alpha": 0.1}),
+    "ApplyMomentum": Rule(inputs="var accum lr grad momentum", state="var accum", numbers=RATES, attrs=NESTEROV),
+    "ApplyKerasMomentum": Rule(
+        inputs="var accum lr grad momentum", state="var accum", numbers=RATES, attrs=NESTEROV
+    ),
+    "ApplyAdam": Rule(
+        inputs="var m v beta1_power beta2_power lr beta1 beta2 epsilon grad", state="var m v", numbers=ADAM,
+        attrs=NESTEROV,
+    ),
+    "ApplyAdaMax": Rule(
+        inputs="var m v beta1_power lr beta1 beta2 epsilon grad", state="var m v", numbers=ADAM
+    ),
+    "ApplyAdagrad": Rule(
+        inputs="var accum lr grad", state="var accum", numbers=RATES,
+        attrs=({"update_slots": True}, {"update_slots": False}),
+    ),
+    "ApplyAdagradV2": Rule(inputs="var accum lr epsilon grad", state="var accum", numbers=RATES),
+    "ApplyAdadelta": Rule(
+        inputs="var accum accum_update lr rho epsilon grad", state="var accum accum_update", numbers=RATES
+    ),
+    "ApplyRMSProp": Rule(
+        inputs="var ms mom lr rho momentum epsilon grad", state="var ms mom", numbers=RATES
+    ),
+    "ApplyCenteredRMSProp": Rule(
+        inputs="var mg ms mom lr rho momentum epsilon grad", state="var mg ms mom", numbers=RATES
+    ),
+    "ApplyFtrl": Rule(inputs="var accum linear grad lr l1 l2 lr_power", state="var accum linear", numbers=FTRL),
+    "ApplyFtrlV2": Rule(
+        inputs="var accum linear grad lr l1 l2 l2_shrinkage lr_power", state="var accum linear", numbers=FTRL
+    ),
+    "ApplyProximalGradientDescent": Rule(
+        inputs="var alpha l1 l2 delta", state="var", numbers={"alpha": 0.1, "l1": 0.2, "l2": 0.3}
+    ),
+    "ApplyProximalAdagrad": Rule(inputs="var accum lr l1 l2 grad", state="var accum", numbers=FTRL),
+    "ApplyAdagradDA": Rule(
+        inputs="var gradient_accumulator gradient_squared_accumulator grad lr l1 l2 global_step",
+        state="var gradient_accumulator gradient_squared_accumulator", numbers=FTRL | {"global_step": 3},
+    ),
+    "ApplyAddSign": Rule(inputs="var m lr alpha sign_decay beta grad", state="var m", numbers=SIGNS),
+    "ApplyPowerSign": Rule(inputs="var m lr logbase sign_decay beta grad", state="var m", numbers=SIGNS),
+}  # fmt: skip
+#: Slots that no optimizer has negative.
+POSITIVE = {"accum", "v", "ms", "accum_update", "gradient_squared_accumulator"}
+
+
+def given_of(rule: Rule, shape: Shape, seed: int) -> dict[str, Array]:
+    """The op's inputs by name."""
+    given: dict[str, Array] = {}
+    for place, name in enumerate(rule.inputs.split()):
+        if name in rule.numbers:
+            kind = np.int64 if name == "global_step" else np.float64
+            given[name] = np.asarray(rule.numbers[name], kind)
+        else:
+            given[name] = values(shape, seed + place, "positive" if name in POSITIVE else "real")
+    if "mg" in given:  # the variance of the gradient is positive
+        given["ms"] = given["ms"] + given["mg"] ** 2 + values(shape, seed + 50) ** 2 * 4
+    return given
+
+
+@pytest.mark.parametrize("op_type", RULES)
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_rules(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int) -> None:
+    rule = RULES[op_type]
+    given = given_of(rule, shape, seed)
+    oracle = {("momentum" if name == "momentum" else name): value for name, value in given.items()}
+    for attrs in rule.attrs:
+        wanted = tensorflow.run(f"Resource{op_type}", oracle, variables=rule.state.split(), **attrs)
+        found = arrays_of(op_type, *given.values(), **attrs)
+        for one, other in zip(found, wanted, strict=True):
+            close(one, other, rtol=1e-7, atol=1e-9)
+
+
+SPARSE = {
+    "SparseApplyAdagrad": "var accum lr grad indices",
+    "SparseApplyFtrl": "var accum linear grad indices lr l1 l2 lr_power",
+    "SparseApplyRMSProp": "var ms mom lr rho momentum epsilon grad indices",
+    "SparseApplyAdadelta": "var accum accum_update lr rho epsilon grad indices",
+}
+
+
+@pytest.mark.parametrize("op_type", SPARSE)
+@FEW
+@given(seed=seeds)
+def test_rules_of_rows(tensorflow: TensorFlow, op_type: str, seed: int) -> None:
+    dense = RULES[op_type.removeprefix("Sparse")]
+    given = given_of(dense, (5, 3), seed) | {"indices": i32([3, 0])}
+    given["grad"] = given["grad"][:2]
+    given = {name: given[name] for name in SPARSE[op_type].split()}
+    wanted = tensorflow.run(f"Resource{op_type}", given, variables=dense.state.split())
+    for one, other in zip(arrays_of(op_type, *given.values()), wanted, strict=True):
+        close(one, other, rtol=1e-7, atol=1e-9)
+
+
+def test_numbers_as_attributes() -> None:
+    rule = RULES["ApplyRMSProp"]
+    given = given_of(rule, (2, 3), 5)
+    wanted = arrays_of("ApplyRMSProp", *given.values())
+    tensors = [given[name] for name in ("var", "ms", "mom", "lr", "grad")]
+    attrs: dict[str, Any] = {name: rule.numbers[name] for name in ("rho", "momentum", "epsilon")}
+    for found in (arrays_of("ApplyRMSPropD", *tensors, **attrs), arrays_of("ApplyRMSPropD", *given.values())):
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+    adagrad = given_of(RULES["ApplyAdagrad"], (4, 2), 1)
+    rows = {"var": adagrad["var"], "accum": adagrad["accum"], "grad": adagrad["grad"][:1], "indices": i32([2])}
+    found = arrays_of("SparseApplyAdagradD", *rows.values(), lr=0.1)
+    wanted = arrays_of("ApplyAdagrad", adagrad["var"][2], adagrad["accum"][2], 0.1, adagrad["grad"][0])
+    np.testing.assert_array_equal(found[0][2], wanted[0])
+    np.testing.assert_array_equal(np.delete(found[0], 2, 0), np.delete(adagrad["var"], 2, 0))
+
+
+@pytest.mark.parametrize("op_type", ["Momentum", "KerasMomentum"])
+def test_momentum_of_a_scaled_gradient(op_type: str) -> None:
+    var, accum, grad = (values((3, 2), seed) for seed in range(3))
+    for attrs in NESTEROV:
+        wanted = arrays_of(f"Apply{op_type}", var, accum, 0.1, grad * 0.25, 0.9, **attrs)
+        found = arrays_of(f"FusedMulApply{op_type}", var, accum, 0.1, grad, 0.9, 0.25, **attrs)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+# --- of GE alone ------------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_adam_of_bert_is_adam(shape: Shape, seed: int) -> None:
+    grad, m, var = (values(shape, seed + place) for place in range(3))
+    v = values(shape, seed + 3, "positive")
+    given: list[Any] = [grad, v, m, var, 0.1, 0.9, 0.1, 0.999, 0.001]
+    new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
+    step = new_m / (np.sqrt(new_v) + 1e-6)
+    for op_type, rest, wanted in (
+        ("AdamApplyOne", [1e-6], var - 0.1 * step),
+        ("AdamApplyOneWithDecayAssign", [0.01, 1e-6], var - 0.1 * (step + 0.01 * var)),
+    ):
+        for one, other in zip(arrays_of(op_type, *given, *rest), (new_v, new_m, wanted), strict=True):
+            close(one, other)
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_lamb(shape: Shape, seed: int) -> None:
+    grad, m, var = (values(shape, seed + place) for place in range(3))
+    v = values(shape, seed + 3, "positive")
+    given: list[Any] = [grad, v, m, var, 0.9, 0.1, 0.999, 0.001, 1e-6, 4.0, 1.0, 0.01]
+    new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
+    plain = new_m / (1 - 0.9**4) / (np.sqrt(new_v / (1 - 0.999**4)) + 1e-6)
+    wanted = [plain + 0.01 * var, new_v, new_m]
+    for one, other in zip(arrays_of("LambApplyOptimizerAssign", *given), wanted, strict=True):
+        close(one, other)
+    moments: list[Any] = [grad**2, v, 1 - 0.999**4, grad, m, 1 - 0.9**4, var, 0.9, 0.1, 0.999, 0.001, 0.01, 1e-6]
+    for one, other in zip(arrays_of("LambNextMV", *moments), [wanted[0], new_m, new_v, plain], strict=True):
+        close(one, other)
+    for norm, ratio in ((3.0, 1.5), (0.0, 1.0)):
+        (found,) = arrays_of("LambApplyWeightAssign", norm, 2.0, 0.1, plain, var)
+        close(found, var - ratio * 0.1 * plain)
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_lars(shape: Shape, seed: int) -> None:
+    w, g = values(shape, seed), values(shape, seed + 1)
+    squares = [sum(float(one) ** 2 for one in array.flat) for array in (w, g)]
+    norms = [square**0.5 for square in squares]
+    rate = 0.02 * norms[0] / (norms[1] + 0.1 * norms[0] + 1e-5)
+    for clip, wanted in ((False, rate), (True, min(rate / 0.01, 1))):
+        attrs: dict[str, Any] = {"hyperpara": 0.02, "use_clip": clip}
+        for found in (
+            arrays_of("LarsV2", w, g, 0.1, 0.01, **attrs),
+            arrays_of("LarsV2Update", w, g, *squares, 0.1, 0.01, **attrs),
+        ):
+            close(found[0], wanted * (g + 0.1 * w))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "reason"),
+    [
+        ("ApplyMomentum", [np.ones(3), np.ones(3), 0.1, np.ones(3)], "has 4 inputs instead of 5"),
+        ("ApplyMomentum", [np.ones(3), np.ones(4), 0.1, np.ones(3), 0.9], "the shapes .* of ApplyMomentum differ"),
+        ("ApplyMomentum", [np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.9], "is not one number"),
+        (
+            "SparseApplyAdagrad", [np.ones((3, 2)), np.ones((3, 2)), 0.1, np.ones((2, 2)), i32([1, 1])],
+            "an index that comes twice",
+        ),
+        ("AdamApplyOne", [np.ones(3), np.ones(4), *[np.ones(3)] * 8], "do not broadcast"),
+    ],
+)  # fmt: skip
+def test_refusals(op_type: str, inputs: list[Array], reason: str) -> None:
+    with pytest.raises(NotComputedError, match=reason):
+        arrays_of(op_type, *inputs)

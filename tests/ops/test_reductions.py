@@ -1,0 +1,203 @@
+"""Reductions against TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from op_data import FEW, Array, close, i32, seeds, shapes, values, whole
+from opcalls import arrays_of, outputs_of
+from tensorflow_oracle import OracleError, TensorFlow
+
+from precision_tool.lib.ops.base import NotComputedError
+
+Shape = tuple[int, ...]
+
+subsets = st.lists(st.integers(0, 3), max_size=4, unique=True)
+REDUCTIONS = {
+    "ReduceSum": "Sum", "ReduceMean": "Mean", "ReduceMax": "Max", "ReduceMin": "Min", "ReduceProd": "Prod",
+    "EuclideanNorm": "EuclideanNorm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+@FEW
+@given(shape=shapes, seed=seeds, chosen=subsets, keep=st.booleans())
+def test_reductions(
+    tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int, chosen: list[int], keep: bool
+) -> None:
+    x = values(shape, seed)
+    axes = [axis - len(shape) if axis % 2 else axis for axis in chosen if axis < len(shape)]
+    wanted = tensorflow.run(REDUCTIONS[op_type], {"input": x, "axis": np.array(axes, np.int32)}, keep_dims=keep)[0]
+    close(arrays_of(f"{op_type}D", x, axes=axes, keep_dims=keep)[0], wanted)
+    close(arrays_of(op_type, x, np.array(axes, np.int64), keep_dims=keep)[0], wanted)
+
+
+@FEW
+@given(shape=shapes, seed=seeds, chosen=subsets)
+def test_reductions_of_other_types(tensorflow: TensorFlow, shape: Shape, seed: int, chosen: list[int]) -> None:
+    x, axes = whole(shape, seed), np.array([axis for axis in chosen if axis < len(shape)], np.int32)
+    for op_type in ("Sum", "Max", "Prod"):
+        wanted = tensorflow.run(op_type, {"input": x, "axis": axes})[0]
+        np.testing.assert_array_equal(arrays_of(op_type, x, axes)[0], wanted)
+    for op_type in ("All", "Any"):
+        wanted = tensorflow.run(op_type, {"input": x > 0, "axis": axes})[0]
+        np.testing.assert_array_equal(arrays_of(f"Reduce{op_type}", x > 0, axes)[0], wanted)
+
+
+@FEW
+@given(shape=shapes, seed=seeds, axis=st.integers(0, 3), keep=st.booleans())
+def test_log_of_sum_of_exponentials(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int, keep: bool) -> None:
+    x = values(shape, seed) * 300
+    axes = [axis] if axis < len(shape) else []
+    wanted = tensorflow.run("math.reduce_logsumexp", {"input_tensor": x}, axis=axes, keepdims=keep)[0]
+    close(arrays_of("ReduceLogSumExp", x, np.array(axes, np.int32), keep_dims=keep)[0], wanted)
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_l2_loss(tensorflow: TensorFlow, shape: Shape, seed: int) -> None:
+    x = values(shape, seed)
+    close(arrays_of("L2Loss", x)[0], tensorflow.run("L2Loss", {"t": x})[0])
+
+
+@pytest.mark.parametrize("form", ["NHWC", "NCHW"])
+@FEW
+@given(shape=shapes.filter(lambda shape: len(shape) >= 2), seed=seeds)
+def test_bias_gradient(tensorflow: TensorFlow, form: str, shape: Shape, seed: int) -> None:
+    x = values(shape, seed)
+    if form == "NCHW" and len(shape) == 2:
+        form = "NHWC"
+    wanted = tensorflow.run("BiasAddGrad", {"out_backprop": x}, data_format=form)[0]
+    close(arrays_of("BiasAddGrad", x, data_format=form)[0], wanted)
+
+
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@FEW
+@given(shape=shapes.filter(len), seed=seeds, axis=st.integers(-4, 3))
+def test_places_of_extremes(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int, axis: int) -> None:
+    x, axis = values(shape, seed), axis % len(shape)
+    wanted = tensorflow.run(op_type, {"input": x, "dimension": np.int32(axis)})[0]
+    np.testing.assert_array_equal(arrays_of(op_type, x, np.int32(axis))[0], wanted)
+    np.testing.assert_array_equal(arrays_of(f"{op_type}D", x, dimension=axis)[0], wanted)
+    places, best = arrays_of(f"{op_type}WithValue", x, dimension=axis, keep_dims=True)
+    np.testing.assert_array_equal(np.squeeze(places, axis), wanted)
+    np.testing.assert_array_equal(np.squeeze(best, axis), x.max(axis) if op_type == "ArgMax" else x.min(axis))
+
+
+@FEW
+@given(shape=shapes.filter(len), seed=seeds, k=st.integers(0, 5))
+def test_the_k_largest(tensorflow: TensorFlow, shape: Shape, seed: int, k: int) -> None:
+    x, k = values(shape, seed), min(k, shape[-1])
+    wanted = tensorflow.run("TopKV2", {"input": x, "k": np.int32(k)})
+    for found in (arrays_of("TopKV2", x, np.int32(k)), arrays_of("TopKD", x, k=k)):
+        close(found[0], wanted[0])
+        np.testing.assert_array_equal(found[1], wanted[1])
+
+
+@FEW
+@given(rows=st.integers(1, 5), classes=st.integers(1, 6), k=st.integers(1, 7), seed=seeds)
+def test_in_the_k_largest(tensorflow: TensorFlow, rows: int, classes: int, k: int, seed: int) -> None:
+    x, targets = values((rows, classes), seed).astype(np.float32), whole((rows,), seed, 0, classes)
+    wanted = tensorflow.run("InTopKV2", {"predictions": x, "targets": targets, "k": np.int32(k)})[0]
+    np.testing.assert_array_equal(arrays_of("InTopKD", x, targets, k=k)[0], wanted)
+
+
+SORTED = ("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd")
+UNSORTED = ("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
+
+
+@pytest.mark.parametrize("op_type", SORTED)
+@FEW
+@given(shape=shapes.filter(len), seed=seeds)
+def test_sorted_segments(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int) -> None:
+    x, ids = values(shape, seed), np.sort(whole(shape[:1], seed, 0, 4))
+    close(arrays_of(op_type, x, ids)[0], tensorflow.run(op_type, {"data": x, "segment_ids": ids})[0])
+
+
+@pytest.mark.parametrize("op_type", UNSORTED)
+@FEW
+@given(shape=shapes.filter(len), seed=seeds, taken=st.integers(1, 4))
+def test_unsorted_segments(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int, taken: int) -> None:
+    x, ids = values(shape, seed).astype(np.float32), whole(shape[:taken], seed, -1, 4)
+    given: dict[str, Any] = {"data": x, "segment_ids": ids, "num_segments": np.int32(5)}
+    wanted = tensorflow.run(op_type, given)[0]
+    for found in (arrays_of(op_type, x, ids, np.int32(5)), arrays_of(f"{op_type}D", x, ids, num_segments=5)):
+        close(found[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+# --- of GE alone ------------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_sums_of_squares(shape: Shape, seed: int) -> None:
+    x, y = values(shape, seed), values(shape, seed + 1)
+    total, other = (sum(float(one) ** 2 for one in array.flat) for array in (x, y))
+    found = arrays_of("SquareSumAll", x, y)
+    np.testing.assert_allclose([one.item() for one in found], [total, other])
+    close(arrays_of("SquareSumV1", x, axis=list(range(x.ndim)), keep_dims=False)[0], np.array(total))
+    decayed, loss = arrays_of("FusedMulAddNL2loss", x, y, np.array([0.5]))
+    close(decayed, np.reshape([0.5 * float(a) + float(b) for a, b in zip(x.flat, y.flat, strict=True)], shape))
+    close(loss, np.array(total / 2))
+
+
+@pytest.mark.parametrize(("p", "formula"), [
+    (2, lambda row: sum(a * a for a in row) ** 0.5), (1, lambda row: sum(abs(a) for a in row)),
+    (3, lambda row: sum(abs(a) ** 3 for a in row) ** (1 / 3)), ("inf", lambda row: max(abs(a) for a in row)),
+    (0, lambda row: sum(a != 0 for a in row)),
+])  # fmt: skip
+def test_norms(p: int | str, formula: object) -> None:
+    x = values((3, 5), 3)
+    assert callable(formula)
+    wanted = [formula([float(a) for a in row]) for row in x]
+    np.testing.assert_allclose(arrays_of("LpNorm", x, p=p, axes=[1])[0], wanted)
+
+
+def test_norm_to_clip_by() -> None:
+    x = np.array([0.0, 4.0, 0.25])
+    np.testing.assert_array_equal(arrays_of("ClipByNormNoDivSum", x, 0.0, 1.0, 1.0)[0], [1, 2, 1])
+
+
+# --- switches and refusals --------------------------------------------------------------------------------------------
+
+
+def test_ties_are_doubtful() -> None:
+    x = np.array([[1.0, 2.0, 2.0], [1.0, 2.0, 3.0], [5.0, 5.0005, 1.0]], np.float16)
+    (found,) = outputs_of("ArgMaxD", x, dimension=1)
+    assert found.doubtful is not None
+    assert found.doubtful.tolist() == [True, False, True]
+    values_, places = outputs_of("TopKD", np.array([3.0, 2.0, 2.0, 1.0, 0.5], np.float32), k=2)
+    assert values_.doubtful is None
+    assert places.doubtful is not None
+    assert places.doubtful.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attrs", "reason"),
+    [
+        ("ReduceSumD", [np.ones((2, 3))], {}, "ReduceSumD has no axes, neither as attribute nor as input"),
+        ("ReduceSumD", [np.ones((2, 3))], {"axes": [2]}, "axis 2 of ReduceSumD is not one of 2"),
+        ("ReduceSumD", [np.ones((2, 3))], {"axes": [0, -2]}, "name one twice"),
+        ("ReduceMaxD", [np.ones((2, 0))], {"axes": [1]}, "the extreme of nothing"),
+        ("BiasAddGrad", [np.ones(3)], {}, "the gradient of a bias from the shape"),
+        ("TopKD", [np.ones(3)], {}, "TopKD has no k"),
+        ("TopKD", [np.ones(3)], {"k": 4}, "the 4 largest of 3"),
+        ("SegmentSum", [np.ones(3), i32([1, 0, 2])], {}, "the segments are not sorted"),
+        ("UnsortedSegmentSumD", [np.ones(3), i32([1, 0, 2])], {"num_segments": 2}, "segment 2 of 2"),
+        ("UnsortedSegmentSumD", [np.ones(3), i32([1, 0, 2])], {"num_segments": 2**40}, "has more than"),
+        ("UnsortedSegmentSumD", [np.ones(3), np.ones(3)], {"num_segments": 2}, "indices of the type float64"),
+        ("LpNorm", [np.ones(3)], {"p": "most"}, "the power 'most' of a norm"),
+    ],
+)
+def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotComputedError, match=reason):
+        arrays_of(op_type, *inputs, **attrs)
+
+
+def test_the_oracle_refuses_an_axis_that_comes_twice(tensorflow: TensorFlow) -> None:
+    with pytest.raises(OracleError):
+        tensorflow.run("Sum", {"input": np.ones((2, 3)), "axis": i32([0, -2])})
