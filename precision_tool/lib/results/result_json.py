@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.model.comparison import Metrics, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.results.columns import COSINE, METRICS, READABLE, field_of, metrics_of
