@@ -41,6 +41,7 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Table
+from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.pairing.match import GraphMatcher, match_name
 from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
@@ -51,13 +52,13 @@ from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side, pair_h5_files
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import flatten, op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
 from precision_tool.lib.user_files import check_folder, is_folder, list_folder
-from precision_tool.lib.workspace import open_workspace
+from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
@@ -307,18 +308,21 @@ class Session:
         return survey(self.run_folders(), in_use, self._store, extra_folders=(os.curdir,), problem=problem)
 
     def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
-        """The graph files of every stage with their ops whose names fit a part of a name, or a glob.
+        """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
 
         DataNotFoundError when none has such an op, with the closest names.
         """
+        self.check_data()
         in_use: tuple[RunGraph, ...] = ()
         with suppress(PrecisionToolError):  # files are searched whether or not one can be used
             in_use = self.run_graphs()
+        if op_number(word) is not None:  # the number is that of the graph in use
+            word = self.find_ops(word)[0].op.name
         return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of this name, or with this part of a name, in every graph that has it (see `catalog.find_ops`)."""
-        return catalog.find_ops(self.run_graphs(graph), name)
+        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        return find_ops(self.run_graphs(graph), name)
 
     @_alone
     def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
@@ -580,12 +584,7 @@ class Session:
 
     def check_data(self) -> None:
         """Raises DataNotFoundError where there is no data folder."""
-        root = self.workspace.root
-        if not is_folder(root):
-            raise DataNotFoundError(
-                f"{root}: a file where the data folder should be" if root.exists() else f"{root}: no such data folder",
-                "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
-            )
+        check_data(self.workspace.root)
 
     def default_npu(self) -> str:
         """The dump of the NPU run under test."""
@@ -862,6 +861,7 @@ class Session:
 
     def _newest_results(self) -> list[str]:
         """The complete result files of the newest comparison."""
+        self.check_data()
         folders = self.workspace.compare_dirs()
         if not folders:
             is_folder(self.workspace.root / "temp")  # says so where that cannot be told

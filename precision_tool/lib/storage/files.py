@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import re
-import tempfile
+import secrets
 import time
 import zlib
 from collections.abc import Iterator
@@ -73,12 +73,16 @@ def could_be_path(text: str) -> bool:
 def temporary_file(folder: str) -> tuple[int, str]:
     """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
 
-    What killed processes left in the folder is removed. OSError if that cannot be done.
+    Who may read it is as the umask says, as of any file. What killed processes left in the folder is removed. OSError
+    if that cannot be done.
     """
     if folder not in _tidied:  # once is enough, however many files are written
         _tidied.add(folder)
         remove_leftovers(folder)
-    return tempfile.mkstemp(dir=folder, prefix=own_prefix(), suffix=PART)
+    while True:
+        path = os.path.join(folder, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
 
 
 def own_prefix() -> str:
@@ -167,7 +171,7 @@ def _locked_file(lock: str) -> int:
 
 @contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """A text file that appears under its name when it is complete, readable by its owner; OutputError if not."""
+    """A text file that appears under its name when it is complete; OutputError if not."""
     folder = os.path.dirname(path) or "."
     name = ""
     try:

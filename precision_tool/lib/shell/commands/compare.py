@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rich.rule import Rule
-
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
 from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.compare.cosines import cosines_of
@@ -25,6 +23,7 @@ from precision_tool.lib.present import compare as report
 from precision_tool.lib.present.checks import check_panel
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.session import Session
@@ -119,7 +118,8 @@ def _add_choice(parser: Parser) -> None:
         dest="op",
         metavar="NAME",
         action="append",
-        help="only this op (whole name or part of it; again for more ops), with its worst elements as files",
+        help="only this op (its name, a part of it, or its number as [17]; again for more ops), with its worst "
+        "elements as files",
     )
     completes(name, Completion.OP)
     ops.add_argument(
@@ -325,11 +325,11 @@ def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) ->
     if analysis.leaf is None:
         _print_path(output, "result file", analysis.path)
         if analysis.source is not None or analysis.part:
-            output.out.print(report.read_source_lines(analysis), crop=False)
+            output.out.print(report.read_source_lines(analysis))
         return
     if is_one_of_many:
-        output.out.print(Rule(plain(report.leaf_title(analysis)), style="dim"))
-    output.out.print(report.source_lines(analysis.leaf), crop=False)
+        output.out.print(Heading(plain(report.leaf_title(analysis))))
+    output.out.print(report.source_lines(analysis.leaf))
 
 
 def _show(
@@ -348,7 +348,7 @@ def _show(
     for analysis in analyses:
         _show_source(analysis, output, is_one_of_many=is_many)
         if analysis.rows:
-            output.out.print(report.overview_lines(analysis), crop=False)
+            output.out.print(report.overview_lines(analysis))
         if analysis.leaf is not None and analysis.leaf.details:
             _show_details(analysis, output)
         elif analysis.overview.compared or not verdict:
@@ -363,7 +363,7 @@ def _show(
     if is_many:
         _show_checks(checks, output)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
-            output.out.print(Rule(plain("summary"), style="dim"))
+            output.out.print(Heading(plain("summary")))
             output.out.print(report.summary_lines(analyses))
 
 
@@ -425,7 +425,7 @@ def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, 
     for analysis in analyses:
         if analysis.leaf is not None:  # the toolkit's is a file and no more
             _show_source(analysis, output, is_one_of_many=len(analyses) > 1)
-            output.out.print(report.mapping_lines(analysis), crop=False)
+            output.out.print(report.mapping_lines(analysis))
         if analysis.path:
             _print_path(output, "mapping file", analysis.path)
     return DONE
