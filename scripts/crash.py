@@ -270,6 +270,7 @@ def _parsed(names: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     """Runs the campaign; 1 where there are findings."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs in the background are born without
     with tempfile.TemporaryDirectory(prefix="crash") as temporary:
         data = make_data(Path(temporary) / "data")
         all_commands = commands(data)
