@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.errors import UsageError
-from precision_tool.lib.settings import Settings, check_dump_step, load_settings, read_settings_file
+from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.settings import SETTING_NAMES, Settings, check_dump_step, load_settings, read_settings_file
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_settings_file(config: Path, content: bytes) -> None:
 
 def test_a_folder_in_its_place(config: Path) -> None:
     config.mkdir()
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(FormatError, match=r"precision_config\.py: a folder where a file should be"):
         load_settings(folder=config.parent, environment={})
 
 
@@ -141,3 +141,20 @@ def test_only_so_many_values_are_shown() -> None:
     assert Settings(print_count=10_000).print_count == 10_000
     with pytest.raises(UsageError, match="PRINT_COUNT: must be a whole number from 1 to 10000 but is 10001"):
         Settings(print_count=10_001)
+
+
+@pytest.mark.parametrize("name", sorted(SETTING_NAMES))
+@pytest.mark.parametrize("text", ["9" * 4000, "-" + "9" * 4000, "0x" + "f" * 6000, "1" * 5000])
+def test_numbers_of_thousands_of_digits(config: Path, name: str, text: str) -> None:
+    """They are refused, in few words, or stay what every use of the setting can do with."""
+    for content, environment in ((f"{name} = {text}\n", {}), ("", {f"PRECISION_TOOL_{name}": text})):
+        config.write_text(content)
+        told = ""
+        value: object = 0
+        try:
+            value = getattr(load_settings(folder=config.parent, environment=environment), name.lower())
+        except UsageError as error:
+            told = error.advice
+        assert len(told) < 600
+        assert not isinstance(value, int) or value <= 10**15
+        assert not isinstance(value, float) or value < float("inf")

@@ -4,6 +4,20 @@ Everything else that is raised is our own mistake and ends with a traceback in t
 This module runs on Python 3.7.
 """
 
+#: Characters that are shown of what a file holds where something else should be, and of a whole message or hint.
+_SHOWN, _MOST = 80, 6000
+
+
+def shown(token: str) -> str:
+    """A token of a file as a message quotes it: escaped, and at most 80 characters of it, quotes and dots included."""
+    text = repr(token[:_SHOWN])  # no more is looked at, however long it is
+    return text if len(token) <= _SHOWN and len(text) <= _SHOWN else text[: _SHOWN - 4] + "..." + text[0]
+
+
+def _bounded(text: str) -> str:
+    """A text whose end is cut off where it quotes more than anybody reads: several paths of the longest kind fit."""
+    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
+
 
 class PrecisionToolError(Exception):
     """An error the user can do something about: `message` says what and where, `hint` what to do next."""
@@ -11,9 +25,8 @@ class PrecisionToolError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = _bounded(message), _bounded(hint)
+        super().__init__(self.message)
 
     @property
     def advice(self) -> str:

@@ -57,6 +57,7 @@ from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
+from precision_tool.lib.user_files import check_folder, is_folder, list_folder
 from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -156,8 +157,11 @@ class Session:
             stamps.note(folder)
             try:
                 return walk.find_run(folder, stamps)
-            except PrecisionToolError:
+            except DataNotFoundError:
                 return None  # `vc` says why
+            except PrecisionToolError as error:
+                self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
+                return None
 
         return self._keep(("run", number), read)
 
@@ -585,13 +589,13 @@ class Session:
         """The dump of the NPU run under test."""
         self.check_data()
         folder = self.workspace.dump_dir(0)
-        if not folder.is_dir() and find_h5_files(str(self.workspace.pt_npu_dir)):
+        if not is_folder(folder) and find_h5_files(str(self.workspace.pt_npu_dir)):
             return str(self.workspace.pt_npu_dir)
         if self.has_pytorch_only():
             raise DataNotFoundError(
                 f"{self.workspace.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt"
             )
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise DataNotFoundError(
                 f"{folder}: no NPU dump",
                 "put the NPU run's dump_path there, as the README says under Collect, or name its folder with -lt",
@@ -663,7 +667,7 @@ class Session:
 
         options = options or DEFAULT_OPTIONS
         is_default = npu is None and golden is None
-        if is_default and self.workspace.dump_dir(1).is_dir() and self._benchmark_folder() is not None:
+        if is_default and is_folder(self.workspace.dump_dir(1)) and self._benchmark_folder() is not None:
             other = self.workspace.debug_dir(1)
             self.workspace.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
         npu = npu or self.default_npu()
@@ -833,8 +837,8 @@ class Session:
 
         if folder is None:
             self.check_data()
-        elif not os.path.isdir(folder):
-            raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
+        else:
+            check_folder(folder, "dumps")
         return find_statuses(self, folder)
 
     def random_errors(
@@ -858,6 +862,7 @@ class Session:
         self.check_data()
         folders = self.workspace.compare_dirs()
         if not folders:
+            is_folder(self.workspace.root / "temp")  # says so where that cannot be told
             raise DataNotFoundError(
                 f"{self.workspace.root}: no comparison result yet",
                 "run `vc` or `ac -c` first, or name a file with -f",
@@ -962,7 +967,7 @@ def _part_of(path: str) -> str:
 
 
 def _has_entries(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
+    return is_folder(folder) and bool(list_folder(str(folder)))
 
 
 def _results_in(folder: Path) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.logs import LEVELS
+from precision_tool.lib.user_files import read_bytes
 
 CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
 #: Looked for in the working folder.
@@ -26,6 +27,11 @@ ENVIRONMENT_PREFIX = "PRECISION_TOOL_"
 
 #: Values of a tensor that can be shown at once: a figure that a typing error easily exceeds, and no screen holds.
 MOST_PRINTED = 10_000
+#: Ops, rows and bytes that can be asked for: more than there will be, and few enough for every use of a count.
+MOST_COUNTED = 10**15
+#: Processes and threads that can be asked for.
+MOST_WORKERS = 1_000
+_MAX_BYTES = 1 << 20  # of a settings file
 _MAX_DUMP_STEP_GROUPS = 100  # GE takes no more
 
 
@@ -45,12 +51,12 @@ def check_dump_step(value: object) -> str:
         raise ValueError(f"must have at most {_MAX_DUMP_STEP_GROUPS} groups between | (these are {len(groups)})")
     steps = []
     for group in groups:
-        match = re.match(r"([0-9]+)(?:-([0-9]+))?\Z", group)
+        match = re.match(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z", group)
         if match is None:
-            raise ValueError("must be steps such as '0' or '0|5|10-20'")
+            raise ValueError("must be steps such as '0' or '0|5|10-20', of at most 18 digits each")
         first, last = match.group(1), match.group(2)
         if last and int(last) < int(first):
-            raise ValueError(f"must have ranges that rise ({group} does not)")
+            raise ValueError(f"must have ranges that rise ({reprlib.repr(group)} does not)")
         steps.append(first if last and int(last) == int(first) else group)  # GE refuses the range 5-5
     return "|".join(steps)
 
@@ -70,17 +76,24 @@ def _number(low: float, high: float, wording: str) -> Callable[[object], float]:
     return check
 
 
-def _count(low: int, wording: str) -> Callable[[object], int]:
-    """A check for a whole number of at least `low`."""
+def _count(low: int, wording: str, high: int = MOST_COUNTED) -> Callable[[object], int]:
+    """A check for a whole number from `low` to `high`."""
 
     def check(value: object) -> int:
         if isinstance(value, str):
             value = _number_from_text(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise ValueError(f"must be {wording}")
+        if value > high:
+            raise ValueError(f"must be {wording}, {high} at most")
         return value
 
     return check
+
+
+def _workers(value: object) -> int:
+    """A check for the number of processes."""
+    return _count(0, "a whole number, 0 (one for each core) or more", MOST_WORKERS)(value)
 
 
 def _print_count(value: object) -> int:
@@ -170,7 +183,7 @@ class Settings:
     atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
     rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
     print_count: int = field(default=20, metadata={"check": _print_count})
-    workers: int = field(default=0, metadata={"check": _count(0, "a whole number, 0 (one for each core) or more")})
+    workers: int = field(default=0, metadata={"check": _workers})
     width: int = field(default=0, metadata={"check": _columns})
     theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
     log_level: str = field(default="warning", metadata={"check": _choice(*LEVELS)})
@@ -201,7 +214,7 @@ def _checked(name: str, value: object, where: str) -> Any:
         return _CHECKS[name](value)
     except ValueError as error:
         raise UsageError(
-            f"{where}: {error} but is {reprlib.repr(value)}", "config.example.py explains every setting"
+            f"{where}: {error} but is {_shown(value)}", "config.example.py explains every setting"
         ) from None
 
 
@@ -212,12 +225,19 @@ def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -
     return replace(settings, **given)
 
 
-def read_settings_file(path: Path) -> Dict[str, Any]:
-    """The checked settings of a file by field name. Raises UsageError with file and line."""
+def _shown(value: object) -> str:
+    """A value as it is quoted: short, and for numbers of more digits than Python writes, how long they are."""
     try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
+        return reprlib.repr(value)
+    except ValueError:
+        return "a number of {} bits".format(value.bit_length() if isinstance(value, int) else "too many")
+
+
+def read_settings_file(path: Path) -> Dict[str, Any]:
+    """The checked settings of a file by field name. Raises UsageError with file and line,
+    FormatError for what is no small regular file.
+    """
+    source = read_bytes(str(path), _MAX_BYTES)
     values: Dict[str, Any] = {}
     for name, value, line in _literal_assignments(path, source):
         where = f"{path} line {line}"

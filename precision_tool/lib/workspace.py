@@ -17,11 +17,10 @@ import re
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Iterable, List, Optional, Union
+from typing import Iterable, List, Optional
 
-from precision_tool.lib.errors import DataNotFoundError, OutputError, UsageError
-
-PathLike = Union[str, "os.PathLike[str]"]
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.user_files import PathLike, is_folder, list_folder
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
@@ -64,8 +63,8 @@ class Workspace:
         return self.root / "npu" / f"debug_{number}"
 
     def debug_numbers(self) -> List[int]:
-        """The numbers N of the `npu/debug_N` folders that exist, in order."""
-        folders = (path for path in _children(self.root / "npu") if os.path.isdir(str(path)))
+        """The numbers N of the `npu/debug_N` folders that exist, in order. FormatError where that cannot be told."""
+        folders = (path for path in _children(self.root / "npu") if is_folder(path))
         found = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
         return sorted(int(match.group(1)) for match in found if match)
 
@@ -150,7 +149,13 @@ class Workspace:
 
     def compare_dirs(self) -> List[Path]:
         """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
-        found = [path for base in self.result_dirs() for path in _children(base / "vector_compare")]
+        found: List[Path] = []
+        for base in self.result_dirs():
+            try:
+                found += _children(base / "vector_compare")
+            except FormatError as error:  # results elsewhere are as good; and new ones can be written elsewhere
+                note = f"{error.message}; results in it are not seen"
+                self.notes += [note] if note not in self.notes else []
         return sorted(filter(_is_time_dir, found), key=lambda path: path.name, reverse=True)
 
     # What is written
@@ -268,7 +273,7 @@ def open_workspace(root: PathLike, work: Optional[PathLike] = None) -> Workspace
 
 def check_data(root: PathLike) -> None:
     """Raises DataNotFoundError where there is no data folder."""
-    if not os.path.isdir(str(root)):
+    if not is_folder(root):
         is_there = os.path.lexists(str(root))
         raise DataNotFoundError(
             f"{root}: a file where the data folder should be" if is_there else f"{root}: no such data folder",
@@ -287,11 +292,8 @@ def make_writable(folder: Path) -> Path:
 
 
 def _children(folder: Path) -> Iterable[Path]:
-    """What lies in a folder, by name; nothing where it is missing or may not be read."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
+    """What lies in a folder, by name; nothing where there is none. FormatError where it may not be read."""
+    return [folder / name for name in list_folder(str(folder))] if is_folder(folder) else []
 
 
 def _is_ours(base: Path) -> bool:

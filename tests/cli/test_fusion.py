@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -20,6 +21,8 @@ from small_tree import Node, small_tree, values
 import precision_tool
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.formats.fusion_switch import SHIPPED_SWITCH, read_switches, render
+from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
+from precision_tool.lib.shell.switch_files import SwitchFile
 
 GUILTY = "TbeConvDequantVaddReluQuantFusionPass"
 
@@ -680,6 +683,56 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
     assert (tmp_path / "code").read_text() == "2\n"
     assert "holds the switches of a try" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
+
+
+def test_commands_that_edit_one_file_at_the_same_time(tmp_path: Path) -> None:
+    """No edit of another is lost, whatever was between its reading and its writing."""
+    names = [f"Pass{number:02}" for number in range(4)]
+    (tmp_path / "my.cfg").write_text("".join(f"{name}:on\n" for name in names))
+    commands = [
+        subprocess.Popen(
+            [*TOOL, "fusion", "off", name, "--file", "my.cfg", "--force"],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdout=subprocess.DEVNULL,
+        )
+        for name in names
+    ]
+    assert [command.wait(HANG) for command in commands] == [0] * len(names)
+    assert (tmp_path / "my.cfg").read_text() == "".join(f"{name}:off\n" for name in names)
+
+
+STATE_WITHOUT = {
+    "version": 2, "check": "true", "passes": ["Pass03"], "file": "my.cfg", "base": {}, "running": True,
+    "original": "Pass03:on\n", "written": ["Pass03:off\n"],
+    "tries": [{"off": [], "succeeded": False, "code": 1, "seconds": 0.1, "log": "try_001.log"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*STATE_WITHOUT, *STATE_WITHOUT["tries"][0], ""])  # type: ignore[index]
+@pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {}, 1e400, {"x": 1}, -1, True])
+def test_a_state_of_another_shape(tmp_path: Path, name: str, value: object) -> None:
+    """Whoever wrote it: it is used where it says all that is needed, and else as if there were none."""
+    state: Any = json.loads(json.dumps(STATE_WITHOUT))
+    if name in state["tries"][0]:
+        state["tries"][0][name] = value
+    elif name:
+        state[name] = value
+    else:
+        state = value
+    folder = tmp_path / "bisect"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps(state))
+    path = tmp_path / "my.cfg"
+    path.write_text("Pass03:on\n")
+    file = SwitchFile(path=str(path), target=str(path), shipped=SHIPPED_SWITCH)
+    bisected(folder, str(path))
+    search = BisectRun(folder=folder, check="true", passes=("Pass03",), file=file)
+    with contextlib.chdir(tmp_path), search.alone():
+        search.open(fresh=False)
+        assert all(isinstance(one.seconds, float) for one in search.tries)
+        search.close()
+    assert path.read_text() == "Pass03:on\n"
 
 
 # --- graph diff -------------------------------------------------------------------------------------------------------

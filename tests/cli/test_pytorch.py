@@ -558,6 +558,20 @@ def test_a_dump_is_never_changed(data: Path) -> None:
     assert npu.read_bytes() == before
 
 
+def test_hdf5_may_die_of_a_damaged_file_and_not_the_tool(data: Path) -> None:
+    """A checksummed chunk that claims 64 MB more than it has: HDF5 copies it over its own memory."""
+    values = np.zeros((3, 5), np.float32)
+    damaged = write_h5(data / "in.h5", {"Add/1/output/x": values}, chunks=(2, 3), fletcher32=True, shuffle=True)
+    content = bytearray(damaged.read_bytes())
+    chunk_size = content.index(b"TREE\x01") + 24  # of the first chunk, in its key
+    content[chunk_size + 3] = 4
+    damaged.write_bytes(content)
+    run = tool("h5copy", "-i", damaged, "-o", "out.h5", "-s", "/Add/1", cwd=data, code=2)
+    assert "in.h5" in run.text
+    assert sorted(path.name for path in data.glob("*.h5*")) == ["in.h5"]
+    assert not list(data.glob(".precision_tool-*"))
+
+
 def linked(folder: Path, target: Path) -> Path:
     (folder / "link.h5").symlink_to(target)
     return folder

@@ -65,3 +65,25 @@ def test_ctrl_c_ends_the_work() -> None:
     with pytest.raises(KeyboardInterrupt):
         Crew(work, 1).run([0], 1, progress)
     assert ended.is_set()
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_where_no_thread_can_be_started(started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, left = threading.Thread.start, started
+
+    def refuse(thread: threading.Thread) -> None:
+        nonlocal left
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left -= 1
+        start(thread)
+
+    def work(item: int, told: Callable[[int], None]) -> int:
+        told(item)
+        return item * item
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    seen: list[tuple[int, int]] = []
+    results = Crew(work, 4).run(range(50), 1225, lambda done, total: seen.append((done, total)))
+    assert results == [item * item for item in range(50)]
+    assert seen[-1] == (1225, 1225)

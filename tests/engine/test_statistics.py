@@ -211,3 +211,11 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("word", "kind"), [("<u4", "<f4"), (">u4", ">f4"), ("<u2", "<f2"), ("<u8", "<c8")])
+def test_nans_without_the_quiet_bit_are_counted_without_a_warning(tmp_path: Path, word: str, kind: str) -> None:
+    bits = {2: 0x7C01, 4: 0x7F80_0001, 8: 0x7F80_0001_3F80_0000}[np.dtype(kind).itemsize]
+    values = np.array([bits] * 5, word).view(kind)
+    summary = figures_of(saved(tmp_path, values), bins=3, first=2).summary
+    assert summary.nan_count == 5

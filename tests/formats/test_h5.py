@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from command_line import tool
 from h5_files import CPU, GPU, NPU, Array, add_tensor, write_h5
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader
@@ -503,7 +504,7 @@ def test_every_cut_and_flipped_byte_is_a_user_error_or_read_all_the_same(tmp_pat
     assert all("d.h5" in message for message in messages)
 
 
-@pytest.mark.parametrize("content", [b"", b"no HDF5", h5.SIGNATURE, h5.SIGNATURE + bytes(500)])
+@pytest.mark.parametrize("content", [b"", b"no HDF5", h5_bytes.SIGNATURE, h5_bytes.SIGNATURE + bytes(500)])
 def test_what_is_no_hdf5_file_is_said_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "d.h5"
     path.write_bytes(content)
@@ -549,3 +550,50 @@ def test_a_number_with_zeros_before_it_is_no_op(tmp_path: Path) -> None:
     dump = read_h5(str(path))
     assert [op.name for op in dump.ops] == ["/Op/7"]
     assert [name for name, _ in dump.ignored] == ["/Op/007/output/x"]
+
+
+# --- what HDF5 would take at its word ---------------------------------------------------------------------------------
+
+
+def claim_chunk_size(path: Path, found: int, claimed: int) -> None:
+    """Another size for the first chunk in the B-tree (version 1): 4 bytes of size, 4 of filter mask, then its place."""
+    raw = path.read_bytes()
+    record = struct.pack("<IIQQQ", found, 0, 0, 0, 0)
+    assert raw.count(record) == 1
+    path.write_bytes(raw.replace(record, struct.pack("<IIQQQ", claimed, 0, 0, 0, 0)) + bytes(1 << 17))
+
+
+@pytest.mark.parametrize("claimed", [0, 127, 129, 4096, 66_000, (1 << 32) - 1])
+def test_a_chunk_without_filters_has_its_size(tmp_path: Path, claimed: int) -> None:
+    """HDF5's own reading copies what is claimed into a buffer of 128 bytes; a child process shows that nothing does."""
+    path = write_h5(tmp_path / "d.h5", {"/Op/1/output/y": np.ones((8, 8))}, chunks=(4, 4))
+    claim_chunk_size(path, 128, claimed)
+    run = tool("pt", f"{path}:/Op/1/output/y", cwd=tmp_path, code=None)
+    assert run.code == 2, run.text
+    assert f"it claims {claimed} bytes instead of 128" in run.text
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108"])
+def test_a_driver_information_block_is_refused_before_hdf5_opens_the_file(tmp_path: Path, libver: str) -> None:
+    """HDF5 would take the 4 GB of memory that the block claims."""
+    path = tmp_path / "d.h5"
+    with h5py.File(path, "w", libver=(libver, "v108")) as file:
+        add_tensor(file, "/Op/1/output/y", np.ones(4))
+    raw = bytearray(path.read_bytes())
+    assert h5.read_h5(str(path)).ops
+    if raw[8] > 1:
+        return  # newer superblocks have no such field
+    place = 24 + 3 * 8
+    assert raw[place : place + 8] == b"\xff" * 8
+    raw[place : place + 8] = struct.pack("<Q", len(raw))
+    path.write_bytes(raw + struct.pack("<BBHI8s", 0, 0, 0, 0xFFFFFFF0, b"NCSAfami") + bytes(64))
+    with pytest.raises(FormatError, match="driver information block"):
+        h5.read_h5(str(path))
+
+
+@pytest.mark.parametrize("size", [512, 1024, 1 << 16])
+def test_data_before_the_signature_is_refused(tmp_path: Path, size: int) -> None:
+    path = write_h5(tmp_path / "d.h5", {"/Op/1/output/y": np.ones(4)})
+    path.write_bytes(bytes(size) + path.read_bytes())
+    with pytest.raises(FormatError, match=f"begin at byte {size} only"):
+        h5.read_h5(str(path))

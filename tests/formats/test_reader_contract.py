@@ -854,6 +854,23 @@ def test_npy_headers_that_are_refused(tmp_path: Path, head: str, words: str) -> 
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "piece",
+    ["(", "[", "{", "-", "~", "1,", "-1,", "1L,", "'a' ", "'descr':", "\\\n", " \n", "\n ", "\f", "#", "not ", "f(",
+     "1if 1else ", "lambda:", "a."],
+)  # fmt: skip
+@pytest.mark.parametrize("start", ["", "{", "{'descr': '<f4', 'fortran_order': False, 'shape': (", "{'descr': '"])
+def test_npy_headers_of_any_length_take_no_time(tmp_path: Path, start: str, piece: str) -> None:
+    """numpy's parser took about an hour for some of 60 KB."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_head(start + piece * (60_000 // len(piece))) + bytes(16))
+    began = time.process_time()
+    with pytest.raises(FormatError) as caught:
+        read_npy(str(path))
+    assert time.process_time() - began < 1
+    assert len(caught.value.message) < 300 + len(str(path))
+
+
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     head=st.lists(

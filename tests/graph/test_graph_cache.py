@@ -599,3 +599,10 @@ def test_several_at_once(tmp_path: Path, graph: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_an_id_that_stands_for_none_in_a_cache_is_not_cached() -> None:
+    """`write` leaves a graph alone that has numbers which the cache cannot hold."""
+    assert graph_cache._number(None) == graph_cache._NONE
+    with pytest.raises(OverflowError):
+        graph_cache._number(graph_cache._NONE)

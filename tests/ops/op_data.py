@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -62,3 +63,14 @@ def i32(numbers: object) -> Array:
 def i64(numbers: object) -> Array:
     """Whole numbers of 64 bits."""
     return np.array(numbers, np.int64)
+
+
+def tensor(seed: int, shape: Sequence[int], kind: str = "normal") -> Array:
+    """Random numbers: "normal", "positive" (after a Relu, half of them 0), "wide" (of very different sizes)."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(tuple(shape))
+    if kind == "positive":
+        return np.maximum(x, 0)
+    if kind == "wide":
+        return x * np.exp2(random.integers(-8, 8, tuple(shape)))
+    return x

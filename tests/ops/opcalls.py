@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.ops.base import Call, Input, Output, Wanted
+from precision_tool.lib.ops.base import Call, Input, OpSpec, Output, Wanted
 from precision_tool.lib.ops.table import find
 
 Array = npt.NDArray[Any]
@@ -15,15 +15,15 @@ Given = npt.ArrayLike | Input | None
 Wanteds = tuple[Wanted, ...]
 
 
-def as_input(value: npt.ArrayLike | Input, layout: str = "ND") -> Input:
-    """Floating values as float64, with the name of the type they had; a Python float counts as float32."""
+def as_input(value: npt.ArrayLike | Input, layout: str = "ND", dtype: str = "") -> Input:
+    """Floating values as float64, with the name of the type they had or `dtype`; a Python float counts as float32."""
     if isinstance(value, Input):
         return value
     array = np.asarray(value)
     if array.dtype.kind != "f":
-        return Input(array=array, dtype=array.dtype.name, layout=layout)
+        return Input(array=array, dtype=dtype or array.dtype.name, layout=layout)
     name = "float32" if array.dtype == np.float64 else array.dtype.name
-    return Input(array=array.astype(np.float64), dtype=name, layout=layout)
+    return Input(array=array.astype(np.float64), dtype=dtype or name, layout=layout)
 
 
 def call_of(
@@ -38,6 +38,36 @@ def call_of(
     return Call(op_type=op_type, inputs=given, attrs=attrs, outputs=wanted)
 
 
+def spec_of(op_type: str) -> OpSpec:
+    """What the table knows of an op."""
+    spec = find(op_type)
+    assert spec is not None, f"{op_type} is not in the table"
+    return spec
+
+
+def results_of(call: Call) -> list[Output | None]:
+    """What the op's function gives for a call; every output checked for what holds of all."""
+    found = list(spec_of(call.op_type).function(call))
+    for output in found:
+        if output is not None:
+            check(output)
+    return found
+
+
+def sampled_of(call: Call, places: npt.ArrayLike) -> Output:
+    """Some places of the first output, computed alone."""
+    sampled = spec_of(call.op_type).sampled
+    assert sampled is not None, f"{call.op_type} is not sampled"
+    return sampled(call, np.asarray(places, np.intp))
+
+
+def work_of(call: Call) -> float:
+    """Multiplications that the op's function makes."""
+    work = spec_of(call.op_type).work
+    assert work is not None, f"{call.op_type} tells no work"
+    return work(call)
+
+
 def outputs_of(
     op_type: str,
     *inputs: npt.ArrayLike | Input | None,
@@ -45,13 +75,10 @@ def outputs_of(
     layout: str = "ND",
     **attrs: Any,
 ) -> list[Output]:
-    """What the op's function gives; every output checked for what holds of all."""
-    spec = find(op_type)
-    assert spec is not None, f"{op_type} is not in the table"
+    """What the op's function gives, where all outputs have a formula."""
     found = []
-    for output in spec.function(call_of(op_type, *inputs, wanted=wanted, layout=layout, **attrs)):
+    for output in results_of(call_of(op_type, *inputs, wanted=wanted, layout=layout, **attrs)):
         assert output is not None
-        check(output)
         found.append(output)
     return found
 

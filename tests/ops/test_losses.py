@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import Array, call_of, compute, outputs_of, tensor
-from hypothesis import HealthCheck, settings
-from hypothesis import given as given_by
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from op_data import Array, tensor
+from opcalls import arrays_of, call_of, results_of
 from tensorflow_oracle import TensorFlow
 
 from precision_tool.lib.ops.base import Input, NotComputedError
@@ -28,29 +28,29 @@ def _close(got: Array, true: Array, tolerance: float = 1e-11) -> None:
     np.testing.assert_allclose(got, true, rtol=tolerance, atol=tolerance)
 
 
-@given_by(shape=_SHAPES, scale=_SCALES)
+@given(shape=_SHAPES, scale=_SCALES)
 @_SETTINGS
 def test_softmax_and_its_logarithm(shape: list[int], scale: float, tensorflow: TensorFlow) -> None:
     x, g = scale * tensor(1, shape), tensor(2, shape)
     for name, ours in (("Softmax", "SoftmaxV2"), ("LogSoftmax", "LogSoftmaxV2")):
         (true,) = tensorflow.run(name, {"logits": x})
-        (y,) = compute(ours, x)
+        (y,) = arrays_of(ours, x)
         _close(y, true)
-        _close(compute(ours, np.moveaxis(x, -1, 0), axes=[0])[0], np.moveaxis(true, -1, 0))
+        _close(arrays_of(ours, np.moveaxis(x, -1, 0), axes=[0])[0], np.moveaxis(true, -1, 0))
         (slope,) = tensorflow.run(name, {"logits": x}, gradient=(["logits"], g))
         inputs = (y, g) if name == "Softmax" else (g, y)
-        _close(compute(f"{name}Grad", *inputs)[0], slope)
-        _close(y, compute(ours, x + 16.0)[0], 1e-9)  # the shift does not count
+        _close(arrays_of(f"{name}Grad", *inputs)[0], slope)
+        _close(y, arrays_of(ours, x + 16.0)[0], 1e-9)  # the shift does not count
 
 
 @pytest.mark.parametrize("axes", [[1, 2], [-1]])
 def test_softmax_over_several_axes(axes: list[int]) -> None:
     x = tensor(1, (3, 4, 5))
     powers = np.exp(x)
-    _close(compute("SoftmaxV2", x, axes=axes)[0], powers / powers.sum(axis=tuple(axes), keepdims=True))
+    _close(arrays_of("SoftmaxV2", x, axes=axes)[0], powers / powers.sum(axis=tuple(axes), keepdims=True))
 
 
-@given_by(shape=_MATRICES, scale=_SCALES)
+@given(shape=_MATRICES, scale=_SCALES)
 @_SETTINGS
 def test_cross_entropies(shape: tuple[int, int], scale: float, tensorflow: TensorFlow) -> None:
     x = scale * tensor(1, shape)
@@ -60,38 +60,38 @@ def test_cross_entropies(shape: tuple[int, int], scale: float, tensorflow: Tenso
     for labels in (soft, np.eye(shape[1])[classes]):
         inputs = {"features": x, "labels": labels}
         true = tensorflow.run("SoftmaxCrossEntropyWithLogits", inputs)
-        for one, other in zip(compute("SoftmaxCrossEntropyWithLogits", x, labels), true, strict=True):
+        for one, other in zip(arrays_of("SoftmaxCrossEntropyWithLogits", x, labels), true, strict=True):
             _close(one, other)
     true = tensorflow.run("SparseSoftmaxCrossEntropyWithLogits", {"features": x, "labels": classes})
-    for one, other in zip(compute("SparseSoftmaxCrossEntropyWithLogits", x, classes), true, strict=True):
+    for one, other in zip(arrays_of("SparseSoftmaxCrossEntropyWithLogits", x, classes), true, strict=True):
         _close(one, other)
 
 
 def test_a_label_that_is_no_class_makes_nan() -> None:
-    loss, gradient = compute("SparseSoftmaxCrossEntropyWithLogits", np.zeros((2, 3)), np.array([7, 1]))
+    loss, gradient = arrays_of("SparseSoftmaxCrossEntropyWithLogits", np.zeros((2, 3)), np.array([7, 1]))
     assert np.isnan(loss).tolist() == [True, False]
     assert np.isnan(gradient).all(axis=1).tolist() == [True, False]
 
 
-@given_by(shape=_SHAPES, scale=_SCALES)
+@given(shape=_SHAPES, scale=_SCALES)
 @_SETTINGS
 def test_sigmoid_cross_entropy(shape: list[int], scale: float, tensorflow: TensorFlow) -> None:
     x, g = scale * tensor(1, shape), tensor(2, shape)
     target = np.random.default_rng(1).random(shape)
     inputs = {"labels": target, "logits": x}
     (true,) = tensorflow.run("nn.sigmoid_cross_entropy_with_logits", inputs)
-    _close(compute("SigmoidCrossEntropyWithLogits", x, target)[0], true)
+    _close(arrays_of("SigmoidCrossEntropyWithLogits", x, target)[0], true)
     (slope,) = tensorflow.run("nn.sigmoid_cross_entropy_with_logits", inputs, gradient=(["logits"], g))
-    _close(compute("SigmoidCrossEntropyWithLogitsGrad", x, target, g)[0], slope)
+    _close(arrays_of("SigmoidCrossEntropyWithLogitsGrad", x, target, g)[0], slope)
     inputs = {"labels": target, "logits": x, "pos_weight": np.array(2.5)}
     (true,) = tensorflow.run("nn.weighted_cross_entropy_with_logits", inputs)
     ours = (x, target, np.array(0.5), np.array(2.5))
-    _close(compute("SigmoidCrossEntropyWithLogitsV2", *ours, reduction="none")[0], 0.5 * true)
-    _close(compute("SigmoidCrossEntropyWithLogitsV2", *ours)[0], np.asarray(np.mean(0.5 * true)))
+    _close(arrays_of("SigmoidCrossEntropyWithLogitsV2", *ours, reduction="none")[0], 0.5 * true)
+    _close(arrays_of("SigmoidCrossEntropyWithLogitsV2", *ours)[0], np.asarray(np.mean(0.5 * true)))
     (slope,) = tensorflow.run("nn.weighted_cross_entropy_with_logits", inputs, gradient=(["logits"], g))
     back = (x, target, g, np.array(0.5), np.array(2.5))
-    _close(compute("SigmoidCrossEntropyWithLogitsGradV2", *back, reduction="sum")[0], 0.5 * slope)
-    _close(compute("SigmoidCrossEntropyWithLogitsGradV2", *back)[0], 0.5 * slope / x.size)
+    _close(arrays_of("SigmoidCrossEntropyWithLogitsGradV2", *back, reduction="sum")[0], 0.5 * slope)
+    _close(arrays_of("SigmoidCrossEntropyWithLogitsGradV2", *back)[0], 0.5 * slope / x.size)
 
 
 def _slope(loss: Callable[[Array], Any], x: Array) -> Array:
@@ -130,22 +130,22 @@ def test_losses_of_pytorch_and_their_slopes(op_type: str, reduction: str) -> Non
         attrs["p"] = 1
     if op_type.startswith("Smooth"):
         attrs["sigma"] = 0.7
-    _close(compute(op_type, x, target, **attrs)[0], np.asarray(reduce(each(x, target))))
+    _close(arrays_of(op_type, x, target, **attrs)[0], np.asarray(reduce(each(x, target))))
     inputs = [(x, target, g)[at] for at in order]
     upstream = g if reduction == "none" else np.asarray(1.0)
     if reduction != "none":
         inputs[order.index(2)] = upstream
     slope = _slope(lambda value: np.sum(reduce(each(value, target)) * upstream), x)
-    _close(compute(gradient_type, *inputs, **attrs)[0], slope, 1e-7)
+    _close(arrays_of(gradient_type, *inputs, **attrs)[0], slope, 1e-7)
 
 
 def test_smooth_l1_of_each_element() -> None:
     x, label, g = tensor(1, (4, 5)), tensor(2, (4, 5)), tensor(3, (4, 5))
     difference = x - label
     inside = abs(difference) < 0.5
-    _close(compute("SmoothL1Loss", x, label, sigma=0.5)[0],
+    _close(arrays_of("SmoothL1Loss", x, label, sigma=0.5)[0],
            np.where(inside, difference**2, abs(difference) - 0.25))  # fmt: skip
-    (slope,) = compute("SmoothL1LossGrad", x, label, g, sigma=0.5)
+    (slope,) = arrays_of("SmoothL1LossGrad", x, label, g, sigma=0.5)
     _close(slope, np.where(inside, 2 * difference, np.sign(difference)) * g)
 
 
@@ -156,12 +156,12 @@ def test_likelihood_of_classes(reduction: str) -> None:
     counted = [0, 1, 2, 3]
     weights = np.array([weight[label] for label in labels[counted]])
     each = np.array([-weight[labels[row]] * x[row, labels[row]] for row in counted] + [0.0])
-    loss, total = compute("NLLLoss", x, labels, weight, reduction=reduction)
+    loss, total = arrays_of("NLLLoss", x, labels, weight, reduction=reduction)
     expected = {"none": each, "sum": each.sum(), "mean": each.sum() / weights.sum()}[reduction]
     _close(loss, np.asarray(expected))
     _close(total, np.asarray(weights.sum()))
     g = np.array([3.0]) if reduction != "none" else tensor(2, (5,))
-    (slope,) = compute("NLLLossGrad", x, g, labels, weight, total.reshape(1), reduction=reduction)
+    (slope,) = arrays_of("NLLLossGrad", x, g, labels, weight, total.reshape(1), reduction=reduction)
     true = np.zeros_like(x)
     for row in counted:
         upstream = g[0] if reduction != "none" else g[row]
@@ -174,13 +174,13 @@ def test_divergence() -> None:
     target[0, 0] = 0
     safe = np.where(target > 0, target, 1)
     each = np.where(target > 0, target * (np.log(safe) - x), 0)
-    _close(compute("KLDiv", x, target, reduction="sum")[0], np.asarray(each.sum()))
-    _close(compute("KLDiv", x, target, reduction="batchmean")[0], np.asarray(each.sum() / 3))
+    _close(arrays_of("KLDiv", x, target, reduction="sum")[0], np.asarray(each.sum()))
+    _close(arrays_of("KLDiv", x, target, reduction="batchmean")[0], np.asarray(each.sum() / 3))
     log_target = np.log(safe)
-    _close(compute("KLDiv", x, log_target, reduction="none", log_target=True)[0], safe * (log_target - x))
+    _close(arrays_of("KLDiv", x, log_target, reduction="none", log_target=True)[0], safe * (log_target - x))
 
 
-@given_by(size=st.integers(1, 300), keep=st.floats(0.1, 1))
+@given(size=st.integers(1, 300), keep=st.floats(0.1, 1))
 @_SETTINGS
 def test_dropout_with_its_mask(size: int, keep: float) -> None:
     """A mask of bits is as long as whole blocks of 128 elements; one of bytes has one for each."""
@@ -191,18 +191,18 @@ def test_dropout_with_its_mask(size: int, keep: float) -> None:
     for place in np.flatnonzero(kept):
         packed[place // 8] |= 1 << (place % 8)
     ratio = np.array([keep])
-    _close(compute("DropOutDoMask", x, packed, ratio)[0], np.array(expected))
-    _close(compute("DropOutDoMask", x, Input(array=kept, dtype="bool"), ratio)[0], np.array(expected))
+    _close(arrays_of("DropOutDoMask", x, packed, ratio)[0], np.array(expected))
+    _close(arrays_of("DropOutDoMask", x, Input(array=kept, dtype="bool"), ratio)[0], np.array(expected))
     padded = np.zeros(-(-size // 128) * 128, np.uint8)
     padded[:size] = kept
-    _close(compute("DropOutDoMaskV3", x, padded, ratio)[0], np.array(expected))
+    _close(arrays_of("DropOutDoMaskV3", x, padded, ratio)[0], np.array(expected))
 
 
 @pytest.mark.parametrize("op_type", ["SoftmaxV2", "LogSoftmaxV2"])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_rounding_of_softmax_is_predicted(op_type: str, scale: float) -> None:
     x = (scale * tensor(1, (200, 64))).astype(np.float32)
-    (output,) = outputs_of(call_of(op_type, x))
+    (output,) = results_of(call_of(op_type, x))
     assert output is not None
     shifted = x - x.max(axis=1, keepdims=True)
     powers = np.exp(shifted)
@@ -219,7 +219,7 @@ def test_rounding_of_a_loss_gradient_that_vanishes_is_predicted() -> None:
     """softmax − labels of a network that is sure: what is left is smaller than the rounding of the softmax."""
     labels = np.arange(50) % 8
     x = (tensor(1, (50, 8)) + 18 * np.eye(8)[labels]).astype(np.float32)
-    gradient = outputs_of(call_of("SparseSoftmaxCrossEntropyWithLogits", x, labels))[1]
+    gradient = results_of(call_of("SparseSoftmaxCrossEntropyWithLogits", x, labels))[1]
     assert gradient is not None
     powers = np.exp(x - x.max(axis=1, keepdims=True))
     got = powers / powers.sum(axis=1, keepdims=True, dtype=np.float32) - np.eye(8, dtype=np.float32)[labels]
@@ -247,4 +247,4 @@ def test_rounding_of_a_loss_gradient_that_vanishes_is_predicted() -> None:
 )
 def test_what_does_not_fit_is_told(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotComputedError, match=reason):
-        compute(op_type, *inputs, **attrs)
+        arrays_of(op_type, *inputs, **attrs)

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import call_of, compute, given, outputs_of, tensor
-from hypothesis import HealthCheck, settings
-from hypothesis import given as given_by
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from op_data import tensor
+from opcalls import arrays_of, as_input, call_of, results_of, sampled_of, work_of
 from tensorflow_oracle import TensorFlow
 
 from precision_tool.lib.ops.base import NotComputedError
-from precision_tool.lib.ops.table import find
 
 _SETTINGS = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
@@ -21,7 +20,7 @@ _SETTINGS = settings(
 _SIZES = st.integers(1, 7)
 
 
-@given_by(m=_SIZES, k=_SIZES, n=_SIZES, turned=st.tuples(st.booleans(), st.booleans()), with_bias=st.booleans())
+@given(m=_SIZES, k=_SIZES, n=_SIZES, turned=st.tuples(st.booleans(), st.booleans()), with_bias=st.booleans())
 @_SETTINGS
 def test_products(m: int, k: int, n: int, turned: tuple[bool, bool], with_bias: bool, tensorflow: TensorFlow) -> None:
     a = tensor(1, (k, m) if turned[0] else (m, k))
@@ -31,11 +30,11 @@ def test_products(m: int, k: int, n: int, turned: tuple[bool, bool], with_bias: 
     true = true if bias is None else true + bias
     for names in (("transpose_x1", "transpose_x2"), ("transpose_a", "transpose_b")):
         attrs: dict[str, Any] = dict(zip(names, turned, strict=True))
-        (y,) = compute("MatMulV2", a, b, bias, **attrs)
+        (y,) = arrays_of("MatMulV2", a, b, bias, **attrs)
         np.testing.assert_allclose(y, true, rtol=1e-12, atol=1e-12)
 
 
-@given_by(
+@given(
     batch=st.sampled_from([((2, 3), (2, 3)), ((1, 3), (2, 1)), ((3,), (2, 3)), ((), (2,))]),
     sizes=st.tuples(_SIZES, _SIZES, _SIZES),
     turned=st.tuples(st.booleans(), st.booleans()),
@@ -52,14 +51,11 @@ def test_stacks_that_broadcast(
     b = tensor(2, (*batch[1], n, k) if turned[1] else (*batch[1], k, n))
     (true,) = tensorflow.run("BatchMatMulV2", {"x": a, "y": b}, adj_x=turned[0], adj_y=turned[1])
     call = call_of("BatchMatMul", a, b, adj_x1=turned[0], adj_x2=turned[1])
-    (output,) = outputs_of(call)
+    (output,) = results_of(call)
     assert output is not None
     np.testing.assert_allclose(output.array, true, rtol=1e-12, atol=1e-12)
-    spec = find("BatchMatMul")
-    assert spec is not None
-    assert spec.sampled is not None
     places = np.random.default_rng(0).permutation(true.size)[:30]
-    some = spec.sampled(call, places)
+    some = sampled_of(call, places)
     np.testing.assert_allclose(some.array, true.ravel()[places], rtol=1e-12, atol=1e-12)
     for field in ("summed", "terms"):
         np.testing.assert_allclose(getattr(some, field), getattr(output, field).ravel()[places], rtol=1e-9, atol=1e-12)
@@ -68,15 +64,11 @@ def test_stacks_that_broadcast(
 @pytest.mark.parametrize(("a", "b"), [((700, 400), (400, 500)), ((6, 300, 200), (6, 200, 300))])
 def test_large_ones_estimate_terms_and_agree_with_sampling(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     call = call_of("BatchMatMul", tensor(1, a, "positive"), tensor(2, b, "wide"))
-    spec = find("BatchMatMul")
-    assert spec is not None
-    assert spec.sampled is not None
-    assert spec.work is not None
-    assert spec.work(call) > 1 << 26
-    (whole,) = outputs_of(call)
+    assert work_of(call) > 1 << 26
+    (whole,) = results_of(call)
     assert whole is not None
     places = np.random.default_rng(0).integers(0, whole.array.size, 2000)
-    some = spec.sampled(call, places)
+    some = sampled_of(call, places)
     np.testing.assert_allclose(some.array, whole.array.ravel()[places], rtol=1e-9, atol=1e-6)
     for one, all_of in ((some.terms, whole.terms), (some.summed, whole.summed)):
         low, high = np.quantile(np.asarray(all_of).ravel()[places] / np.asarray(one), [0.02, 0.98])
@@ -87,11 +79,11 @@ def test_large_ones_estimate_terms_and_agree_with_sampling(a: tuple[int, ...], b
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_permuted_scaled_and_split(seed: int) -> None:
     a, b = tensor(seed, (9, 12)), tensor(seed + 7, (12, 5))
-    (y,) = compute("MatMul", a, b)
+    (y,) = arrays_of("MatMul", a, b)
     order = np.random.default_rng(seed).permutation(9)
-    np.testing.assert_allclose(compute("MatMul", a[order], b)[0], y[order], rtol=1e-14, atol=1e-14)
-    np.testing.assert_array_equal(compute("MatMul", 8 * a, b)[0], 8 * y)
-    parts = compute("MatMul", a[:, :5], b[:5])[0] + compute("MatMul", a[:, 5:], b[5:])[0]
+    np.testing.assert_allclose(arrays_of("MatMul", a[order], b)[0], y[order], rtol=1e-14, atol=1e-14)
+    np.testing.assert_array_equal(arrays_of("MatMul", 8 * a, b)[0], 8 * y)
+    parts = arrays_of("MatMul", a[:, :5], b[:5])[0] + arrays_of("MatMul", a[:, 5:], b[5:])[0]
     np.testing.assert_allclose(parts, y, rtol=1e-12, atol=1e-12)
 
 
@@ -99,7 +91,7 @@ def test_rows_permuted_scaled_and_split(seed: int) -> None:
 @pytest.mark.parametrize("way", ["float16 inputs", "float32 sums"])
 def test_rounding_is_predicted(kind: str, way: str) -> None:
     a, b = tensor(1, (60, 256), kind), tensor(2, (256, 40), kind)
-    (output,) = outputs_of(call_of("MatMul", a, b))
+    (output,) = results_of(call_of("MatMul", a, b))
     assert output is not None
     if way == "float16 inputs":
         narrowed = [one.astype(np.float16).astype(np.float64) for one in (a, b)]
@@ -116,7 +108,7 @@ def test_rounding_is_predicted(kind: str, way: str) -> None:
     assert 0.5 < ratio < 1.6
 
 
-@given_by(
+@given(
     rank=st.integers(2, 5), sizes=st.lists(_SIZES, min_size=5, max_size=5), first=st.booleans(), by_layout=st.booleans()
 )
 @_SETTINGS
@@ -128,17 +120,17 @@ def test_bias(rank: int, sizes: list[int], first: bool, by_layout: bool, tensorf
     form = layouts[rank][first] if rank in layouts else "NHWC"
     (true,) = tensorflow.run("BiasAdd", {"value": x, "bias": bias}, data_format="NCHW" if first else "NHWC")
     if by_layout and rank in layouts:
-        (y,) = compute("BiasAdd", given(x, form), bias)
+        (y,) = arrays_of("BiasAdd", as_input(x, form), bias)
     else:
-        (y,) = compute("BiasAdd", x, bias, data_format=form)
+        (y,) = arrays_of("BiasAdd", x, bias, data_format=form)
     np.testing.assert_array_equal(y, true)
 
 
 def test_a_fully_connected_layer_of_caffe() -> None:
     x, w, b = tensor(1, (2, 6, 1, 1)), tensor(2, (5, 6, 1, 1)), tensor(3, (5,))
-    (y,) = compute("FullyConnection", x, w, b, num_output=5, transpose=False, axis=1)
+    (y,) = arrays_of("FullyConnection", x, w, b, num_output=5, transpose=False, axis=1)
     np.testing.assert_allclose(y, x[:, :, 0, 0] @ w[:, :, 0, 0].T + b, rtol=1e-12)
-    (turned,) = compute("FullyConnection", x, w[:, :, 0, 0].T, b, num_output=5, transpose=True, axis=1)
+    (turned,) = arrays_of("FullyConnection", x, w[:, :, 0, 0].T, b, num_output=5, transpose=True, axis=1)
     np.testing.assert_allclose(turned, y, rtol=1e-12)
 
 
@@ -155,15 +147,12 @@ def test_a_fully_connected_layer_of_caffe() -> None:
 )
 def test_what_does_not_fit_is_told(op_type: str, shapes: list[tuple[int, ...]], reason: str) -> None:
     with pytest.raises(NotComputedError, match=reason):
-        compute(op_type, *(np.ones(shape) for shape in shapes))
+        arrays_of(op_type, *(np.ones(shape) for shape in shapes))
 
 
 def test_a_product_too_large_is_not_computed_whole_and_sampled_all_the_same() -> None:
     one = np.broadcast_to(1.0, (40_000, 2))
     call = call_of("MatMul", one, one.T)
     with pytest.raises(NotComputedError, match="too large to recompute whole"):
-        outputs_of(call)
-    spec = find("MatMul")
-    assert spec is not None
-    assert spec.sampled is not None
-    np.testing.assert_array_equal(spec.sampled(call, np.array([0, 1_500_000_000])).array, [2, 2])
+        results_of(call)
+    np.testing.assert_array_equal(sampled_of(call, np.array([0, 1_500_000_000])).array, [2, 2])

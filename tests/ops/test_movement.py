@@ -47,6 +47,18 @@ def test_transposes(tensorflow: TensorFlow, shape: Shape, seed: int, order: Any)
     same(arrays_of("Transpose", x, np.array(perm, np.int32))[0], wanted)
 
 
+def test_a_transpose_and_a_reshape_in_one() -> None:
+    x = values((2, 6, 4), 1)
+    attrs: dict[str, Any] = {"perm": [0, 2, 1, 3], "shape": [2, 6, 2, 2], "transpose_first": False}
+    (heads,) = arrays_of("ConfusionTransposeD", x, **attrs)
+    for n, token, head, place in np.ndindex(2, 6, 2, 2):
+        assert heads[n, head, token, place] == x[n, token, 2 * head + place]
+    attrs = {"perm": [0, 2, 1, 3], "shape": [2, 6, 4], "transpose_first": True}
+    same(arrays_of("ConfusionTransposeD", heads, **attrs)[0], x)
+    with pytest.raises(NotComputedError, match="has no attribute transpose_first"):
+        arrays_of("ConfusionTransposeD", x, perm=[0, 1, 2], shape=[2, 24])
+
+
 @FEW
 @given(shape=ranked, seed=seeds, axis=st.integers(0, 4))
 def test_shapes(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int) -> None:

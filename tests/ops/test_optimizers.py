@@ -144,6 +144,16 @@ def test_numbers_as_attributes() -> None:
     np.testing.assert_array_equal(np.delete(found[0], 2, 0), np.delete(adagrad["var"], 2, 0))
 
 
+@pytest.mark.parametrize("op_type", ["Momentum", "KerasMomentum"])
+def test_momentum_of_a_scaled_gradient(op_type: str) -> None:
+    var, accum, grad = (values((3, 2), seed) for seed in range(3))
+    for attrs in NESTEROV:
+        wanted = arrays_of(f"Apply{op_type}", var, accum, 0.1, grad * 0.25, 0.9, **attrs)
+        found = arrays_of(f"FusedMulApply{op_type}", var, accum, 0.1, grad, 0.9, 0.25, **attrs)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 # --- of GE alone ------------------------------------------------------------------------------------------------------
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import Array, call_of, compute, given, outputs_of, tensor
-from hypothesis import HealthCheck, assume, settings
-from hypothesis import given as given_by
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from op_data import Array, tensor
+from opcalls import arrays_of, as_input, call_of, results_of
 from tensorflow_oracle import TensorFlow
 
 from precision_tool.lib.ops.base import NotComputedError
@@ -50,18 +50,18 @@ def _close(got: Array, true: Array, tolerance: float = 1e-12) -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-@given_by(data=st.data())
+@given(data=st.data())
 @_SETTINGS
 def test_maximum(rank: int, data: st.DataObject, tensorflow: TensorFlow) -> None:
     case = data.draw(cases(rank))
     x = tensor(1, case.image).astype(np.float32)
     name = "MaxPool" if rank == 2 else "MaxPool3D"
     (y,) = tensorflow.run(name, {"input": x}, **case.attrs)
-    np.testing.assert_array_equal(compute(name, x, **case.attrs)[0], y)
+    np.testing.assert_array_equal(arrays_of(name, x, **case.attrs)[0], y)
     g = tensor(2, y.shape).astype(np.float32)
     inputs = {"orig_input": x, "orig_output": y, "grad": g}
     (dx,) = tensorflow.run(f"{name}Grad", inputs, **case.attrs)
-    (output,) = outputs_of(call_of(f"{name}Grad", x, y, g, **case.attrs))
+    (output,) = results_of(call_of(f"{name}Grad", x, y, g, **case.attrs))
     assert output is not None
     _close(output.array, dx, 1e-5)
     assert output.doubtful is not None
@@ -69,12 +69,12 @@ def test_maximum(rank: int, data: st.DataObject, tensorflow: TensorFlow) -> None
     first = tuple(np.moveaxis(one, -1, 1) for one in (x, y, g))
     attrs: dict[str, Any] = {"ksize": [1, 1, *case.ksize], "strides": [1, 1, *case.strides], "padding": case.padding}
     layout = "NCHW" if rank == 2 else "NCDHW"
-    (turned,) = compute(f"{name}Grad", *(given(one, layout) for one in first), data_format=layout, **attrs)
+    (turned,) = arrays_of(f"{name}Grad", *(as_input(one, layout) for one in first), data_format=layout, **attrs)
     np.testing.assert_array_equal(np.moveaxis(turned, 1, -1), output.array)
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-@given_by(data=st.data())
+@given(data=st.data())
 @_SETTINGS
 def test_average(rank: int, data: st.DataObject, tensorflow: TensorFlow) -> None:
     case = data.draw(cases(rank))
@@ -82,34 +82,34 @@ def test_average(rank: int, data: st.DataObject, tensorflow: TensorFlow) -> None
     x = tensor(1, case.image).astype(dtype)
     name = "AvgPool" if rank == 2 else "AvgPool3D"
     (y,) = tensorflow.run(name, {"value" if rank == 2 else "input": x}, **case.attrs)
-    _close(compute(name, x, **case.attrs)[0], y, tolerance)
+    _close(arrays_of(name, x, **case.attrs)[0], y, tolerance)
     g = tensor(2, y.shape).astype(dtype)
     inputs = {"orig_input_shape": np.array(case.image, np.int32), "grad": g}
     (dx,) = tensorflow.run(f"{name}Grad", inputs, **case.attrs)
-    _close(compute(f"{name}Grad", np.array(case.image, np.int32), g, **case.attrs)[0], dx, tolerance)
-    _close(compute(f"{name}GradD", g, orig_input_shape=list(case.image), **case.attrs)[0], dx, tolerance)
+    _close(arrays_of(f"{name}Grad", np.array(case.image, np.int32), g, **case.attrs)[0], dx, tolerance)
+    _close(arrays_of(f"{name}GradD", g, orig_input_shape=list(case.image), **case.attrs)[0], dx, tolerance)
 
 
 def test_ties_go_to_the_first_and_are_doubtful(tensorflow: TensorFlow) -> None:
     x = np.array([[3.0, 3.0, 1.0, 2.0], [0.0, 3.0, 2.0 + 2.0**-10, 2.0]], np.float32).reshape(1, 2, 4, 1)
     attrs: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
-    (y,) = compute("MaxPool", x, **attrs)
+    (y,) = arrays_of("MaxPool", x, **attrs)
     g = np.array([5.0, 7.0], np.float32).reshape(y.shape)
     inputs = {"orig_input": x, "orig_output": y.astype(np.float32), "grad": g}
     (true,) = tensorflow.run("MaxPoolGrad", inputs, **attrs)
-    (output,) = outputs_of(call_of("MaxPoolGrad", given(x, dtype="float16"), y, g, **attrs))
+    (output,) = results_of(call_of("MaxPoolGrad", as_input(x, dtype="float16"), y, g, **attrs))
     assert output is not None
     np.testing.assert_array_equal(output.array, true)
     assert output.doubtful is not None
     doubtful = output.doubtful[0, :, :, 0].tolist()
     assert doubtful == [[True, True, False, True], [False, True, True, True]]
-    (exact,) = outputs_of(call_of("MaxPoolGrad", given(x, dtype="float32"), y, g, **attrs))
+    (exact,) = results_of(call_of("MaxPoolGrad", as_input(x, dtype="float32"), y, g, **attrs))
     assert exact is not None
     assert exact.doubtful is not None
     assert exact.doubtful[0, :, 2:].any() == np.False_
 
 
-@given_by(case=cases(), pads=st.tuples(*[st.integers(0, 1)] * 4), exclusive=st.booleans(), ceil=st.booleans())
+@given(case=cases(), pads=st.tuples(*[st.integers(0, 1)] * 4), exclusive=st.booleans(), ceil=st.booleans())
 @_SETTINGS
 def test_pads_in_numbers(case: Case, pads: tuple[int, ...], exclusive: bool, ceil: bool) -> None:
     """AvgPoolV2 and MaxPoolV3 against windows gone through one by one."""
@@ -134,47 +134,48 @@ def test_pads_in_numbers(case: Case, pads: tuple[int, ...], exclusive: bool, cei
         means[:, i, j] = seen.sum(axis=(1, 2)) / (seen.shape[1] * seen.shape[2] if exclusive else kh * kw)
     attrs: dict[str, Any] = {"ksize": [1, kh, kw, 1], "strides": [1, sh, sw, 1], "padding_mode": "CALCULATED"}
     attrs.update(pads=list(pads), ceil_mode=ceil)
-    _close(compute("MaxPoolV3", x, **attrs)[0], maxima)
-    _close(compute("AvgPoolV2", x, exclusive=exclusive, **attrs)[0], means)
+    _close(arrays_of("MaxPoolV3", x, **attrs)[0], maxima)
+    _close(arrays_of("AvgPoolV2", x, exclusive=exclusive, **attrs)[0], means)
     caffe: dict[str, Any] = {"window": [kh, kw], "stride": [sh, sw], "pad": list(pads), "ceil_mode": int(not ceil)}
-    _close(compute("Pooling", x, mode=0, **caffe)[0], maxima)
+    _close(arrays_of("Pooling", x, mode=0, **caffe)[0], maxima)
 
 
 def test_the_whole_image_and_sizes_as_inputs() -> None:
     x = tensor(1, (2, 3, 4, 5))
     mean = x.mean(axis=(2, 3), keepdims=True)
-    _close(compute("GlobalAveragePool", given(x, "NCHW"))[0], mean)
-    _close(compute("Pooling", given(x, "NCHW"), mode=1, global_pooling=True)[0], mean)
-    _close(compute("Pooling", given(x, "NCHW"), mode=1, window=[3, 4], stride=[1, 1], pad=[0, 0, 0, 0])[0][..., :1, :1],
-           x[:, :, :3, :4].mean(axis=(2, 3), keepdims=True))  # fmt: skip
+    _close(arrays_of("GlobalAveragePool", as_input(x, "NCHW"))[0], mean)
+    _close(arrays_of("Pooling", as_input(x, "NCHW"), mode=1, global_pooling=True)[0], mean)
+    plain: dict[str, Any] = {"window": [3, 4], "stride": [1, 1], "pad": [0, 0, 0, 0]}
+    (y,) = arrays_of("Pooling", as_input(x, "NCHW"), mode=1, **plain)
+    _close(y[..., :1, :1], x[:, :, :3, :4].mean(axis=(2, 3), keepdims=True))
     attrs: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME"}
     sizes = [np.array(attrs[name], np.int32) for name in ("ksize", "strides")]
-    np.testing.assert_array_equal(compute("MaxPoolV2", x, *sizes, padding="SAME")[0], compute("MaxPool", x, **attrs)[0])
-    with_places = outputs_of(call_of("MaxPoolWithArgmax", x, **attrs))
+    (y,) = arrays_of("MaxPool", x, **attrs)
+    np.testing.assert_array_equal(arrays_of("MaxPoolV2", x, *sizes, padding="SAME")[0], y)
+    with_places = results_of(call_of("MaxPoolWithArgmax", x, **attrs))
     assert with_places[1] is None
-    (y,) = compute("MaxPool", x, **attrs)
     g = tensor(2, y.shape)
     np.testing.assert_array_equal(
-        compute("MaxPoolGradWithArgmax", x, g, np.zeros(y.shape, np.uint16), **attrs)[0],
-        compute("MaxPoolGrad", x, y, g, **attrs)[0],
+        arrays_of("MaxPoolGradWithArgmax", x, g, np.zeros(y.shape, np.uint16), **attrs)[0],
+        arrays_of("MaxPoolGrad", x, y, g, **attrs)[0],
     )
 
 
 def test_a_gradient_is_linear_and_keeps_its_sum() -> None:
     x = tensor(1, (3, 6, 6, 2))
     attrs: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
-    (y,) = compute("MaxPool", x, **attrs)
+    (y,) = arrays_of("MaxPool", x, **attrs)
     g = tensor(2, y.shape)
     for name, inputs in (("MaxPoolGrad", (x, y)), ("AvgPoolGrad", (np.array(x.shape),))):
-        (dx,) = compute(name, *inputs, g, **attrs)
+        (dx,) = arrays_of(name, *inputs, g, **attrs)
         assert dx.sum() == pytest.approx(g.sum())
-        np.testing.assert_array_equal(compute(name, *inputs, 4 * g, **attrs)[0], 4 * dx)
+        np.testing.assert_array_equal(arrays_of(name, *inputs, 4 * g, **attrs)[0], 4 * dx)
 
 
 def test_rounding_of_averages_is_predicted() -> None:
     x = tensor(1, (4, 24, 24, 8))
     attrs: dict[str, Any] = {"ksize": [1, 6, 6, 1], "strides": [1, 1, 1, 1], "padding": "VALID"}
-    (output,) = outputs_of(call_of("AvgPool", x.astype(np.float32).astype(np.float64), **attrs))
+    (output,) = results_of(call_of("AvgPool", x.astype(np.float32).astype(np.float64), **attrs))
     assert output is not None
     total = np.zeros(output.array.shape, np.float32)
     for i, j in np.ndindex(6, 6):
@@ -191,6 +192,7 @@ def test_rounding_of_averages_is_predicted() -> None:
         ("MaxPool", [(4, 4)], {}, "2 axes"),
         ("MaxPool", [(1, 4, 4, 1)], {"ksize": [1, 9, 9, 1], "strides": [1, 1, 1, 1], "padding": "VALID"}, "reach over"),
         ("MaxPoolGrad", [(1, 4, 4, 1)] * 3, {"ksize": [2], "strides": [2], "padding": "VALID"}, "a gradient"),
+        ("AvgPool", [(1, 4, 4, 1)], {"ksize": [2], "strides": [2], "pads": [0] * 4, "divisor_override": -1}, "divisor"),
         ("Pooling", [(1, 4, 4, 1)], {"mode": 2, "window": [2, 2], "stride": [2, 2]}, "mode 2"),
         (
             "AvgPoolGradD", [(1, 1, 1, 1)],
@@ -202,4 +204,4 @@ def test_what_does_not_fit_is_told(
     op_type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(NotComputedError, match=reason):
-        compute(op_type, *(np.ones(shape) for shape in shapes), **attrs)
+        arrays_of(op_type, *(np.ones(shape) for shape in shapes), **attrs)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import Array, call_of, compute, given, outputs_of, tensor
-from hypothesis import HealthCheck, settings
-from hypothesis import given as given_by
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from op_data import Array, tensor
+from opcalls import arrays_of, as_input, call_of, results_of
 from tensorflow_oracle import TensorFlow
 
 from precision_tool.lib.ops.base import NotComputedError
@@ -29,7 +29,7 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-@given_by(sizes=_SIZES, peephole=st.booleans(), clip=st.sampled_from([-1.0, 0.5]))
+@given(sizes=_SIZES, peephole=st.booleans(), clip=st.sampled_from([-1.0, 0.5]))
 @_SETTINGS
 def test_lstm_cell(sizes: tuple[int, int, int], peephole: bool, clip: float, tensorflow: TensorFlow) -> None:
     batch, inputs, hidden = sizes
@@ -41,13 +41,13 @@ def test_lstm_cell(sizes: tuple[int, int, int], peephole: bool, clip: float, ten
     given_to = dict(zip(names, (x, c, h, w, *peepholes, b), strict=True))
     attrs: dict[str, Any] = {"forget_bias": 0.75, "cell_clip": clip, "use_peephole": peephole}
     true = tensorflow.run("LSTMBlockCell", given_to, **attrs)
-    got = compute("LSTMBlockCell", *given_to.values(), **attrs)
+    got = arrays_of("LSTMBlockCell", *given_to.values(), **attrs)
     for one, other in zip(got, true, strict=True):
         _close(one, other, 1e-5)
     dc, dh = (tensor(seed, (batch, hidden)).astype(np.float32) for seed in (9, 10))
     back = dict(zip(("i", "cs", "f", "o", "ci", "co", "cs_grad", "h_grad"), (*true[:6], dc, dh), strict=True))
     true_back = tensorflow.run("LSTMBlockCellGrad", {**given_to, **back}, use_peephole=peephole)
-    got_back = compute("LSTMBlockCellGrad", *given_to.values(), *back.values(), use_peephole=peephole)
+    got_back = arrays_of("LSTMBlockCellGrad", *given_to.values(), *back.values(), use_peephole=peephole)
     for one, other in zip(got_back[:2], true_back[:2], strict=True):
         _close(one, other, 1e-5)
     if peephole:
@@ -63,23 +63,23 @@ def _check_basic_cell(
     """GE's cell and its gradients in three ops are TensorFlow's cell."""
     x, c, h, w, b = given_to
     i, new, f, o, j, tanh_c, hidden = true
-    got = compute("BasicLSTMCell", x, h, c, w, b, forget_bias=0.75)
+    got = arrays_of("BasicLSTMCell", x, h, c, w, b, forget_bias=0.75)
     for one, other in zip(got, (new, hidden, i, j, f, o, tanh_c), strict=True):
         _close(one, other, 1e-5)
     dc, dh = upstream
-    gates, before = compute("BasicLSTMCellCStateGrad", c, dh, dc, i, j, f, o, tanh_c)
+    gates, before = arrays_of("BasicLSTMCellCStateGrad", c, dh, dc, i, j, f, o, tanh_c)
     _close(before, true_back[0], 1e-5)
     _close(gates, true_back[1], 1e-5)
-    to_x, to_h = compute("BasicLSTMCellInputGrad", gates, w)
+    to_x, to_h = arrays_of("BasicLSTMCellInputGrad", gates, w)
     both = gates @ w.T.astype(np.float64)
     _close(to_x, both[:, : x.shape[1]])
     _close(to_h, both[:, x.shape[1] :])
-    to_w, to_b = compute("BasicLSTMCellWeightGrad", x, h, gates)
+    to_w, to_b = arrays_of("BasicLSTMCellWeightGrad", x, h, gates)
     _close(to_w, np.concatenate([x, h], 1).astype(np.float64).T @ gates)
     _close(to_b, gates.sum(0))
 
 
-@given_by(sizes=_SIZES)
+@given(sizes=_SIZES)
 @_SETTINGS
 def test_gru_cell(sizes: tuple[int, int, int], tensorflow: TensorFlow) -> None:
     batch, inputs, hidden = sizes
@@ -90,16 +90,16 @@ def test_gru_cell(sizes: tuple[int, int, int], tensorflow: TensorFlow) -> None:
     }  # fmt: skip
     given_to = {name: array.astype(np.float32) for name, array in arrays.items()}
     true = tensorflow.run("GRUBlockCell", given_to)
-    for one, other in zip(compute("GRUBlockCell", *given_to.values()), true, strict=True):
+    for one, other in zip(arrays_of("GRUBlockCell", *given_to.values()), true, strict=True):
         _close(one, other, 1e-5)
     dh = tensor(7, (batch, hidden)).astype(np.float32)
     back = dict(zip(("r", "u", "c", "d_h"), (*true[:3], dh), strict=True))
     true_back = tensorflow.run("GRUBlockCellGrad", {**given_to, **back})
-    for one, other in zip(compute("GRUBlockCellGrad", *given_to.values(), *back.values()), true_back, strict=True):
+    for one, other in zip(arrays_of("GRUBlockCellGrad", *given_to.values(), *back.values()), true_back, strict=True):
         _close(one, other, 2e-5)
 
 
-@given_by(steps=st.integers(1, 4), sizes=_SIZES, order=st.sampled_from(["ijfo", "ifjo"]), started=st.booleans())
+@given(steps=st.integers(1, 4), sizes=_SIZES, order=st.sampled_from(["ijfo", "ifjo"]), started=st.booleans())
 @_SETTINGS
 def test_a_layer_of_lstm_is_its_cell_step_by_step(
     steps: int, sizes: tuple[int, int, int], order: str, started: bool, tensorflow: TensorFlow
@@ -113,7 +113,7 @@ def test_a_layer_of_lstm_is_its_cell_step_by_step(
     shuffled = np.concatenate([w[:, blocks[name]] for name in order], 1)
     shuffled_bias = np.concatenate([b[blocks[name]] for name in order])
     start = (h, c) if started else (None, None)
-    got = compute("DynamicRNN", x, shuffled, shuffled_bias, None, *start, forget_bias=0.5, gate_order=order)
+    got = arrays_of("DynamicRNN", x, shuffled, shuffled_bias, None, *start, forget_bias=0.5, gate_order=order)
     empty = np.zeros(hidden, np.float32)
     state, memory = h[0], c[0]
     for step in range(steps):
@@ -125,7 +125,7 @@ def test_a_layer_of_lstm_is_its_cell_step_by_step(
             _close(one[step], other, 1e-4)
 
 
-@given_by(steps=st.integers(1, 4), sizes=_SIZES, after=st.booleans())
+@given(steps=st.integers(1, 4), sizes=_SIZES, after=st.booleans())
 @_SETTINGS
 def test_a_layer_of_gru_written_out(steps: int, sizes: tuple[int, int, int], after: bool) -> None:
     batch, inputs, hidden = sizes
@@ -133,7 +133,7 @@ def test_a_layer_of_gru_written_out(steps: int, sizes: tuple[int, int, int], aft
     w, r = tensor(2, (inputs, 3 * hidden)), tensor(3, (hidden, 3 * hidden))
     b, d = tensor(4, (3 * hidden,)), tensor(5, (3 * hidden,))
     h = tensor(6, (batch, hidden))
-    got = compute("DynamicGRUV2", x, w, r, b, d, None, h[None], reset_after=after)
+    got = arrays_of("DynamicGRUV2", x, w, r, b, d, None, h[None], reset_after=after)
     wz, wr, wn = np.split(w, 3, 1)
     rz, rr, rn = np.split(r, 3, 1)
     bz, br, bn, dz, dr, dn = *np.split(b, 3), *np.split(d, 3)
@@ -154,7 +154,7 @@ def test_rounding_of_a_layer_grows_with_its_steps_as_predicted(dtype: str) -> No
     x = tensor(1, (steps, batch, inputs)).astype(dtype).astype(np.float32)
     w = (0.2 * tensor(2, (inputs + hidden, 4 * hidden))).astype(dtype).astype(np.float32)
     b = np.zeros(4 * hidden, np.float32)
-    output = outputs_of(call_of("DynamicRNN", given(x, dtype=dtype), w, b))[0]
+    output = results_of(call_of("DynamicRNN", as_input(x, dtype=dtype), w, b))[0]
     assert output is not None
     h, c = np.zeros((batch, hidden), np.float32), np.zeros((batch, hidden), np.float32)
     for step in x:
@@ -187,4 +187,4 @@ def test_what_does_not_fit_is_told(
     op_type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(NotComputedError, match=reason):
-        compute(op_type, *(np.ones(shape) for shape in shapes), **attrs)
+        arrays_of(op_type, *(np.ones(shape) for shape in shapes), **attrs)

@@ -23,16 +23,18 @@ TERMS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Array]] = {
     "positive": lambda random, shape: random.random(shape),
     "normal": lambda random, shape: random.normal(size=shape),
     "wide": lambda random, shape: np.exp(random.normal(size=shape) * 3) * random.choice([-1, 1], shape),
-    "cancelling": lambda random, shape: np.concatenate(
-        [half := random.normal(size=(shape[0], shape[1] // 2)), -half], axis=1
-    ),
+    "cancelling": lambda random, shape: _doubled(random.normal(size=(shape[0], shape[1] // 2))),
 }
+
+
+def _doubled(half: Array) -> Array:
+    return np.concatenate([half, -half], axis=1)
 
 
 def in_float32(terms: Array, random: np.random.Generator) -> Array:
     """Sums one after the other in float32, each row in an order of its own."""
     shuffled = random.permuted(terms.astype(np.float32), axis=1)
-    return np.asarray(np.cumsum(shuffled, axis=1, dtype=np.float32)[:, -1], np.float64)
+    return np.array(np.cumsum(shuffled, axis=1, dtype=np.float32)[:, -1], np.float64)
 
 
 def predicted(output: Output) -> Array:

@@ -427,3 +427,9 @@ def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
         assert callable(getattr(cmd2.Cmd, name))
     fields = {field.name for field in dataclasses.fields(cmd2.Completions)}
     assert {"_add_opening_quote", "_quote_char", "items"} <= fields
+
+
+@pytest.mark.parametrize("line", ["!echo a\0", "ls > a\0b", "ls a\0b", "pt a\0b", "data a\0b", "@a\0b", "echo a\0b"])
+def test_a_line_with_a_zero_byte(tree: SmallTree, line: str) -> None:
+    run = piped(f"{line}\n", tree.root.parent, code=2)
+    assert "the line holds a zero byte" in run.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,10 @@ import pytest
 from precision_tool import tf_config
 from precision_tool.lib.errors import FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
+from precision_tool.lib.shell.bisect_runner import edit_alone
 from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines, write_text
+from precision_tool.lib.storage import files
+from precision_tool.lib.storage.files import only_writer
 from precision_tool.lib.workspace import Workspace
 
 
@@ -137,3 +142,37 @@ def test_the_examples_of_the_documents_can_be_edited() -> None:
     )
     assert switches.with_pass("SoftmaxFusionPass", False).is_on("SoftmaxFusionPass") is False
     assert switches.with_pass("TbeAny", True).is_on("TbeAny")
+
+
+def test_edits_at_the_same_time_are_all_made(tmp_path: Path) -> None:
+    """Each reads what the one before has written; nothing but the file and its last version is left."""
+    path = tmp_path / "my.cfg"
+    names = [f"Pass{number:02}" for number in range(16)]
+    path.write_text("".join(f"{name}:on\n" for name in names))
+
+    def edit(name: str) -> None:
+        file = find_switch_file(Workspace("data"), str(path))
+        with edit_alone([], file.target):
+            switches = file.read()
+            time.sleep(0.01)  # long enough for all others to read
+            file.write(switches.with_pass(name, False))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(edit, names))
+    assert path.read_text() == "".join(f"{name}:off\n" for name in names)
+    assert sorted(os.listdir(tmp_path)) == ["my.cfg", "my.cfg.last"]
+
+
+def test_an_edit_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_LONGEST_EDIT", 0.1)
+    path = str(tmp_path / "my.cfg")
+    with only_writer(path), pytest.raises(OutputError, match=r"my\.cfg: cannot be written"), only_writer(path):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match="there is something that is no file"):
+        write_text(str(tmp_path / "pipe"), "text")
+    assert os.listdir(tmp_path) == ["pipe"]

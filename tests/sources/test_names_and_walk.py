@@ -92,6 +92,7 @@ def test_dump_names(name: str, expected: dict[str, Any], suffix: str) -> None:
         f"Add.a.٣.7.{STAMP}",  # digits, but not ours
         "ge_proto_00000005_graph_1_Build.txt",
         "._Add.a.3.7",
+        pytest.param(f"Add.a.3.7.{STAMP}.4.{'1' * 5000}.2.0", id="5000 digits"),  # too many for int()
     ],
 )
 def test_names_that_are_no_dump_files(name: str) -> None:
@@ -350,6 +351,13 @@ def test_a_damaged_mapping_is_told_and_costs_only_what_it_names(tmp_path: Path, 
     assert op_names(leaf) == ["block_add"]
     assert "1" in dict(leaf.ignored)
     assert ("mapping.csv" in dict(leaf.ignored)) == (len(content) > 100_000)
+
+
+def test_a_mapping_may_name_no_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
+    touch(tmp_path, "1", ADD)
+    (tmp_path / "mapping.csv").write_text(f"1,Add.a.3.7.{STAMP}.4.{'1' * 5000}.2.0")
+    (leaf,) = walk.find_run(str(tmp_path)).leaves
+    assert dict(leaf.ignored) == {"1": "not named like a dump file"}
 
 
 def test_a_mapping_names_only_its_own_folder(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from precision_tool.lib.checks.headroom import Golden
 from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph
 from precision_tool.lib.model.comparison import Extremes, Pair
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
-from precision_tool.lib.sources.walk import find_run
+from precision_tool.lib.sources.walk import find_run, nothing_below
+from precision_tool.lib.user_files import check_folder, is_folder
 from precision_tool.lib.workspace import Workspace
 
 #: Called with (bytes done, bytes in all).
@@ -81,9 +82,9 @@ def find_overflow(
         status_root = str(data.workspace.overflow_dump_dir)
         leaves = _data_leaves(data) or leaves_below(status_root)
     else:
-        if not os.path.isdir(folder):
+        if not is_folder(folder):
             refuse_h5("overflow", folder)
-            raise DataNotFoundError(f"{folder}: no such folder", "name a folder with dumps")
+            check_folder(folder, "dumps")
         status_root = folder
         leaves = leaves_below(folder)
     files, root = find_statuses(data, folder)
@@ -91,10 +92,12 @@ def find_overflow(
         refuse_h5("overflow", folder or str(data.workspace.pt_npu_dir))
         if folder is not None:
             find_run(folder)  # says what is wrong with it
-        raise DataNotFoundError(
-            f"no overflow status file in {root}, and no dump in {data.workspace.dump_dir(0)}",
+        default = str(data.workspace.dump_dir(0))
+        nothing = DataNotFoundError(
+            f"no overflow status file in {root}, and no dump in {default}",
             "run the training with npu_overflow, or with npu_dump, first; or name a folder with dumps",
         )
+        raise nothing_below(nothing, root, default)
     graphs = Graphs(data, graph)
     others = leaves if folder is None else ()
     reader = StatusReader(status_root, others, graphs.of)
@@ -131,10 +134,16 @@ def find_statuses(data: Data, folder: str | None) -> tuple[tuple[StatusFile, ...
     space = data.workspace
     root = str(space.overflow_dump_dir)
     # Or among a data dump; or only as the JSON that they were decoded to.
-    for place in (root, str(space.dump_dir(0)), *(str(base.joinpath(*DECODED_FOLDER)) for base in space.result_dirs())):
+    for place in (root, str(space.dump_dir(0))):
         files = find_status_files(place)
         if files:
             return files, place
+    for base in space.result_dirs():
+        place = str(base.joinpath(*DECODED_FOLDER))
+        with suppress(FormatError):  # results that may not be read are none
+            files = find_status_files(place)
+            if files:
+                return files, place
     return (), root
 
 

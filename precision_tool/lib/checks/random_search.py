@@ -15,6 +15,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.workspace import lies_in
 
 
@@ -38,7 +39,7 @@ def find_random(
         # The other of the two runs, whichever was named.
         space, place = data.workspace, os.path.abspath(left)
         others = [number for number in (1, 0) if not lies_in(place, os.path.abspath(space.debug_dir(number)))]
-        right = next((str(space.dump_dir(number)) for number in others if space.dump_dir(number).is_dir()), None)
+        right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
     other = None if right is None else walk.find_run(right)
     graphs = Graphs(data, graph)
     if other is None:

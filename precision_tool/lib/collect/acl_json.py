@@ -16,8 +16,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from precision_tool.lib.arguments import Parser, PlainCommand, print_line
 from precision_tool.lib.collect.mixlist import write_whole
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import Workspace
 
 FILE_NAME = "acl.json"
@@ -125,7 +126,7 @@ def _dump_problems(dump: Dict[str, Any]) -> List[Problem]:
             continue
         allowed = _FIELDS[name]
         if allowed is not None and value not in allowed:
-            found.append(Problem("{} is {!r}, it can be {}".format(name, value, ", ".join(allowed))))
+            found.append(Problem("{} is {}, it can be {}".format(name, shown(str(value)), ", ".join(allowed))))
     found += _path_problems(dump.get("dump_path"))
     listed = dump.get("dump_list", [])
     if not isinstance(listed, list):
@@ -147,25 +148,19 @@ def _path_problems(path: Any) -> List[Problem]:
     if not isinstance(path, str) or not path.strip():
         return [Problem("dump_path is missing or no text: it says where the dump goes")]
     if "\0" in path or "\n" in path:
-        return [Problem(f"dump_path {path!r} is no path")]
+        return [Problem(f"dump_path {shown(str(path))} is no path")]
     if path.startswith("~"):
         return [Problem(f"dump_path {path} begins with ~, which AscendCL takes for the name of a folder")]
     return []
 
 
 def _read(path: Path) -> Dict[str, Any]:
+    if path.is_dir():
+        raise FormatError(f"{path}: a folder", f"name the file in it, as {path / FILE_NAME}")
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise FormatError(f"{path}: too large for an acl.json", "name the right file")
-        if path.is_dir():
-            raise FormatError(f"{path}: a folder", f"name the file in it, as {path / FILE_NAME}")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataNotFoundError(f"{path}: no such file", "acl_json without --check writes one") from None
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: no text: byte {error.start} is not UTF-8", "name the right file") from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
+        text = read_text(str(path), _MAX_BYTES)
+    except DataNotFoundError as error:
+        raise DataNotFoundError(error.message, "acl_json without --check writes one") from None
     if not text.strip():
         raise FormatError(f"{path}: the file is empty", "remove it: acl_json then writes one")
     depth = _depth(text)

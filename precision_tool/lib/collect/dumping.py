@@ -20,7 +20,7 @@ class _Claim:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._handle = os.open(str(folder), os.O_RDONLY)
+        self._handle = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._check()
         except BaseException:

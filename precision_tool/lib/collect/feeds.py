@@ -6,17 +6,18 @@
 import io
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from precision_tool.lib.collect.packages import numpy, reason_of
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, PrecisionToolError
+from precision_tool.lib.user_files import open_binary, read_text
 
 MANIFEST_NAME = "feeds.json"
 
 _MAX_MANIFEST = 1 << 24
-_MAX_HEADER = 1 << 16
+#: numpy's parser of headers takes time with the square of their length; what it writes itself is far shorter.
+_MAX_HEADER = 1 << 10
 _HINT = "save the step again with PrecisionTfSession"
 
 
@@ -105,13 +106,14 @@ def read_feeds(folder: Path, tensors: List[str]) -> SavedFeeds:
         named = ((tensor, file_name(tensor)) for tensor in tensors)
         return SavedFeeds(folder, tuple(SavedFeed(*pair) for pair in named if (folder / pair[1]).is_file()), {})
     try:
-        with _open(path) as file:
-            content = json.loads(file.read(_MAX_MANIFEST).decode("utf-8"))
+        content = json.loads(read_text(str(path), _MAX_MANIFEST))
         saved = tuple(SavedFeed(str(each["tensor"]), str(each["file"])) for each in content["feeds"])
         left_out = {str(name): str(reason) for name, reason in content["left_out"].items()}
         train_ops = tuple(str(name) for name in content.get("train_ops", ()))
         if any("/" in each.file for each in saved):
             raise ValueError("a file outside the folder")
+    except PrecisionToolError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         raise FormatError(f"{path}: damaged ({reason_of(error)})", _HINT) from None
     return SavedFeeds(folder, saved, left_out, train_ops)
@@ -122,23 +124,16 @@ def load_feed(folder: Path, feed: SavedFeed, tensor: Any) -> Any:
     np = numpy()
     path = folder / feed.file
     try:
-        with _open(path) as file:
+        with open_binary(str(path)) as file:
             array = _read_array(file)
+    except PrecisionToolError:
+        raise
     except Exception as error:  # numpy's reading of a header raises whatever Python makes of a damaged literal
         raise FormatError(f"{path}: cannot be read ({reason_of(error)})", _HINT) from None
     wanted = np.dtype(tensor.dtype.as_numpy_dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         return array.view(wanted)  # numpy has no name for bfloat16
     return array
-
-
-def _open(path: Path) -> BinaryIO:
-    """A regular file, opened. A FIFO in its place must not hang the tool."""
-    file = os.fdopen(os.open(str(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError("no regular file")
-    return file
 
 
 def _read_array(file: BinaryIO) -> Any:

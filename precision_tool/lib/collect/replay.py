@@ -15,8 +15,10 @@ from precision_tool.lib.collect.saving import ancestors
 from precision_tool.lib.collect.seeds import DEFAULT_SEED
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.user_files import read_bytes
 from precision_tool.lib.workspace import Workspace
 
+_MAX_BYTES = 1 << 31  # of a MetaGraphDef: protobuf reads no more
 _SAVE_HINT = "save a step first: run the training script with precision_tool.tf_session.PrecisionTfSession"
 
 
@@ -43,9 +45,9 @@ def load_step(workspace: Workspace) -> SavedStep:
     path = Path(str(checkpoint) + ".meta")
     meta_graph = v1.MetaGraphDef()
     try:
-        meta_graph.ParseFromString(path.read_bytes())
-    except OSError as error:
-        raise DataNotFoundError(f"{path}: cannot be read ({error.strerror})", _SAVE_HINT) from None
+        meta_graph.ParseFromString(read_bytes(str(path), _MAX_BYTES))
+    except PrecisionToolError as error:
+        raise DataNotFoundError(error.message, _SAVE_HINT) from None
     except Exception as error:  # protobuf's DecodeError has no public place in all releases
         raise FormatError(f"{path}: damaged ({error})", _SAVE_HINT) from None
     try:

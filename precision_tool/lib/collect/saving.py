@@ -212,7 +212,7 @@ class _WaitingFolder:
 
     def __init__(self, parent: Path) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_WAITING, dir=str(parent)))
-        self._handle = os.open(str(self.path), os.O_RDONLY)
+        self._handle = os.open(str(self.path), os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.inputs = self.path / "input"

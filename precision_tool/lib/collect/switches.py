@@ -16,6 +16,7 @@ from precision_tool.lib.collect.mixlist import find_mixlist
 from precision_tool.lib.collect.packages import ScriptError, npu_dump_config_class, say, tensorflow_module
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.settings import Settings, load_settings, with_settings
+from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 
 Value = Union[bool, int, str]
@@ -338,11 +339,7 @@ def _field(value: Value) -> str:
 
 def _check_switch_file(path: str) -> None:
     """Say what the device would only tell in its own log."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
+    text = read_text(path)
     if not text.lstrip().startswith("{"):
         return  # the old form, lines Pass:on
     try:

@@ -28,6 +28,7 @@ from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.toolkit.tools import Produced, Tools
+from precision_tool.lib.user_files import open_binary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,7 @@ def graph_json(
     if not os.path.exists(path):
         raise DataNotFoundError(f"{path}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
     if tools.toolkit.atc is not None:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             if not is_json(file.read(64)):
                 made = tools.graph_json(path)
                 return made.paths[0], made.notes

@@ -31,6 +31,7 @@ from precision_tool.lib.demo.graph_writer import GE_LOCAL, graph_file_name, writ
 from precision_tool.lib.demo.network import Machine, Step, Streamed, Value
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.graph import Edge, Graph, Op, TensorDesc
+from precision_tool.lib.user_files import read_text
 
 MARKER = ".precision_tool_demo.json"
 TRUTH = "truth.json"
@@ -469,8 +470,8 @@ def _check_folder(root: Path) -> None:
     if not marker.is_file():
         raise UsageError(f"{root} is not empty and holds no earlier demo", hint)
     try:
-        recorded = json.loads(marker.read_text(encoding="utf-8"))["files"]
-    except (ValueError, KeyError, TypeError):
+        recorded = json.loads(read_text(str(marker)))["files"]
+    except (PrecisionToolError, ValueError, KeyError, TypeError, RecursionError):
         recorded = None
     known = dict.fromkeys(_PARTS, 0) | recorded if isinstance(recorded, dict) else None
     if known != _file_counts(root):
@@ -525,7 +526,7 @@ def _write_errors(root: Path) -> Iterator[None]:
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise OutputError(f"no permission to write {where}", "choose a folder you may write to") from error
-        raise OutputError(f"cannot write {where}: {error.strerror}", "choose another folder") from error
+        raise OutputError(f"cannot write {where}: {error.strerror or error}", "choose another folder") from error
 
 
 def _write_truth(path: Path, truth: DemoTruth) -> None:

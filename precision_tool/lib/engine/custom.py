@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.storage.files import user_error
+from precision_tool.lib.user_files import read_bytes
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30
@@ -58,7 +58,8 @@ class CustomValues:
 def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
     """Runs the file and finds its metrics, whose names become columns and may not be among `taken`.
 
-    DataNotFoundError if there is no such file; UsageError if it fails or has no metrics.
+    DataNotFoundError if there is no such file, FormatError if it cannot be read, UsageError if it fails or has no
+    metrics.
     """
     path = os.path.abspath(path)
     _functions.cache_clear()  # at the prompt the file may have been edited since
@@ -71,11 +72,7 @@ def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
 
 @cache
 def _functions(path: str) -> dict[str, Metric]:
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        raise user_error(path, error) from error
+    source = read_bytes(path)
     module = ModuleType(_MODULE)
     module.__file__ = path
     # Compiled here: importing it would write a __pycache__ folder beside the user's file.

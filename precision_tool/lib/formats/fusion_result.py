@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.fusion_passes import GRAPH, UB
 from precision_tool.lib.storage.files import LocalFile
 
@@ -86,7 +86,7 @@ def _records(document: Any, path: str, graph: str = "") -> Iterator[GraphPasses]
             yield from _records(item, path, graph)
         return
     if not isinstance(document, dict):
-        raise FormatError(f"{path}: {str(document)[:40]!r} where an object should be", _HINT)
+        raise FormatError(f"{path}: {shown(str(document))} where an object should be", _HINT)
     if _KINDS.keys() & document.keys():
         passes = [count for kind in _KINDS for count in _passes(document.get(kind), kind, path)]
         yield GraphPasses(path=path, graph=_graph_of(document) or graph, passes=tuple(passes))
@@ -131,5 +131,5 @@ def _count(value: Any, where: str) -> int | None:
         return None
     text = str(value).strip()
     if isinstance(value, bool) or re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise FormatError(f"{where}: {text[:40]!r} is no count", _HINT)
+        raise FormatError(f"{where}: {shown(text)} is no count", _HINT)
     return int(text)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.fusion_passes import GRAPH, SECTIONS, UB, section_of
 from precision_tool.lib.storage.files import LocalFile
 
@@ -202,7 +202,7 @@ class _Tokens:
                 return
 
     def _shown(self) -> str:
-        return repr(self._value[:40]) if self.kind else "the end of the file"
+        return shown(self._value) if self.kind else "the end of the file"
 
     def document(self) -> _Node:
         """The one value of the file."""
@@ -258,10 +258,10 @@ class _Tokens:
                 raise self._error(f"a name in double quotes is missing before {self._shown()}")
             name = self._string()
             if name in first:
-                raise FormatError(f"{self._path} line {line}: {name!r} stands in line {first[name]} too", _HINT)
+                raise FormatError(f"{self._path} line {line}: {shown(name)} stands in line {first[name]} too", _HINT)
             first[name] = line
             if self.kind != ":":
-                raise self._error(f"a colon is missing after {name!r}")
+                raise self._error(f"a colon is missing after {shown(name)}")
             self._next()
             members.append((name, line, self._node(depth + 1)))
             self._comma("}")
@@ -296,12 +296,12 @@ def _from_document(node: _Node, path: str, notes: tuple[str, ...]) -> Switches:
             others[name] = value.plain()
             continue
         if name != _SWITCH:
-            raise error(line, f"unknown member {name!r}; known are {', '.join((_SWITCH, *_OTHERS))}")
+            raise error(line, f"unknown member {shown(name)}; known are {', '.join((_SWITCH, *_OTHERS))}")
         for section, section_line, passes in members(value, repr(_SWITCH)):
             if section not in SECTIONS:
-                raise error(section_line, f"unknown section {section!r}; known are {' and '.join(SECTIONS)}")
+                raise error(section_line, f"unknown section {shown(section)}; known are {' and '.join(SECTIONS)}")
             switches = sections[section] = {}
-            for one, one_line, state in members(passes, repr(section)):
+            for one, one_line, state in members(passes, shown(section)):
                 if not isinstance(state.value, str) or state.value not in _WORDS:
                     raise error(one_line, f'{one}: {_shown_value(state)} is neither "on" nor "off"')
                 switches[one] = _WORDS[state.value]
@@ -330,12 +330,12 @@ def _from_lines(text: str, path: str) -> Switches:
             continue
         name, colon, word = (part.strip() for part in entry.partition(":"))
         if not colon or not name or re.search(r"[\s\"{}\[\],]", name):
-            why = f"{entry[:40]!r} is neither JSON nor a line PASS:on or PASS:off"
+            why = f"{shown(entry)} is neither JSON nor a line PASS:on or PASS:off"
             raise FormatError(f"{path} line {number}: {why}", _HINT)
         if word not in _WORDS:
-            raise FormatError(f"{path} line {number}: {name}: {word[:40]!r} is neither on nor off", _HINT)
+            raise FormatError(f"{path} line {number}: {name}: {shown(word)} is neither on nor off", _HINT)
         if name in lines:
-            raise FormatError(f"{path} line {number}: {name!r} stands in line {lines[name]} too", _HINT)
+            raise FormatError(f"{path} line {number}: {shown(name)} stands in line {lines[name]} too", _HINT)
         switches[name], lines[name] = _WORDS[word], number
     notes = tuple(f"line {number}: a comment, which GE does not understand" for number in comments[:1])
     return Switches(sections={EITHER: switches}, is_old_form=True, notes=notes)

@@ -91,7 +91,7 @@ def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
     dims = slot.original_shape
     if dims is None or len(dims) > _MAX_RANK or any(dim >= 1 << 63 for dim in dims):
         return None
-    return tuple(dims)
+    return None if data_types.is_impossible(dims) else tuple(dims)
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
@@ -101,6 +101,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         raise FormatError(f"a shape of more than {_MAX_RANK} dimensions", hint)
     if any(dim >= 1 << 63 for dim in slot.shape):
         raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
+    data_types.refuse_impossible(slot.shape)
     layout = data_types.LAYOUTS.get(slot.format)
     if layout is None:
         # GE packs the sub-format and C0 into the upper bytes of the layout number.

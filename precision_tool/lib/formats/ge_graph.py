@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats import proto_text
 from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_json
 from precision_tool.lib.formats.om_file import MAGIC, WireScalars, model_bytes, parse_om
@@ -281,7 +281,7 @@ class Attrs(Mapping[str, Any]):
         try:
             return _attr_value(self._nodes[key], self._scalars)
         except RecursionError:
-            raise FormatError(f"attribute {key!r} is nested too deep", _WANTED) from None
+            raise FormatError(f"attribute {shown(key)} is nested too deep", _WANTED) from None
 
     def __contains__(self, key: object) -> bool:
         return key in self._nodes
@@ -420,12 +420,12 @@ class GraphBuilder:
         ops: list[Op] = []
         try:
             name = self._text(node, "name")
-            where = f"graph {name!r}"
+            where = f"graph {shown(name)}"
             attrs = Attrs(attr_nodes(node, self._scalars), self._scalars)
             for op_node in _messages(node, "op"):
-                where = f"graph {name!r}, op number {len(ops)}"
+                where = f"graph {shown(name)}, op number {len(ops)}"
                 op_name = self._text(op_node, "name")
-                where = f"graph {name!r}, op {op_name!r}"
+                where = f"graph {shown(name)}, op {shown(op_name)}"
                 ops.append(self.op(op_node, op_name))
         except FormatError as error:
             raise FormatError(f"{self._path}: {where}: {error.message}", error.hint) from None
@@ -480,7 +480,9 @@ class GraphBuilder:
             elif number == CONTROL_INDEX:
                 control.append(producer)
             else:
-                raise FormatError(f"input {text!r} has the index {number}; only -1 (control) may be negative", _WANTED)
+                raise FormatError(
+                    f"input {shown(text)} has the index {number}; only -1 (control) may be negative", _WANTED
+                )
         return tuple(data), tuple(control)
 
     def desc(self, node: Node) -> TensorDesc:

@@ -1,7 +1,8 @@
 """GE graphs as `atc --mode=5` writes them in JSON, brought into the shape of the text parser's tree.
 
-Every field becomes a list of values and an emptied message (`null`) an empty dict, so that one builder serves
-both. What differs is how scalars are written; `JsonScalars` knows that.
+Every field becomes a list of values and an emptied message (`null`) an empty dict; a field with an empty list is as
+one that is not there, as in protobuf. So one builder serves both. What differs is how scalars are written;
+`JsonScalars` knows that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
 
 _HINT = "convert the graph again: atc --mode=5 --om=ge_proto_*_Build.txt --json=OUT.json"
@@ -51,6 +52,7 @@ def _as_fields(fields: dict[str, Any]) -> dict[str, list[Any]]:
         if type(value) is list
         else [{} if value is None else value]
         for key, value in fields.items()
+        if value != []
     }
 
 
@@ -114,4 +116,4 @@ class JsonScalars:
 
 
 def _shown(value: Any) -> str:
-    return "a block" if isinstance(value, (dict, list)) else ascii(value)[:60]
+    return "a block" if isinstance(value, (dict, list)) else shown(str(value))

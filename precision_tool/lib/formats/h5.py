@@ -19,6 +19,7 @@ from precision_tool.lib.formats.h5_bytes import (
     H5_ERRORS,
     MAX_CHUNK,
     MAX_GATHERED,
+    REFUSED_HINT,
     alone,
     h5_reason,
     h5py_module,
@@ -28,8 +29,6 @@ from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
 from precision_tool.lib.numbers import data_types
 
-#: What HDF5 files of any kind begin with.
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The most groups and data sets of a file, and parts of a name, that are looked at.
 MAX_OBJECTS, MAX_DEPTH = 4_000_000, 32
 #: No compression makes data smaller than this many times (deflate: 1032), and chunks are never far below their size.
@@ -42,7 +41,6 @@ _MAX_ATTRIBUTE = 64
 #: Digits of a sequence number.
 _MAX_DIGITS = 18
 
-_REFUSED_HINT = "the PyTorch dumper writes no such file: dump again, and do not trust where this one is from"
 _REPACK_HINT = "h5repack -f GZIP=4 IN.h5 OUT.h5 writes it in a way that is read"
 
 
@@ -96,7 +94,7 @@ class _Walk:
     _objects: int = 0
 
     def refuse(self, name: str, why: str) -> FormatError:
-        return FormatError(f"{self.path}: refused: {name} {why}", _REFUSED_HINT)
+        return FormatError(f"{self.path}: refused: {name} {why}", REFUSED_HINT)
 
     def enter(self, root: Any) -> None:
         """Looks at every data set below `root`."""

@@ -22,6 +22,10 @@ from precision_tool.lib.errors import FormatError, PrecisionToolError, UsageErro
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.storage.files import LocalFile
 
+#: What HDF5 files of any kind begin with.
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: The superblock of version 0 or 1 up to the end of the widest address of a driver information block.
+_SUPERBLOCK = 28 + 4 * 8
 #: The numbers of HDF5's filters.
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
 #: Those that are undone here.
@@ -38,6 +42,7 @@ _SLACK = 1 << 16
 #: What h5py raises, whatever is wrong.
 H5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, NotImplementedError)
 
+REFUSED_HINT = "the PyTorch dumper writes no such file: dump again, and do not trust where this one is from"
 INSTALL_HINT = "install it: pip install h5py, or pip install 'precision-tool[h5]'"
 
 
@@ -67,6 +72,7 @@ def open_h5(path: str) -> Any:
     """The file opened for reading, as h5py gives it. The user's errors say what is wrong with it."""
     with LocalFile(path) as file:  # is it there, a file, readable?
         size = file.size
+        _check_superblock(file)
     h5py = h5py_module(path)
     try:
         with alone(path):
@@ -74,6 +80,27 @@ def open_h5(path: str) -> Any:
     except H5_ERRORS as error:
         why = "the file is empty" if size == 0 else h5_reason(error)
         raise FormatError(f"{path}: no HDF5 file that can be read: {why}", "copy or dump it again") from error
+
+
+def _check_superblock(file: LocalFile) -> None:
+    """Refuses what HDF5 would take at its word when it opens the file: memory of a size that four bytes claim."""
+    head = file.read_at(0, min(file.size, _SUPERBLOCK))
+    if not head.startswith(SIGNATURE):
+        place = 512
+        while place + len(SIGNATURE) <= file.size:  # where HDF5 looks as well
+            if file.read_at(place, len(SIGNATURE)) == SIGNATURE:
+                raise FormatError(f"{file.path}: refused: its HDF5 data begin at byte {place} only", REFUSED_HINT)
+            place *= 2
+        return  # HDF5 says what is wrong
+    version, width = (head[8], head[13]) if len(head) == _SUPERBLOCK else (2, 0)
+    if version > 1:
+        return
+    place = (24 if version == 0 else 28) + 3 * width
+    if head[place : place + width] != b"\xff" * width:
+        raise FormatError(
+            f"{file.path}: refused: it names a driver information block (byte {place}), as files of several parts have",
+            REFUSED_HINT,
+        )
 
 
 class TensorBytes(Protocol):
@@ -132,9 +159,11 @@ class _Chunks(_Reader):
 
     def __init__(self, tensor: Tensor) -> None:
         self._name = f"{tensor.path}: {tensor.dataset}"
-        self._file = open_h5(tensor.path)
-        self._alone = alone(tensor.path)
+        self._raw = LocalFile(tensor.path)
+        self._file: Any = None
         try:
+            self._file = open_h5(tensor.path)
+            self._alone = alone(tensor.path)
             try:
                 with self._alone:
                     self._open(tensor.dataset)
@@ -160,8 +189,10 @@ class _Chunks(_Reader):
         return FormatError(f"{self._name}: cannot be read: {why}", "the file is damaged: copy or dump it again")
 
     def close(self) -> None:
-        with self._alone:
-            self._file.close()
+        self._raw.close()
+        if self._file is not None:
+            with self._alone:
+                self._file.close()
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         done = 0
@@ -208,15 +239,18 @@ class _Chunks(_Reader):
         return raw
 
     def _stored(self, place: tuple[int, ...]) -> tuple[int, bytes]:
-        """A chunk as it lies in the file, and the filters that were left out (bits)."""
+        """A chunk as it lies in the file, and the filters that were left out (bits).
+
+        Not read by HDF5, which copies as many bytes as the index claims into a buffer of a chunk's size.
+        """
         with self._alone:
             info = self._id.get_chunk_info_by_coord(place)
             if info.byte_offset is None:
                 raise ValueError("it was never written")
-            if info.size > 2 * self._nbytes + _SLACK:
-                raise ValueError(f"it claims {info.size} bytes")
-            mask, data = self._id.read_direct_chunk(place)
-        return mask, data
+        applied = [number for number in range(len(self._filters)) if not info.filter_mask >> number & 1]
+        if info.size > 2 * self._nbytes + _SLACK or (not applied and info.size != self._nbytes):
+            raise ValueError(f"it claims {info.size} bytes instead of {self._nbytes}")
+        return info.filter_mask, self._raw.read_at(info.byte_offset, info.size)
 
     def _undo(self, code: int, data: bytes) -> bytes:
         if code == DEFLATE:

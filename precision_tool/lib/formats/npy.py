@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import struct
+import re
 import warnings
 from itertools import product
 from math import prod
@@ -14,16 +14,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, OutputError
+from precision_tool.lib.errors import FormatError, OutputError, shown
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box
 from precision_tool.lib.storage.files import LocalFile, temporary_file
 
+#: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _MAX_HEADER = 1 << 16
+_MAGIC = b"\x93NUMPY"
+#: The most axes numpy's arrays have, and digits of an extent that any file could hold.
+_MAX_RANK, _MAX_DIGITS = 64, 20
+# One entry of the header's dict: 1 quote, 2 key; then 3 a truth, 5 a string, 6 what is in a tuple of whole numbers, or
+# 7 the beginning of a description of fields; 8 what ends it. Possessive throughout: the time is linear.
+_ENTRY = re.compile(
+    r"""\s*+(['"])([a-z_]{1,16})\1\s*+:\s*+"""
+    r"""(?:(True|False)|(['"])([^'"\\]{0,64}+)\4|\(([-0-9L,\s]*+)\)|([\[(]))"""
+    r"""(?:(?<=[\[(])|\s*+(,\s*+\}|,|\}))"""
+)
+_EXTENT = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}L?")  # Python 2 wrote 2L
 #: As many bytes most headers have.
 _USUAL_HEADER = 128
-_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
 
 
@@ -47,21 +59,14 @@ def read_npy_file(file: LocalFile) -> Tensor:
     path = file.path
     if file.size == 0:
         raise FormatError(f"{path}: the file is empty", _HINT)
-    head = io.BytesIO(_head(file))
+    text, offset = _header(file)
     try:
-        version = np.lib.format.read_magic(head)
-        if version not in _READERS:
-            raise FormatError(f"{path}: .npy version {version[0]}.{version[1]} is not read", _HINT)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python 2's headers, and of what Python thinks of garbage
-            shape, fortran_order, dtype = _READERS[version](head, max_header_size=_MAX_HEADER)
-    except FormatError:
-        raise
-    except Exception as error:  # whatever numpy's reading of Python literals, or its tokenizer, makes of garbage
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(f"{path}: damaged .npy header: {reason}", _HINT) from error
+        shape, fortran_order, dtype = _parsed(text)
+    except ValueError as error:
+        raise FormatError(f"{path}: damaged .npy header: {error}", _HINT) from error
     if any(dim < 0 for dim in shape):
         raise FormatError(f"{path}: .npy shape {shape} has a negative dimension", _HINT)
+    data_types.refuse_impossible(shape, f"{path}: ")
     if dtype.hasobject:
         raise FormatError(f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT)
     name = our_name(dtype)
@@ -69,12 +74,12 @@ def read_npy_file(file: LocalFile) -> Tensor:
         raise FormatError(f"{path}: elements of type {dtype} are no numbers that can be compared", _HINT)
     tensor = Tensor(
         path=path,
-        offset=head.tell(),
+        offset=offset,
         nbytes=0,
         dtype=name,
-        shape=tuple(int(dim) for dim in shape),
-        origin_shape=tuple(int(dim) for dim in shape),
-        fortran_order=bool(fortran_order) and len(shape) > 1,
+        shape=shape,
+        origin_shape=shape,
+        fortran_order=fortran_order and len(shape) > 1,
         big_endian=dtype.byteorder == ">",
     )
     nbytes = tensor.size * dtype.itemsize
@@ -87,12 +92,75 @@ def read_npy_file(file: LocalFile) -> Tensor:
     return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
 
 
-def _head(file: LocalFile) -> bytes:
-    """The start of the file up to the end of its header, as far as it is there, and hardly more."""
-    head = file.read_at(0, min(_USUAL_HEADER, file.size))
-    size = struct.unpack_from("<H" if head[6:7] == b"\x01" else "<I", head.ljust(12, b"\0"), 8)[0] + 12
-    wanted = min(size, _MAX_HEADER, file.size)
-    return head if wanted <= len(head) else head + file.read_at(len(head), wanted - len(head))
+def _header(file: LocalFile) -> tuple[str, int]:
+    """The text of the header and where the data begin."""
+    start = file.read_at(0, min(_USUAL_HEADER, file.size))
+    if not start.startswith(_MAGIC) or len(start) < 10:
+        raise FormatError(f"{file.path}: damaged .npy header: it does not begin as .npy files do", _HINT)
+    version = start[6], start[7]
+    width = _LENGTH_BYTES.get(version)
+    if width is None:
+        raise FormatError(f"{file.path}: .npy version {version[0]}.{version[1]} is not read", _HINT)
+    length, begin = int.from_bytes(start[8 : 8 + width], "little"), 8 + width
+    if length > min(_MAX_HEADER, file.size - begin):
+        why = f"it claims {length} bytes, of which the file holds {max(file.size - begin, 0)}"
+        raise FormatError(f"{file.path}: damaged .npy header: {why}", _HINT)
+    more = max(begin + length - len(start), 0)
+    text = (start + (file.read_at(len(start), more) if more else b""))[begin : begin + length]
+    return text.decode("latin-1"), begin + length
+
+
+def _parsed(text: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and type of a header as numpy writes it; ValueError for any other text.
+
+    Not numpy's parser, which is one of Python and takes time with the square of the text's length.
+    """
+    entries: dict[str, re.Match[str]] = {}
+    body = text.strip()
+    end = "" if body[:1] == "{" else "not a dict"
+    place = 1
+    while not end:
+        entry = _ENTRY.match(body, place)
+        if entry is None or entry[2] in entries:
+            raise ValueError(f"nothing that is understood at byte {place}: {shown(body[place:])}")
+        entries[entry[2]] = entry
+        place, end = entry.end(), (entry[8] or "fields").strip(", \t\r\n\f\v")
+    if end != "fields" and (end != "}" or place != len(body) or set(entries) != {"descr", "fortran_order", "shape"}):
+        raise ValueError(f"not a dict of descr, fortran_order and shape: {shown(body)}")
+    descr = entries.get("descr")
+    if descr is not None and descr[7]:
+        return (), False, np.dtype(np.void)  # fields, whatever they are
+    if end == "fields" or descr is None or descr[5] is None:
+        raise ValueError(f"no type that is understood: {shown(body)}")
+    truth, extents = entries["fortran_order"][3], entries["shape"][6]
+    if truth is None or extents is None:
+        raise ValueError(f"no order or no shape that is understood: {shown(body)}")
+    return _shape(extents), truth == "True", _dtype(descr[5])
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    extents = [extent.strip() for extent in text.split(",")]
+    if extents[-1] == "":  # behind a last comma, or in ()
+        extents.pop()
+        if not extents and text.strip():
+            raise ValueError(f"no shape: ({shown(text)})")
+    elif len(extents) == 1:
+        raise ValueError("the shape is no tuple")
+    if len(extents) > _MAX_RANK:
+        raise ValueError(f"a shape of {len(extents)} axes")
+    for extent in extents:
+        if _EXTENT.fullmatch(extent) is None:
+            raise ValueError(f"{shown(extent)} in the shape")
+    return tuple(int(extent.rstrip("L")) for extent in extents)
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of old names of types
+        try:
+            return np.dtype(text)
+        except (TypeError, ValueError, SyntaxError) as error:
+            raise ValueError(f"no type of numpy: {shown(text)}") from error
 
 
 class NpyWriter:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
 from precision_tool.lib.storage.files import LocalFile
@@ -84,7 +84,7 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
     header = (_text(name), _text(platform), bool(encrypted))
     if encrypted:
         raise FormatError(
-            f"{source.path}: the offline model {header[0]!r} is encrypted, so only its header can be read", _HINT
+            f"{source.path}: the offline model {shown(header[0])} is encrypted, so only its header can be read", _HINT
         )
     end = _HEADER_SIZE + (long_length or length)
     if end > size:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 
 Value: TypeAlias = "str | Message"
 Message: TypeAlias = dict[str, list[Value]]
@@ -206,8 +206,8 @@ class _Parser:
 
     def _still_open(self, frames: list[_Frame]) -> str:
         """Words for the open blocks, inner to outer; of many only the innermost two and the outermost."""
-        shown = [*frames[:1], *frames[1:][-2:]]
-        blocks = [f"'{name}' (line {self._line(self._token_at(token))})" for _, _, name, token in reversed(shown)]
+        some = [*frames[:1], *frames[1:][-2:]]
+        blocks = [f"{shown(name)} (line {self._line(self._token_at(token))})" for _, _, name, token in reversed(some)]
         return f"; still open, inner to outer: {', '.join(blocks)}" if blocks else ""
 
     def _cut_off(self, frames: list[_Frame], where: str = "") -> FormatError:
@@ -234,13 +234,13 @@ class _Parser:
         name = _NAME_RE.match(text, position)
         if name:
             here = self._skip_space(name.end())
-            expected, after = "':' or '{'", f" after {name[0]!r}"
+            expected, after = "':' or '{'", f" after {shown(name[0])}"
             if text.startswith(":", here):
                 here = self._skip_space(here + 1)
-                expected, after = "a value", f" after '{name[0]}:'"
+                expected, after = "a value", f" after {shown(name[0] + ':')}"
                 if text.startswith("[", here):
                     here, expected = self._skip_list(here + 1)
-                    after = f" in the list of {name[0]!r}"
+                    after = f" in the list of {shown(name[0])}"
         if here >= len(text):
             return self._cut_off(frames, after)
         string = _OPEN_STRING_RE.match(text, here)
@@ -280,7 +280,7 @@ def _pieces(pattern: re.Pattern[str], token: str, position: int = 0) -> Iterator
 
 def _shown(raw: str) -> str:
     """A piece of the text, which has one character per byte, as one prints it."""
-    return repr(raw.encode("latin-1").decode("utf-8", "backslashreplace"))
+    return shown(raw.encode("latin-1").decode("utf-8", "backslashreplace"))
 
 
 # ---- tokens to values
@@ -382,7 +382,7 @@ def bool_of(token: Value) -> bool:
 
 
 def _bad_value(token: Value, expected: str) -> FormatError:
-    shown = "a block"
+    what = "a block"
     if isinstance(token, str):
-        shown = _shown(token if len(token) <= 60 else token[:57] + "...")
-    return FormatError(f"{shown} where {expected} was expected", _SYNTAX_HINT)
+        what = _shown(token)
+    return FormatError(f"{what} where {expected} was expected", _SYNTAX_HINT)

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from itertools import chain, count
 from typing import TypeVar
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.storage.files import LocalFile
 
+#: Digits of a whole number of 64 bits, with its sign and some room.
+_MAX_DIGITS = 24
 _MAX_BYTES = 64 << 20
 _REQUIRED = ("input/output", "index", "data type", "shape")
 #: Columns without which a row says nothing for sure: a row that ends before them was cut off.
@@ -37,7 +39,15 @@ def _shape(text: str) -> tuple[int, ...]:
     text = text.strip().strip("[]()")
     if not text or text.upper() == "NA":
         return ()
-    return tuple(int(part) for part in text.lower().replace(",", "x").split("x") if part.strip())
+    shape = tuple(_whole(part) for part in text.lower().replace(",", "x").split("x") if part.strip())
+    data_types.refuse_impossible(shape)
+    return shape
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"{shown(text)} is no whole number of 64 bits")
+    return int(text)
 
 
 def _type_name(text: str) -> str:
@@ -78,9 +88,9 @@ def read_statistics(path: str) -> OpDump:
 
         side = cell("input/output").strip().lower()
         try:
-            index = int(cell("index"))
+            index = _whole(cell("index"))
             if side not in sides or not 0 <= index < 1 << 16:
-                raise ValueError(f"slot {cell('input/output')}:{cell('index')}")
+                raise ValueError(f"slot {shown(cell('input/output'))}:{index}")
             if len(row) < width:
                 raise ValueError("it is cut off")
             sides[side][index] = TensorStatistics(
@@ -88,14 +98,14 @@ def read_statistics(path: str) -> OpDump:
                 dtype=_type_name(cell("data type")),
                 layout=cell("format").strip() or "ND",
                 shape=_shape(cell("shape")),
-                nbytes=_value(cell("data size"), int) or 0,
+                nbytes=_value(cell("data size"), _whole) or 0,
                 maximum=_value(cell("max value"), float),
                 minimum=_value(cell("min value"), float),
                 mean=_value(cell("avg value"), float),
-                count=_value(cell("count"), int),
-                nan_count=_value(cell("nan count"), int),
-                negative_inf_count=_value(cell("negative inf count"), int),
-                positive_inf_count=_value(cell("positive inf count"), int),
+                count=_value(cell("count"), _whole),
+                nan_count=_value(cell("nan count"), _whole),
+                negative_inf_count=_value(cell("negative inf count"), _whole),
+                positive_inf_count=_value(cell("positive inf count"), _whole),
                 l2_norm=_value(cell("l2norm"), float),
             )
         except ValueError as error:

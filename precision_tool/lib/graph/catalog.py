@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from precision_tool.lib.collect.tfdbg import runs as tfdbg
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import (
     CHOSEN,
@@ -31,7 +32,8 @@ from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources.h5_files import find_h5_files
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.sources.walk import STATUS_OP_TYPE, list_folders
+from precision_tool.lib.sources.walk import STATUS_OP_TYPE, list_folders, nothing_below
+from precision_tool.lib.user_files import is_folder, list_folder
 from precision_tool.lib.workspace import Workspace, lies_in
 
 #: Names that an error lists.
@@ -161,17 +163,19 @@ def find_run_graphs(
     if not found:
         paths = find_graph_files((), extra_folders)
         if not paths:
-            raise (
-                refused[0]
-                if refused
-                else DataNotFoundError(
-                    f"no graph: no ge_proto_*_Build.txt in {os.path.join(root, 'npu', 'debug_*', 'graph')}, "
-                    "nor in the working folder",
-                    "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
-                )
-            )
+            raise refused[0] if refused else _no_graph(root)
         found.append(_run_graph(None, (), choose_without_dump(paths, store)))
     return RunGraphs(runs=tuple(found), missing=tuple(missing))
+
+
+def _no_graph(root: str) -> PrecisionToolError:
+    runs = os.path.join(root, "npu")
+    nothing = DataNotFoundError(
+        f"no graph: no ge_proto_*_Build.txt in {os.path.join(runs, 'debug_*', 'graph')}, nor in the working folder",
+        "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
+    )
+    there = list_folder(runs) if is_folder(runs) else []
+    return nothing_below(nothing, *(os.path.join(runs, name, "graph") for name in there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +264,14 @@ def _run_graph(
 
 def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -> tuple[RunGraph, ...]:
     """The graph asked for, with the dump it lies beside, else with every dump it fits."""
-    if not os.path.exists(graph):
+    is_one = not is_folder(graph)
+    if is_one and not os.path.exists(graph):
         raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
-    is_folder = os.path.isdir(graph)
-    paths = find_graph_files([graph]) if is_folder else [graph]
-    if is_folder and not paths:
-        raise DataNotFoundError(f"no graph: no ge_proto_*_Build.txt in {graph}", "name another folder, or a file")
-    if not is_folder:
+    paths = [graph] if is_one else find_graph_files([graph])
+    if not paths:
+        nothing = f"no graph: no ge_proto_*_Build.txt in {graph}"
+        raise nothing_below(DataNotFoundError(nothing, "name another folder, or a file"), graph)
+    if is_one:
         store.load(graph)  # whatever is wrong with it is said, dump or not
     beside = _beside(graph, folders)
     found = []
@@ -274,7 +279,7 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
         for leaves in _models(folder.run).values():
             try:
                 choice = (
-                    choose_graph(paths, leaves[0], store) if is_folder else load_choice(graph, leaves[0], NAMED, store)
+                    load_choice(graph, leaves[0], NAMED, store) if is_one else choose_graph(paths, leaves[0], store)
                 )
             except DataNotFoundError:
                 continue  # none of the folder's graphs is of this model
@@ -284,7 +289,7 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     if found:
         return tuple(found)
     number = beside[0].number if len(beside) == 1 else None
-    if is_folder:
+    if not is_one:
         return (_run_graph(number, (), choose_without_dump(paths, store), is_named=True),)
     choice = GraphChoice(file=store.load(graph), reason=NAMED, matched=0, total=0)
     return (_run_graph(number, (), choice, is_named=True),)
@@ -434,7 +439,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     runs = [] if tensors else [tfdbg.files_of_run(run) for run in tfdbg.find_runs(str(space.tf_debug_dir))]
     return DataOverview(
         root=str(space.root),
-        exists=space.root.is_dir(),
+        exists=os.path.isdir(space.root),
         runs=tuple(
             RunOverview(
                 number=number,
@@ -445,7 +450,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
                     for name in file_names
                 ),
             )
-            for number in space.debug_numbers()
+            for number in _numbers(space)
         ),
         graphs_here=sum(map(names.is_build_graph, _names_here())),
         benchmark_tensors=tensors or len({(dump.op, dump.slot) for run in runs for dump in run.tensors}),
@@ -456,6 +461,12 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
         pytorch_files=(len(find_h5_files(str(space.pt_npu_dir))), len(find_h5_files(str(space.pt_gpu_dir)))),
         newest_result=newest_result,
     )
+
+
+def _numbers(space: Workspace) -> list[int]:
+    with suppress(FormatError):
+        return space.debug_numbers()
+    return []
 
 
 def _names_here() -> list[str]:
@@ -486,7 +497,7 @@ def _dumps_below(root: str) -> tuple[DumpOverview, ...]:
 
     def parts(found: list[tuple[names.LeafName, int]], part: str) -> tuple[str, ...]:
         values = {getattr(where, part) for where, _ in found} - {""}
-        return tuple(sorted(values, key=lambda text: (len(text), text) if text.isdigit() else (0, text)))
+        return tuple(sorted(values, key=lambda text: (len(text), text) if names.is_number(text) else (0, text)))
 
     return tuple(
         DumpOverview(
@@ -502,6 +513,6 @@ def _dumps_below(root: str) -> tuple[DumpOverview, ...]:
 
 def _looks_dumped(name: str) -> bool:
     """True for a dump file, also one whose real name only mapping.csv tells."""
-    if name.removesuffix(".csv").isdigit():
+    if names.is_number(name.removesuffix(".csv")):
         return True
     return not name.startswith(f"{STATUS_OP_TYPE}.") and names.is_dump_file(name)

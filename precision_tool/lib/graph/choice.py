@@ -15,7 +15,8 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
-from precision_tool.lib.sources.walk import Stamps, list_folders
+from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
+from precision_tool.lib.user_files import is_folder
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
@@ -53,10 +54,7 @@ def find_graph_files(
     `stamps` notes the folders and the files.
     """
     listed = [
-        (below, names_in)
-        for folder in folders
-        if os.path.isdir(folder)
-        for below, names_in in list_folders(folder, stamps)
+        (below, names_in) for folder in folders if is_folder(folder) for below, names_in in list_folders(folder, stamps)
     ]
     for folder in flat_folders:
         if stamps is not None:
@@ -88,7 +86,7 @@ def graph_folders(dump_path: str) -> list[str]:
         if os.path.isdir(os.path.join(folder, names.INFER_DUMPS)):
             candidates.append(os.path.join(folder, names.INFER_MODEL))
         for candidate in candidates:
-            if os.path.isdir(candidate):
+            if is_folder(candidate):
                 return [candidate]
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -338,7 +336,7 @@ def find_graph(
     `models`.
     """
     store = store or GraphStore()
-    if graph is not None and not os.path.isdir(graph):
+    if graph is not None and not is_folder(graph):
         return load_choice(graph, leaf, NAMED, store)
     refused: tuple[tuple[str, str], ...] = ()
     if graph is None and chosen is not None:
@@ -357,9 +355,10 @@ def find_graph(
                 "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
             )
         where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
-        raise DataNotFoundError(
+        nothing = DataNotFoundError(
             f"no graph: no ge_proto_*_Build.txt {where}",
             "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
         )
+        raise nothing_below(nothing, *folders)
     choice = choose_graph(paths, leaf, store)
     return replace(choice, rejected=(*refused, *choice.rejected))

@@ -37,9 +37,10 @@ from precision_tool.lib.numbers.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.numbers.reading import Reading, as_stored, reading_as
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import is_h5_name
-from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, shortened
+from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.storage.files import PART, TEMPORARY, atomic_text, remove_leftovers, temporary_file
+from precision_tool.lib.storage.files import PART, atomic_text, own_prefix, remove_leftovers, temporary_file
+from precision_tool.lib.user_files import open_binary
 
 #: Below this many bytes starting processes takes longer than the work.
 _SERIAL_BYTES = 32 << 20
@@ -153,7 +154,7 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
     temporary = ""
     try:
         handle, temporary = temporary_file(place or os.path.dirname(target) or ".")
-        with os.fdopen(handle, "wb") as file, open(path, "rb") as stored:
+        with os.fdopen(handle, "wb") as file, open_binary(path) as stored:
             np.lib.format.read_magic(stored)
             _, _, dtype = np.lib.format.read_array_header_1_0(stored)
             while (block := np.fromfile(stored, dtype, _LINES)).size:
@@ -262,13 +263,13 @@ def _source(path: str, folder: str, name: str) -> Source:
 
 def _name_of(file: DumpFile) -> str:
     base = os.path.basename(file.path)
-    return dump_name(file.name) if base.removesuffix(".csv").isdigit() else base
+    return dump_name(file.name) if is_number(base.removesuffix(".csv")) else base
 
 
 def _real_name(path: str) -> str:
     """The name of a dump file; of a bare number the one in `mapping.csv` beside it."""
     base = os.path.basename(path)
-    if base.removesuffix(".csv").isdigit():
+    if is_number(base.removesuffix(".csv")):
         try:
             leaves = walk.find_run(os.path.dirname(path) or os.curdir).leaves
         except PrecisionToolError:
@@ -286,7 +287,7 @@ def convert_files(
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """
     total = sum(source.nbytes for source in sources)
-    prefix = f"{TEMPORARY}dc-{os.getpid()}-{time.time_ns()}-"
+    prefix = f"{own_prefix()}dc-{time.time_ns()}-"
     folders = {source.folder for source in sources}
     for folder in folders:
         remove_leftovers(folder)

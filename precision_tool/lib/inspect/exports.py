@@ -21,6 +21,7 @@ from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.decode import Numbers
 from precision_tool.lib.numbers.reading import Reading
 from precision_tool.lib.storage.files import atomic_text, temporary_file
+from precision_tool.lib.user_files import open_binary
 
 #: Items formatted at once.
 _BLOCK = 1 << 14
@@ -65,7 +66,7 @@ def _values(tensor: Tensor, reading: Reading, dtype: np.dtype[Any], folder: str)
     os.close(handle)
     try:
         write_npy(tensor, reading, path)
-        file = open(path, "rb")  # noqa: SIM115  # it is read when its name is gone
+        file = open_binary(path)  # it is read when its name is gone
     finally:
         os.unlink(path)
     with file:

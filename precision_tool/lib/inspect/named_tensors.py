@@ -21,6 +21,7 @@ from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import Reading, reading_of
 from precision_tool.lib.pairing.align import SizeMismatchError, align
 from precision_tool.lib.pairing.pytorch_match import Refused, align_h5
+from precision_tool.lib.user_files import open_binary
 
 _SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
 
@@ -83,7 +84,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
 
 def _has_one(path: str) -> bool:
     """Whether it is of a kind that holds one tensor and no slots."""
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         head = file.read(16)
     return head.startswith(b"\x93NUMPY") or looks_like_event(head)
 

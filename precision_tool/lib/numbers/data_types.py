@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
+
+from precision_tool.lib.errors import FormatError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ _ROWS = (
     _row(40, "float4_e1m2", "DT_FLOAT4_E1M2", "packed", "float4_e1m2", 4),
 )
 
+_WIDEST = max(row.bits for row in _ROWS)
 BY_CODE: dict[int, DataType] = {row.code: row for row in _ROWS}
 BY_NAME: dict[str, DataType] = {row.name: row for row in _ROWS}
 BY_GE_NAME: dict[str, DataType] = {row.ge_name: row for row in _ROWS}
@@ -108,6 +113,21 @@ LAYOUTS: dict[int, str] = {
     40: "RESERVED", 41: "ALL", 42: "NULL", 47: "NCL", 255: "MAX",
 }  # fmt: skip
 LAYOUT_CODES: dict[str, int] = {name: code for code, name in LAYOUTS.items()}
+
+
+#: Bits of the largest array that can be addressed, whatever its type.
+_MOST_BITS = 1 << 63
+
+
+def is_impossible(shape: Sequence[int]) -> bool:
+    """True for a shape that no array can have, also where one of its extents is 0: the others alone exceed 64 bits."""
+    return prod(extent or 1 for extent in shape) * _WIDEST > _MOST_BITS
+
+
+def refuse_impossible(shape: Sequence[int], where: str = "") -> None:
+    """FormatError for an impossible shape."""
+    if is_impossible(shape):
+        raise FormatError(f"{where}no array has the shape {shown(str(list(shape[:8])))}", "dump this op again")
 
 
 def _hifloat8_values() -> npt.NDArray[np.float32]:

@@ -125,6 +125,8 @@ class OpSpec:
     function: Function
     sampled: Sampled | None = None
     work: Work | None = None
+    #: Where `sampled` is cheapest: about so many flat places of output 0, drawn from all of it.
+    cheap_places: Callable[[Call, int], Places] | None = None
     #: Names of the inputs by slot as the op's prototype has them ("x", "filter"); the last may repeat.
     inputs: tuple[str, ...] = ()
 
@@ -138,6 +140,7 @@ def op(
     inputs: Sequence[str] = (),
     sampled: Sampled | None = None,
     work: Work | None = None,
+    cheap_places: Callable[[Call, int], Places] | None = None,
 ) -> Callable[[Function], Function]:
     """Puts a function into the table under GE's and TensorFlow's names of the op."""
 
@@ -147,11 +150,22 @@ def op(
             with np.errstate(all="ignore"):  # an infinity or NaN is a result like others
                 return function(call)
 
+        def quietly_sampled(call: Call, places: Places) -> Output:
+            assert sampled is not None
+            with np.errstate(all="ignore"):
+                return sampled(call, places)
+
         for op_type in op_types:
             if op_type in _TABLE:
                 raise ValueError(f"two functions for {op_type}")
             _TABLE[op_type] = OpSpec(
-                op_type=op_type, kind=kind, function=quiet, sampled=sampled, work=work, inputs=tuple(inputs)
+                op_type=op_type,
+                kind=kind,
+                function=quiet,
+                sampled=sampled and quietly_sampled,
+                work=work,
+                cheap_places=cheap_places,
+                inputs=tuple(inputs),
             )
         return function
 

@@ -97,7 +97,9 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
 def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
     """Blocks of the tensors, as (elements, channels)."""
     shape = arrays[0].shape
-    at_once = max(1, BLOCK // max(1, prod(shape[1:])))
+    if not prod(shape):
+        raise NotComputedError("a batch of nothing")
+    at_once = max(1, BLOCK // prod(shape[1:]))
     for start in range(0, shape[0], at_once):
         yield [np.moveaxis(array[start : start + at_once], axis, -1).reshape(-1, shape[axis]) for array in arrays]
 
@@ -111,8 +113,6 @@ def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
         )
         sums = found if not count else sums + found
         count += len(block[0].value)
-    if not count:
-        raise NotComputedError("a batch of nothing")
     return [
         Tracked(total, came + (summed_of(total, squares - total**2 / count, count) ** 2 if count > 1 else 0.0))
         for total, squares, came in sums
@@ -167,8 +167,7 @@ def _register(names: Sequence[str], inputs: Sequence[str], plan: Callable[[Call]
     def sampled(call: Call, places: Places) -> Output:
         first = plan(call).first
         assert first is not None
-        with np.errstate(all="ignore"):
-            return first.at(places)
+        return first.at(places)
 
     def work(call: Call) -> float:
         return 8.0 * needed(call, 0).array.size

@@ -6,7 +6,8 @@ Sources: GE's prototypes in nn_calculation_ops.h, TensorFlow's Conv2D, Conv3D, D
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -25,7 +26,7 @@ from precision_tool.lib.ops.base import (
     op,
 )
 from precision_tool.lib.ops.correlation import Factors, Forward, ToFilter, ToImage
-from precision_tool.lib.ops.products import limited, rounded
+from precision_tool.lib.ops.products import crossings, limited, rounded
 from precision_tool.lib.ops.windows import (
     along_space,
     as_script,
@@ -74,6 +75,13 @@ class _FilterForm:
         flat = np.ravel_multi_index([script[axis] for axis in self.axes], self.shape)
         return np.divmod(flat, self.grouped[-1])
 
+    def flat(self, rows: Places, columns: Places) -> Places:
+        """The opposite of `places`."""
+        there = np.unravel_index(rows * self.grouped[-1] + columns, self.shape)
+        back = np.argsort(self.axes)
+        found: Places = np.ravel_multi_index([there[axis] for axis in back], [self.shape[axis] for axis in back])
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class _Task:
@@ -83,6 +91,7 @@ class _Task:
     shape: tuple[int, ...]
     as_script: Callable[[Doubles], Doubles]
     places: Callable[[Places], tuple[Places, Places]]
+    flat: Callable[[Places, Places], Places]
     kernels: int
     bias: Doubles | None = None
 
@@ -97,6 +106,9 @@ class _Task:
             summed=self.as_script(np.asarray(summed)),
             terms=self.as_script(np.asarray(found.terms)),
         )
+
+    def cheap_places(self, count: int) -> Places:
+        return self.flat(*crossings(prod(self.shape) // max(1, self.kernels), self.kernels, count))
 
     def at(self, places: Places) -> Output:
         rows, channels = self.places(places)
@@ -115,11 +127,13 @@ def _filter_form(
 ) -> tuple[_FilterForm, int]:
     """How filters of this shape stand, and the number of groups; `groups` is None for depthwise ones.
 
-    A filter whose layout does not fit the number of channels is tried as TensorFlow's.
+    A filter whose layout does not fit the number of channels is tried as TensorFlow's, and so is first of all one
+    that is called by the names of an image's axes with the channels last: some graphs do that.
     """
     known = _FILTER_AXES[len(shape) - 2]
     plain = tuple(range(len(shape)))
-    for axes in dict.fromkeys((known.get(layout, plain), plain)):
+    named = known.get(layout, plain)
+    for axes in dict.fromkeys((plain, named) if layout in ("NHWC", "NDHWC") else (named, plain)):
         of = tuple(shape[axis] for axis in axes)
         if groups is None:
             forms = [_FilterForm(axes, of, True), _FilterForm(axes, of)]
@@ -169,7 +183,12 @@ def _image_task(
         batch, *space, channel = (at[0], *at[2:], at[1]) if first else at
         return np.ravel_multi_index((batch, *space), tuple(shape[:-1])), channel
 
-    return _Task(factors, script, lambda array: as_script(array, first), places, kernels, bias)
+    def flat(rows: Places, channels: Places) -> Places:
+        batch, *space = np.unravel_index(rows, tuple(shape[:-1]))
+        at = (batch, channels, *space) if first else (batch, *space, channels)
+        return np.ravel_multi_index(at, script)
+
+    return _Task(factors, script, lambda array: as_script(array, first), places, flat, kernels, bias)
 
 
 def _forward(call: Call, rank: int, is_depthwise: bool) -> _Task:
@@ -248,7 +267,7 @@ def _to_filter(call: Call, rank: int, is_depthwise: bool) -> _Task:
     _check_grads(call, grads, (images.shape[0], *windows.count, form.grouped[-1]))
     expected(call, 0, sizes)
     factors = ToFilter(images, grads, windows, groups)
-    return _Task(factors, tuple(sizes), form.as_script, form.places, form.grouped[-1])
+    return _Task(factors, tuple(sizes), form.as_script, form.places, form.flat, form.grouped[-1])
 
 
 def _transposed(call: Call, rank: int) -> _Task:
@@ -273,7 +292,7 @@ def _transposed(call: Call, rank: int) -> _Task:
         shape = image_shape(sizes, first)
     task = _gradient_of_image(call, rank, False, shape, filters, x)
     bias = _bias(call, shift + 2, task.kernels)
-    return _Task(task.factors, task.shape, task.as_script, task.places, task.kernels, bias)
+    return replace(task, bias=bias)
 
 
 def _space_of(call: Call, count: Sequence[int], kernel: Sequence[int], rank: int, first: bool) -> tuple[int, ...]:
@@ -306,7 +325,10 @@ def _register(names: Sequence[str], inputs: Sequence[str], task: Callable[[Call]
     def work(call: Call) -> float:
         return task(call).factors.work()
 
-    op(*names, kind=Kind.MATRIX, inputs=inputs, sampled=sampled, work=work)(function)
+    def cheap_places(call: Call, count: int) -> Places:
+        return task(call).cheap_places(count)
+
+    op(*names, kind=Kind.MATRIX, inputs=inputs, sampled=sampled, work=work, cheap_places=cheap_places)(function)
 
 
 _register(["Conv2D"], ["x", "filter", "bias"], lambda call: _forward(call, 2, False))
@@ -316,36 +338,22 @@ _register(
     ["x", "filter", "bias"],
     lambda call: _forward(call, 2, True),
 )
-_register(
-    ["Conv2DBackpropInput", "Conv2DBackpropInputD"],
-    ["input_size", "filter", "out_backprop"],
-    lambda call: _to_image(call, 2, False),
-)
-_register(
-    ["Conv3DBackpropInput", "Conv3DBackpropInputD", "Conv3DBackpropInputV2"],
-    ["input_size", "filter", "out_backprop"],
-    lambda call: _to_image(call, 3, False),
-)
-_register(
-    ["DepthwiseConv2DBackpropInput", "DepthwiseConv2DBackpropInputD", "DepthwiseConv2dNativeBackpropInput"],
-    ["input_size", "filter", "out_backprop"],
-    lambda call: _to_image(call, 2, True),
-)
-_register(
-    ["Conv2DBackpropFilter", "Conv2DBackpropFilterD"],
-    ["x", "filter_size", "out_backprop"],
-    lambda call: _to_filter(call, 2, False),
-)
-_register(
-    ["Conv3DBackpropFilter", "Conv3DBackpropFilterD", "Conv3DBackpropFilterV2"],
-    ["x", "filter_size", "out_backprop"],
-    lambda call: _to_filter(call, 3, False),
-)
-_register(
-    ["DepthwiseConv2DBackpropFilter", "DepthwiseConv2DBackpropFilterD", "DepthwiseConv2dNativeBackpropFilter"],
-    ["x", "filter_size", "out_backprop"],
-    lambda call: _to_filter(call, 2, True),
-)
+#: Without D the sizes are an input before the last two, or an attribute as with D: so no names by slot.
+for _rank, _depthwise, _names in (
+    (2, False, ("Conv2DBackprop",)),
+    (3, False, ("Conv3DBackprop",)),
+    (2, True, ("DepthwiseConv2DBackprop", "DepthwiseConv2dNativeBackprop")),
+):
+    for _name in _names:
+        _to_x = partial(_to_image, rank=_rank, is_depthwise=_depthwise)
+        _to_w = partial(_to_filter, rank=_rank, is_depthwise=_depthwise)
+        _versions = ["", "V2"] if _rank == 3 else [""]
+        _register([f"{_name}Input{version}" for version in _versions], (), _to_x)
+        _register([f"{_name}Filter{version}" for version in _versions], (), _to_w)
+        if not _name.endswith("NativeBackprop"):
+            _register([f"{_name}InputD"], ("filter", "out_backprop"), _to_x)
+            _register([f"{_name}FilterD"], ("x", "out_backprop"), _to_w)
+
 _register(
     ["Conv2DTranspose", "Conv2DTransposeD", "Deconvolution"],
     ["x", "filter", "bias"],

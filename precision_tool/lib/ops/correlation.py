@@ -154,7 +154,7 @@ class Forward(Factors):
         values, squares = np.empty(len(rows)), np.empty(len(rows))
         group = channels // (self.b.shape[-1] // self.groups)
         taps = self.b.reshape(-1, self.b.shape[-1])
-        at_once = max(1, BLOCK // (len(taps) * self.a.shape[-1]))
+        at_once = max(1, BLOCK // max(1, len(taps) * self.a.shape[-1]))
         for start in range(0, len(rows), at_once):
             part = slice(start, start + at_once)
             seen = windows_at(self.a, self.windows, rows[part]).reshape(-1, len(taps), self.a.shape[-1])
@@ -218,7 +218,7 @@ class ToImage(Factors):
         values, squares = np.empty(len(rows)), np.empty(len(rows))
         several = self.b.shape[-1] // self.groups
         taps = self.b.reshape(-1, self.groups, several)
-        at_once = max(1, BLOCK // (len(taps) * self.a.shape[-1]))
+        at_once = max(1, BLOCK // max(1, len(taps) * self.a.shape[-1]))
         for start in range(0, len(rows), at_once):
             part = slice(start, start + at_once)
             seen = windows_over(self.a, self.windows, rows[part]).reshape(-1, len(taps), self.groups, several)

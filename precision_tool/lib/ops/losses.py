@@ -392,7 +392,10 @@ def _dropped(call: Call, unpacked: Callable[[int], Mask]) -> Outputs:
     keep = real(call, "keep_prob") if given is None else scalar(call, 2)
     if not 0 < keep <= 1:
         raise NotComputedError(f"the probability to keep an element is {keep}")
-    kept = unpacked(x.size).reshape(x.shape)
+    kept = unpacked(x.size)
+    if kept.size != x.size:
+        raise NotComputedError(f"a mask of {kept.size} elements for {x.size}")
+    kept = kept.reshape(x.shape)
     scaled = x * (1 / keep)
     return [Output(array=np.where(kept, scaled, 0.0), summed=np.where(kept, np.abs(scaled), 0.0))]
 

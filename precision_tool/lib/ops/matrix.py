@@ -12,7 +12,7 @@ import numpy as np
 
 from precision_tool.lib.ops.arguments import attribute, floats, integer, numbers, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
-from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors, limited, rounded
+from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors, crossings, limited, rounded
 from precision_tool.lib.ops.windows import channels_last, expected, has_channels_first
 
 _TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x"), ("transpose_x2", "transpose_b", "adj_x2", "adj_y")
@@ -50,6 +50,10 @@ class _Matrices:
         energy = squares[..., ::step, :].sum(-2, keepdims=True)
         with np.errstate(all="ignore"):
             return np.asarray(squares * np.where(energy > 0, some / energy, 0.0))
+
+    def cheap_places(self, count: int) -> Places:
+        rows, columns = crossings(prod(self.shape[:-1]), self.shape[-1], count)
+        return rows * self.shape[-1] + columns
 
     @staticmethod
     def _with_bias(found: Output, bias: Doubles | None) -> Output:
@@ -113,9 +117,14 @@ def _work(call: Call) -> float:
     return _matrices(call).work()
 
 
+def _cheap_places(call: Call, count: int) -> Places:
+    return _matrices(call).cheap_places(count)
+
+
 @op(
     "MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3",
     kind=Kind.MATRIX, inputs=("x1", "x2", "bias"), sampled=_sampled, work=_work,
+    cheap_places=_cheap_places,
 )  # fmt: skip
 def _matmul(call: Call) -> Outputs:
     return [_matrices(call).whole()]
@@ -125,6 +134,8 @@ def _connection(call: Call) -> tuple[_Matrices, tuple[int, ...]]:
     """GE's FullyConnection: x, flattened from `axis` on, times the weights (outputs first, unless `transpose`)."""
     x, weights = numbers(call, 0, 1)
     axis = integer(call, "axis", default=1)
+    if not x.size or weights.ndim < 2 or not weights.size:
+        raise NotComputedError(f"a FullyConnection of {x.shape} and weights {weights.shape}")
     if not 0 < axis < x.ndim or any(one is not None for one in call.inputs[3:]):
         raise NotComputedError(f"a FullyConnection of {x.ndim} axes from axis {axis} on")
     a = x.reshape(prod(x.shape[:axis]), -1)
@@ -155,12 +166,17 @@ def _connection_work(call: Call) -> float:
     return _connection(call)[0].work()
 
 
+def _connection_places(call: Call, count: int) -> Places:
+    return _connection(call)[0].cheap_places(count)
+
+
 @op(
     "FullyConnection",
     kind=Kind.MATRIX,
     inputs=("x", "w", "b"),
     sampled=_connection_sampled,
     work=_connection_work,
+    cheap_places=_connection_places,
 )
 def _fully_connection(call: Call) -> Outputs:
     matrices, shape = _connection(call)

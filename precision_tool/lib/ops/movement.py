@@ -16,6 +16,7 @@ from precision_tool.lib.ops.arguments import (
     axes_of,
     axis_of,
     common_shape,
+    flag,
     integer,
     near_step,
     required_numbers,
@@ -144,16 +145,30 @@ def rank_of(call: Call) -> Outputs:
     return one(np.array(needed(call, 0).array.ndim, np.int64))
 
 
+def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
+    if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
+        raise NotComputedError(f"perm {perm} of {x.ndim} axes")
+    return np.transpose(x, [axis % x.ndim for axis in perm])
+
+
 @op("Transpose", "TransposeD", kind=Kind.EXACT, inputs=("x", "perm"))
 def transpose(call: Call) -> Outputs:
     """The axes in another order; without `perm` in the opposite one."""
     x = needed(call, 0).array
     perm = whole_numbers(call, "perm", slot=1)
-    if perm is None:
-        perm = list(range(x.ndim))[::-1]
-    if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
-        raise NotComputedError(f"perm {perm} of {x.ndim} axes")
-    return one(np.transpose(x, [axis % x.ndim for axis in perm]))
+    return one(_transposed(call, x, list(range(x.ndim))[::-1] if perm is None else perm))
+
+
+@op("ConfusionTranspose", "ConfusionTransposeD", kind=Kind.EXACT, inputs=("x", "shape"))
+def transpose_and_reshape(call: Call) -> Outputs:
+    """A Transpose and a Reshape in one, in the order that `transpose_first` says."""
+    x = needed(call, 0).array
+    perm, shape = required_numbers(call, "perm"), required_numbers(call, "shape", slot=1)
+    if attribute(call, "transpose_first") is None:
+        raise NotComputedError(f"{call.op_type} has no attribute transpose_first")
+    if flag(call, "transpose_first"):
+        return one(reshaped(_transposed(call, x, perm), shape, "the shape"))
+    return one(_transposed(call, reshaped(x, shape, "the shape"), perm))
 
 
 @op("BroadcastTo", "BroadcastToD", "Expand", "ExpandD", kind=Kind.EXACT, inputs=("x", "shape"))

@@ -70,6 +70,8 @@ def _parameter(call: Call, array: Doubles, shape: tuple[int, ...], length: int) 
 
 
 def _moments(x: Doubles) -> tuple[Tracked, Tracked]:
+    if not x.size:
+        raise NotComputedError("a mean of nothing")
     mean = Tracked(x).total(1) * (1 / x.shape[1])
     centred = x - mean
     return mean, (centred * centred).total(1) * (1 / x.shape[1])
@@ -87,8 +89,7 @@ def _plan(
         return [rows.whole(shape), *others()]
 
     def sampled(call: Call, places: Places) -> Output:
-        with np.errstate(all="ignore"):
-            return plan(call)[0].at(places)
+        return plan(call)[0].at(places)
 
     def work(call: Call) -> float:
         return 8.0 * needed(call, 0).array.size
@@ -317,6 +318,8 @@ def _response(call: Call) -> tuple[int, int, float, float, float]:
     if text(call, "norm_region", default="ACROSS_CHANNELS") != "ACROSS_CHANNELS":
         raise NotComputedError(f"a {call.op_type} that is not across channels")
     given = needed(call, 0)
+    if not given.array.ndim:
+        raise NotComputedError(f"{call.op_type} of a number")
     axis = 1 if given.array.ndim > 2 and has_channels_first(call, given) else given.array.ndim - 1
     limited(0, given.array.size)
     return (
@@ -344,8 +347,9 @@ def _lrn(call: Call) -> Outputs:
 @op("LRNGrad", kind=Kind.COMPOSITE, inputs=("grads", "x", "y"))
 def _lrn_grad(call: Call) -> Outputs:
     axis, radius, bias, alpha, beta = _response(call)
-    g, x, y = (np.moveaxis(one, axis, -1) for one in numbers(call, 0, 1, 2))
-    same_shape(call, g, x, y)
+    arrays = numbers(call, 0, 1, 2)
+    same_shape(call, *arrays)
+    g, x, y = (np.moveaxis(one, axis, -1) for one in arrays)
     base = _neighbours(Tracked(x) * x, radius) * alpha + bias
     around = _neighbours(Tracked(g) * y / base, radius)
     return [_as_script(base.power(-beta) * g - around * x * (2 * alpha * beta), axis)]

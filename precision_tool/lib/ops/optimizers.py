@@ -129,6 +129,13 @@ def keras_momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Se
     return [t["var"] + step, accum]
 
 
+@_optimizer("FusedMulApplyMomentum FusedMulApplyKerasMomentum", "var accum lr x1 momentum x2", "var accum x1")
+def scaled_momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """The same with the gradient x1 times the number x2."""
+    scaled = t | {"grad": t["x1"] * n["x2"]}
+    return (keras_momentum if "Keras" in call.op_type else momentum)(call, scaled, n)
+
+
 # --- Adam and its kin -------------------------------------------------------------------------------------------------
 
 

@@ -185,6 +185,8 @@ def _max_grad_with_argmax(call: Call) -> Outputs:
 def _counts(call: Call, windows: Windows) -> Doubles:
     """How many elements each window is divided by: (*count, 1)."""
     divisor = integer(call, "divisor_override", default=0)
+    if divisor < 0:
+        raise NotComputedError(f"a divisor of {divisor} of {call.op_type}")
     if divisor:
         return np.full((*windows.count, 1), float(divisor))
     has_kind = text(call, "padding", "padding_mode", default="") in ("SAME", "VALID")
@@ -237,9 +239,10 @@ def _pooling(call: Call) -> Outputs:
 
 
 @op(
-    "AvgPoolGrad", "AvgPoolGradD", "AvgPoolV2Grad", "AvgPoolV2GradD", "AvgPool3DGrad", "AvgPool3DGradD",
-    kind=Kind.SUM, inputs=("orig_input_shape", "input_grad"),
+    "AvgPoolGradD", "AvgPoolV2GradD", "AvgPool3DGradD",
+    kind=Kind.SUM, inputs=("grad", "mean_matrix", "kernel_matrix"),
 )  # fmt: skip
+@op("AvgPoolGrad", "AvgPoolV2Grad", "AvgPool3DGrad", kind=Kind.SUM, inputs=("orig_input_shape", "grad"))
 def _avg_grad(call: Call) -> Outputs:
     """GE's ops with D have matrices for their kernel behind the gradient; they follow from the attributes."""
     rank = _rank(call)

@@ -100,3 +100,22 @@ def at_places(product: Product, rows: Places, columns: Places) -> tuple[Doubles,
             first += len(some)
         place += len(few)
     return values, squares
+
+
+def crossings(rows: int, columns: int, count: int) -> tuple[Places, Places]:
+    """About `count` places where some rows, drawn from all, meet some columns: a small matrix product."""
+    if not rows or not columns:
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    random = np.random.default_rng(0)
+    across = min(columns, max(1, round(count**0.5)))
+    down = min(rows, max(1, -(-count // across)))
+    across = min(columns, max(1, -(-count // down)))
+    some_rows = np.sort(random.choice(rows, down, replace=False)) if rows < 1 << 20 else _spread(random, rows, down)
+    some_columns = np.sort(random.choice(columns, across, replace=False))
+    return np.repeat(some_rows, across), np.tile(some_columns, down)
+
+
+def _spread(random: np.random.Generator, rows: int, count: int) -> Places:
+    """One of each of `count` parts of the rows: drawing without a list of all."""
+    edges = np.linspace(0, rows, count + 1).astype(np.intp)
+    return random.integers(edges[:-1], edges[1:]).astype(np.intp)

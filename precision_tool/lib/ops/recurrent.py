@@ -89,6 +89,16 @@ def _lstm(
     return _State(i, j, f, o, new, tanh_c, tanh_c * o)
 
 
+def _rows(call: Call, *slots: int) -> list[Doubles]:
+    """Inputs as (batch, numbers), whatever axes of length 1 they have before."""
+    found = []
+    for array in numbers(call, *slots):
+        if not array.ndim or not array.size:
+            raise NotComputedError(f"an input {array.shape} of {call.op_type}")
+        found.append(array.reshape(-1, array.shape[-1]))
+    return found
+
+
 def _check_state(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
     """A state as (batch, hidden), whatever axes of length 1 it has before."""
     if state.size != shape[0] * shape[1]:
@@ -112,8 +122,7 @@ def _weights(call: Call, array: Doubles, rows: int) -> Doubles:
 @op("BasicLSTMCell", kind=Kind.COMPOSITE, inputs=("x", "h", "c", "w", "b", "mask"))
 def _basic_lstm(call: Call) -> Outputs:
     """Outputs c, h, and the gates."""
-    x, h, c, w, b = numbers(call, 0, 1, 2, 3, 4)
-    x, h = x.reshape(-1, x.shape[-1]), h.reshape(-1, h.shape[-1])
+    (x, h), (c, w, b) = _rows(call, 0, 1), numbers(call, 2, 3, 4)
     if _optional(call, 5) is not None or real(call, "keep_prob", default=1.0) != 1:
         raise NotComputedError("a BasicLSTMCell with dropout")
     if len(x) != len(h) or b.size != 4 * h.shape[1]:
@@ -134,7 +143,7 @@ def _basic_lstm(call: Call) -> Outputs:
 )
 def _basic_lstm_state_grad(call: Call) -> Outputs:
     """Gradients of the gates' sums, one beside the other, and of the state before."""
-    c, dh, dc, i, j, f, o, tanh_c = (one.reshape(-1, one.shape[-1]) for one in numbers(call, *range(8)))
+    c, dh, dc, i, j, f, o, tanh_c = _rows(call, *range(8))
     if len({one.shape for one in (c, dh, dc, i, j, f, o, tanh_c)}) > 1:
         raise NotComputedError("inputs of BasicLSTMCellCStateGrad whose shapes differ")
     d_new = (1 - Tracked(tanh_c) * tanh_c) * o * dh + dc
@@ -154,8 +163,7 @@ def _basic_lstm_state_grad(call: Call) -> Outputs:
 @op("BasicLSTMCellInputGrad", kind=Kind.MATRIX, inputs=("dgate", "w", "dropout_mask"))
 def _basic_lstm_input_grad(call: Call) -> Outputs:
     """Gradients of x and of h."""
-    gates, w = numbers(call, 0, 1)
-    gates = gates.reshape(-1, gates.shape[-1])
+    (gates,), (w,) = _rows(call, 0), numbers(call, 1)
     if _optional(call, 2) is not None or real(call, "keep_prob", default=1.0) != 1:
         raise NotComputedError("a BasicLSTMCellInputGrad with dropout")
     w = _weights(call, w, w.size // max(1, gates.shape[1]))
@@ -169,7 +177,7 @@ def _basic_lstm_input_grad(call: Call) -> Outputs:
 @op("BasicLSTMCellWeightGrad", kind=Kind.MATRIX, inputs=("x", "h", "dgate"))
 def _basic_lstm_weight_grad(call: Call) -> Outputs:
     """Gradients of the weights and of the bias."""
-    x, h, gates = (one.reshape(-1, one.shape[-1]) for one in numbers(call, 0, 1, 2))
+    x, h, gates = _rows(call, 0, 1, 2)
     if not len(x) == len(h) == len(gates):
         raise NotComputedError(f"x {x.shape}, h {h.shape} and gates {gates.shape} of BasicLSTMCellWeightGrad")
     found = _product(np.concatenate([x, h], 1).T, gates)
@@ -183,7 +191,9 @@ def _basic_lstm_weight_grad(call: Call) -> Outputs:
 )
 def _lstm_block(call: Call) -> Outputs:
     """TensorFlow's: outputs i, cs, f, o, ci, co, h."""
-    x, c, h, w, b = numbers(call, 0, 1, 2, 3, 7)
+    (x, h), (c, w, b) = _rows(call, 0, 2), numbers(call, 1, 3, 7)
+    if len(x) != len(h) or b.size != 4 * h.shape[1]:
+        raise NotComputedError(f"x {x.shape}, h {h.shape} and a bias {b.shape} of LSTMBlockCell")
     c = _check_state(call, c, (len(h), h.shape[-1]))
     gates = _product(np.concatenate([x, h], 1), w) + b
     peephole = numbers(call, 4, 5, 6) if flag(call, "use_peephole") else ()

@@ -14,7 +14,7 @@ from precision_tool.lib.model.pytorch import INPUT, OUTPUT, H5Dump, H5Op, H5Valu
 from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.pairing.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
 from precision_tool.lib.sources.h5_files import is_h5_name
-from precision_tool.lib.sources.names import op_number, pattern
+from precision_tool.lib.sources.names import is_number, op_number, pattern
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.
@@ -176,7 +176,7 @@ def _all_of(sides: Iterable[H5Side]) -> tuple[H5Hit, ...]:
 
 def _exact_ops(side: H5Side, parts: Sequence[str]) -> list[H5Op]:
     """The op that the parts of a name begin with, as `Addmm`, `4`."""
-    if len(parts) < 2 or not parts[1].isdigit():
+    if len(parts) < 2 or not is_number(parts[1]):
         return []
     return [op for op in side.dump.ops if op.seq == int(parts[1]) and op.type == parts[0]]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.text import Text
 
 from precision_tool.lib.graph.catalog import RunGraph
@@ -54,9 +54,21 @@ class OpTable:
         self._threshold = threshold
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = self._wide()
-        endless = options.update(max_width=1 << 20)
-        yield wide if Measurement.get(console, endless, wide).maximum <= options.max_width else self._narrow()
+        yield self._wide() if self._needed() <= options.max_width else self._narrow()
+
+    def _needed(self) -> int:
+        """The width of the wide form."""
+
+        def longest(texts: Iterable[str]) -> int:
+            return max(map(cell_len, texts), default=0)
+
+        ops = [row.op for row in self._rows]
+        widths = (
+            longest(str(row.index) for row in self._rows), longest(op.type for op in ops), len("1.000000"), len("dump"),
+            longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
+            longest(shown_desc(desc) for op in ops for desc in op.output_descs),
+        )  # fmt: skip
+        return sum(width + 2 for width in widths)
 
     def _name(self, row: OpRow) -> Text:
         name = plain(row.op.name, "bold" if is_below(row.cosine, self._threshold) else "")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
-from math import nan
+from math import isfinite, nan
 from typing import Any
 
 from precision_tool.lib.errors import UsageError
@@ -60,7 +60,7 @@ def read_number(cell: str) -> float | None:
 
 def _read_count(cell: str) -> int | None:
     number = read_number(cell)
-    return None if number is None else int(number)
+    return None if number is None or not isfinite(number) else int(number)  # a file that somebody edited
 
 
 def _read_sequence(cell: str) -> int | None:

@@ -16,6 +16,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import LocalFile, atomic_text
+from precision_tool.lib.user_files import is_folder
 
 FOLDER, _PREFIX = "random", "noise_floor_"
 _COLUMNS = ("Op", "Slot", "RelativeEuclideanDistance", "MaxAbsoluteError", "CosineSimilarity")
@@ -77,12 +78,12 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
 
     DataNotFoundError if there is none.
     """
-    if named and not os.path.isdir(named):
+    if named and not is_folder(named):
         return named
     folders = [folder / FOLDER for folder in result_folders]
     if named:  # may also be a data folder, or one for results
         folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
-    found = [str(path) for folder in folders if folder.is_dir() for path in folder.glob(f"{_PREFIX}*.csv")]
+    found = [str(path) for folder in folders if is_folder(folder) for path in folder.glob(f"{_PREFIX}*.csv")]
     if not found:
         raise DataNotFoundError(
             f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",

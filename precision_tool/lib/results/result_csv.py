@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.results.columns import (
@@ -21,7 +20,8 @@ from precision_tool.lib.results.columns import (
     read_text,
     row_from_cells,
 )
-from precision_tool.lib.storage.files import atomic_text, user_error
+from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.user_files import open_text, user_error
 
 _MAX_CELL = 1 << 20
 _NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
@@ -99,9 +99,7 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
     """The header of a result file, its columns under names of their own, and its lines with their numbers."""
     usual_limit = csv.field_size_limit(_MAX_CELL)  # of the whole process, so it is put back
     try:
-        if os.path.isdir(path):
-            raise IsADirectoryError
-        with open(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+        with open_text(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
             reader = csv.reader(file)
             header = _unique(next(reader, []))
             column = _absent_column(header)
@@ -110,6 +108,8 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
                     f"{path}: no comparison result: the first line has no {column} column", _NO_RESULT_HINT
                 )
             yield header, ((reader.line_num, values) for values in reader if values)
+    except PrecisionToolError:  # some are OSErrors too
+        raise
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 
 from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.user_files import is_folder
 
 
 def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
-    if os.path.isfile(folder):
+    if not is_folder(folder):
+        if not os.path.exists(folder):
+            raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
         return [folder]
-    if not os.path.exists(folder):
-        raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
     found: dict[str, list[str]] = {}
     for below, _, names in os.walk(folder):
         results = [name for name in names if _is_result(name)]

@@ -20,16 +20,21 @@ from typing import Any
 
 from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
-from precision_tool.lib.errors import OutputError, UsageError
+from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.shell.switch_files import SwitchFile, write_text
-from precision_tool.lib.storage.files import could_be_path
+from precision_tool.lib.storage.files import could_be_path, only_writer
 from precision_tool.lib.toolkit.runner import end_group
+from precision_tool.lib.user_files import lock_folder, open_to_write, read_text
 
 _STATE = "state.json"
+#: Seconds that no try takes: a century.
+_LONGEST = 3.2e9
 _VERSION = 2
 #: Exit codes of a shell that could not run the command.
+#: Seconds that an edit of a switch file, which holds the folder as well, takes at most, and between two looks.
+_EDIT_TAKES, _POLL = 1.0, 0.02
 _NOT_RUN = {126: "it cannot be executed", 127: "there is no such command"}
 
 
@@ -84,7 +89,7 @@ class BisectRun:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else bisects here or with this switch file meanwhile. UsageError if somebody does."""
-        handles: list[int] = []
+        handles: list[int | None] = []
         folders = {os.path.realpath(self.folder), os.path.dirname(os.path.realpath(self.file.target))}
         try:
             for folder in sorted(folders):
@@ -92,7 +97,7 @@ class BisectRun:
             yield
         finally:
             for handle in handles:
-                os.close(handle)
+                _free(handle)
 
     def open(self, fresh: bool) -> list[str]:
         """Takes up an earlier attempt at the same; puts back a switch file that a killed one left. What to tell."""
@@ -194,7 +199,7 @@ class BisectRun:
         environment = {**os.environ, FILE_VARIABLE: os.path.abspath(self.file.target)}
         try:
             with (
-                open(log, "wb") as file,
+                open_to_write(log) as file,
                 subprocess.Popen(
                     [shell, "-c", self.check],
                     stdin=subprocess.DEVNULL,
@@ -210,8 +215,10 @@ class BisectRun:
                     return None
                 finally:
                     end_group(process)
+        except OutputError:
+            raise
         except OSError as error:
-            raise OutputError(f"{log}: cannot be written, or {shell} not be run ({error.strerror})", "") from error
+            raise OutputError(f"{shell} cannot be run ({error.strerror})", "set SHELL to one that can") from error
 
 
 def bisected(folder: Path, path: str) -> str:
@@ -235,33 +242,55 @@ def check_edit(folders: Sequence[Path], path: str) -> None:
             )
     place = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(place):
-        os.close(_locked(place, fcntl.LOCK_SH))  # other edits are no matter
+        _free(_locked(place, fcntl.LOCK_SH))  # other edits are no matter
 
 
-def _locked(folder: str, kind: int = fcntl.LOCK_EX) -> int:
-    """An open folder that no other bisection has; it is free again as soon as it is closed, or the process is gone."""
+@contextmanager
+def edit_alone(folders: Sequence[Path], path: str) -> Iterator[None]:
+    """Nobody else changes a switch file between its reading and its writing, and no bisection begins meanwhile.
+
+    Errors as of `check_edit`; OutputError where another edit does not end, or its folder cannot be used.
+    """
+    real = os.path.realpath(path)
+    folder = _locked(os.path.dirname(real), fcntl.LOCK_SH)
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be used ({error.strerror})", "name another file with --file") from error
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+        check_edit(folders, path)
+        with only_writer(real):
+            yield
+    finally:
+        _free(folder)
+
+
+def _locked(folder: str, kind: int = fcntl.LOCK_EX) -> int | None:
+    """A folder that no other bisection has, until it is freed or the process is gone."""
+    until = time.monotonic() + (_EDIT_TAKES if kind == fcntl.LOCK_EX else 0)
+    while True:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            return lock_folder(folder, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < until:
+                time.sleep(_POLL)
+                continue
+            raise UsageError(
+                f"fusion bisect is running, with its results or its switch file in {folder}",
+                "wait for it, or name another switch file with --file and another folder with --work",
+            ) from None
+        except OSError as error:
+            raise OutputError(
+                f"{folder}: cannot be used ({error.strerror})", "name another file with --file"
+            ) from error
+
+
+def _free(handle: int | None) -> None:
+    if handle is not None:
         os.close(handle)
-        raise UsageError(
-            f"fusion bisect is running, with its results or its switch file in {folder}",
-            "wait for it, or name another switch file with --file and another folder with --work",
-        ) from None
-    except OSError:  # a file system without locks
-        pass
-    return handle
 
 
 def _text_of(path: str) -> str | None:
     """The text of a file to the letter, its line ends as well; None if there is none."""
-    with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8", newline="") as file:
-        return file.read()
+    with suppress(PrecisionToolError):
+        return read_text(path, newline="")
     return None
 
 
@@ -291,24 +320,52 @@ def _restore(path: str, text: str | None) -> None:
 
 
 def _read_state(path: str) -> dict[str, Any]:
-    """The state of an earlier attempt; {} where there is none that can be used."""
+    """The state of an earlier attempt; {} where there is none, or none of the shape that `_save` writes."""
     try:
-        state = json.loads(Path(path).read_text("utf-8"))
-        for one in state["tries"]:
-            _try_of(one)
-        texts = [state["file"], *state["written"], *([] if state["original"] is None else [state["original"]])]
-        if not all(isinstance(text, str) for text in texts) or not could_be_path(state["file"]):
-            return {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        state = json.loads(read_text(path))
+    except (PrecisionToolError, ValueError, RecursionError):
         return {}
-    return state if state.get("version") == _VERSION else {}
+    return state if isinstance(state, dict) and _is_state(state) else {}
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    """Whether each member is of the kind that `_save` writes: the file may be of another version, or of anybody."""
+
+    def is_texts(value: object) -> bool:
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+    def is_try(value: object) -> bool:
+        return (
+            isinstance(value, dict)
+            and is_texts(value.get("off"))
+            and isinstance(value.get("succeeded"), bool)
+            and (value.get("code", "") is None or type(value["code"]) is int)
+            and type(value.get("seconds")) in (int, float)
+            and 0 <= value["seconds"] < _LONGEST
+            and isinstance(value.get("log"), str)
+        )
+
+    file, tries = state.get("file"), state.get("tries")
+    return (
+        state.get("version") == _VERSION
+        and isinstance(state.get("check"), str)
+        and is_texts(state.get("passes"))
+        and isinstance(file, str)
+        and could_be_path(file)
+        and isinstance(state.get("base"), dict)
+        and isinstance(state.get("running"), bool)
+        and isinstance(state.get("original", 0), (str, type(None)))
+        and is_texts(state.get("written"))
+        and isinstance(tries, list)
+        and all(map(is_try, tries))
+    )
 
 
 def _try_of(values: dict[str, Any]) -> Try:
     return Try(
-        off=tuple(map(str, values["off"])),
-        succeeded=bool(values["succeeded"]),
+        off=tuple(values["off"]),
+        succeeded=values["succeeded"],
         code=values["code"],
         seconds=float(values["seconds"]),
-        log=str(values["log"]),
+        log=values["log"],
     )

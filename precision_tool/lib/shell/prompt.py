@@ -39,6 +39,7 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completion_of
 from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.shell.completion import Names
+from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.words import WORDS, Word, find_word
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
@@ -222,6 +223,13 @@ def _complete(word: Word) -> Callable[..., cmd2.Completions]:
     return complete
 
 
+def _refuse_zero_bytes(parsed: cmd2.plugin.PostparsingData) -> cmd2.plugin.PostparsingData:
+    """No program, file or op has a name with a zero byte, and the operating system takes none."""
+    if "\0" in parsed.statement.raw:
+        raise UsageError("the line holds a zero byte", "write it without; no name has one")
+    return parsed
+
+
 class Prompt(cmd2.Cmd):
     """The `PrecisionTool >` prompt."""
 
@@ -257,6 +265,7 @@ class Prompt(cmd2.Cmd):
             words = [word for word in WORDS if word.family == family and word.name not in _OF_THE_PROMPT]
             if words:
                 self.register_command_set(_word_set(family, words)(self))
+        self.register_postparsing_hook(_refuse_zero_bytes)
         out = self.output().out
         if out.no_color or out.is_dumb_terminal:
             self.allow_style = cmd2.rich_utils.AllowStyle.NEVER
@@ -407,7 +416,7 @@ class Prompt(cmd2.Cmd):
         if args is None:
             return
         session = Session(replace(self.session.settings, data=Path(args.folder)))
-        if not session.workspace.root.is_dir():
+        if not is_folder(session.workspace.root):
             raise UsageError(f"{args.folder}: no such folder", "name a folder that holds npu/, tf/ and so on")
         if not args.command:
             self._go_on_with(session)

@@ -6,6 +6,7 @@ below the results, which the training script must name.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from contextlib import suppress
@@ -125,6 +126,8 @@ def write_text(path: str, text: str, *, keep_last: bool = False) -> None:
         os.makedirs(folder, exist_ok=True)
         mode = 0o644
         if os.path.exists(real):
+            if not os.path.isfile(real):  # a device would be replaced by the file, and copied without end
+                raise OSError(errno.EINVAL, "there is something that is no file")
             mode = os.stat(real).st_mode & 0o777
             if keep_last:
                 shutil.copyfile(real, path + LAST)

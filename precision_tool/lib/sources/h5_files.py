@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import is_dump_file
-from precision_tool.lib.sources.walk import Stamps, list_folders
+from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
+from precision_tool.lib.user_files import is_folder
 
 SUFFIXES = (".h5", ".hdf5")
 #: Of files left out, as many are named.
@@ -36,7 +37,7 @@ def find_h5_files(folder: str, stamps: Stamps | None = None) -> list[str]:
 
 def is_h5_side(path: str) -> bool:
     """True for a `.h5` file, and for a folder in which such files, not dump files of GE, are found first."""
-    if not os.path.isdir(path):
+    if not is_folder(path):
         return is_h5_name(path)
     for _, names in list_folders(path):
         if any(map(is_h5_name, names)):
@@ -104,13 +105,14 @@ def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _files_of(path: str, what: str) -> list[str]:
-    if not os.path.isdir(path):
+    if not is_folder(path):
         if not os.path.exists(path):
             raise DataNotFoundError(f"{path}: no such file", f"name the .h5 file of the {what}, or its folder")
         return [path]
     found = find_h5_files(path)
     if not found:
-        raise DataNotFoundError(f"{path}: no .h5 file below this folder", f"name the .h5 file of the {what}")
+        nothing = DataNotFoundError(f"{path}: no .h5 file below this folder", f"name the .h5 file of the {what}")
+        raise nothing_below(nothing, path)
     return found
 
 

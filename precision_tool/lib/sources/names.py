@@ -14,7 +14,7 @@ from precision_tool.lib.model.run import DumpName
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
     r"\.(?P<timestamp>\d{13,19})"
-    r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d+)\.(?P<thread_id>\d+)\.(?P<device_id>\d+))?",
+    r"(?:\.(?P<task_type>\d)\.(?P<context_id>\d{1,10})\.(?P<thread_id>\d{1,10})\.(?P<device_id>\d{1,10}))?",
     re.ASCII,
 )
 _GOLDEN_FILE = re.compile(r"(?P<name>.+)\.(?P<index>\d{1,6})\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL)
@@ -22,6 +22,7 @@ _GOLDEN_FILE_TF2 = re.compile(
     r"(?P<name>.+?)(?::(?P<index>\d{1,6}))?\.(?P<timestamp>\d{10,20})\.npy", re.ASCII | re.DOTALL
 )
 _GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Hexadecimal digits of the hash in a shortened name.
 _HASH = 12
@@ -126,6 +127,11 @@ def parse_golden_name(name: str) -> tuple[str, int, int] | None:
     return flatten(match["name"]), int(match["index"] or 0), int(match["timestamp"])
 
 
+def is_number(text: str) -> bool:
+    """True for a whole number as names have it; `²` is a digit to Python, and no number."""
+    return _NUMBER.fullmatch(text) is not None
+
+
 def numbered_output(name: str) -> tuple[str, int] | None:
     """`conv_1` read as output 1 of `conv`: TF2's dumper flattens the `:` of tensor names; None without digits."""
     stem, _, digits = name.rpartition("_")
@@ -179,11 +185,11 @@ def parse_leaf_path(parts: tuple[str, ...]) -> LeafName:
     """
     if len(parts) < 4:
         return LeafName()
-    if _TIME.fullmatch(parts[-4]) and all(part.isdigit() for part in parts[-3:]):
+    if _TIME.fullmatch(parts[-4]) and all(map(is_number, parts[-3:])):
         return LeafName(time=parts[-4], device=parts[-3], model_id=parts[-2], step=parts[-1])
     model_name, model_id, step = parts[-3:]
     device = parts[-4]
-    if not (model_id.isdigit() and step.isdigit() and device.isdigit()):
+    if not all(map(is_number, (model_id, step, device))):
         return LeafName()
     time = parts[-5] if len(parts) > 4 and _TIME.fullmatch(parts[-5]) else ""
     return LeafName(time=time, device=device, model_name=model_name, model_id=model_id, step=step)

@@ -10,6 +10,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.run import DumpFile, DumpLeaf, DumpName
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources.walk import Stamps, find_run, is_status, list_folders
+from precision_tool.lib.user_files import is_folder
 
 _DECODED = ".json"
 #: Where, below a folder for results, decoded status files go.
@@ -35,7 +36,7 @@ def find_status_files(root: str, stamps: Stamps | None = None) -> tuple[StatusFi
 
     A file that was decoded beside itself is named once.
     """
-    if not os.path.isdir(root):
+    if not is_folder(root):
         return ()
     found: dict[tuple[str, DumpName], StatusFile] = {}
     for folder, file_names in list_folders(root, stamps):

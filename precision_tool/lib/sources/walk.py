@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -13,7 +14,8 @@ from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.sources import names
-from precision_tool.lib.storage.files import Signature, may_change_unseen, user_error
+from precision_tool.lib.storage.files import Signature, may_change_unseen
+from precision_tool.lib.user_files import check_folder, folder_error, is_folder, read_text
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.
@@ -77,12 +79,15 @@ def _stamp(path: str) -> tuple[int, ...] | None:
 
 
 def list_folders(
-    root: str, stamps: Stamps | None = None, no_files: set[str] | None = None
+    root: str,
+    stamps: Stamps | None = None,
+    no_files: set[str] | None = None,
+    unread: list[PrecisionToolError] | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
     """Each folder below `root` and the names of its files, sorted; links to folders are followed once.
 
     `stamps` notes the folders, a moment before they are listed. `no_files` gets the paths of what is named like a file
-    and is none.
+    and is none, `unread` the errors of folders below `root` that cannot be listed; that of `root` is raised.
     """
     seen: set[tuple[int, int]] = set()
     stack = [(root, 0)]
@@ -108,8 +113,10 @@ def list_folders(
                             no_files.add(entry.path)
         except OSError as error:
             if folder == root:
-                raise user_error(folder, error) from error
-            continue  # an unreadable branch; what can be read is still worth comparing
+                raise folder_error(folder, error) from error
+            if unread is not None:  # what can be read is still worth comparing
+                unread.append(folder_error(folder, error))
+            continue
         if depth < _MAX_DEPTH:
             stack += [(path, depth + 1) for path in sorted(below, reverse=True)]
         files.sort()
@@ -130,25 +137,28 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def nothing_below(error: PrecisionToolError, *roots: str) -> PrecisionToolError:
+    """The error for data that was not found below these folders: `error`, or that of one there which cannot be read."""
+    unread: list[PrecisionToolError] = []
+    for root in roots:
+        if is_folder(root):
+            for _ in list_folders(root, unread=unread):
+                pass
+    return unread[0] if unread else error
+
+
 def _check_folder(path: str, what: str) -> str:
-    if not os.path.exists(path):
-        raise DataNotFoundError(f"{path}: no such folder", f"name the folder of the {what}")
-    if not os.path.isdir(path):
-        raise DataNotFoundError(f"{path}: a file where a folder should be", f"name the folder of the {what}")
+    check_folder(path, what)
     return os.path.abspath(path)
 
 
 def _read_mapping(path: str) -> dict[str, str]:
     """`number → real name` of a mapping.csv (no header line)."""
+    text = read_text(path, _MAX_MAPPING_BYTES, errors="backslashreplace", newline="")
     try:
-        if os.path.getsize(path) > _MAX_MAPPING_BYTES:
-            raise FormatError(f"{path}: too large for a mapping file", "check what wrote it")
-        with open(path, encoding="utf-8", errors="backslashreplace", newline="") as file:
-            return {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
+        return {row[0].strip(): row[1].strip() for row in csv.reader(io.StringIO(text, newline="")) if len(row) >= 2}
     except csv.Error as error:
         raise FormatError(f"{path}: no valid CSV: {error}", "dump again, or remove the file") from error
-    except OSError as error:
-        raise user_error(path, error) from error
 
 
 def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
@@ -166,7 +176,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
             continue
         real_name, suffix = file_name, ""
         stem = file_name[:-4] if file_name.endswith(".csv") else file_name
-        if stem.isdigit():
+        if names.is_number(stem):
             real_name = mapping.get(file_name) or mapping.get(stem, "")
             if not real_name:
                 ignored.append((file_name, "a bare number that mapping.csv does not name"))
@@ -210,13 +220,16 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     """
     root = _check_folder(path, "NPU dump")
     no_files: set[str] = set()
-    listed = list_folders(root, stamps, no_files)
+    unread: list[PrecisionToolError] = []
+    listed = list_folders(root, stamps, no_files, unread)
     leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
-    if not leaves and any(name.isdigit() for _, file_names in list_folders(root) for name in file_names):
+    if not leaves and any(names.is_number(name) for _, file_names in list_folders(root) for name in file_names):
         raise DataNotFoundError(
             f"{path}: files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
             f"copy the dump folder again, with {MAPPING_FILE}",
         )
+    if not leaves and unread:
+        raise unread[0]
     if not leaves:
         raise DataNotFoundError(
             f"{path}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
@@ -228,6 +241,8 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     kept = [leaf for leaf in leaves if leaf.time == newest[_series(leaf)]]
     skipped = sorted({leaf.time for leaf in leaves} - {leaf.time for leaf in kept})
     notes = []
+    if unread:
+        notes.append(f"folders of the dump that cannot be read: {len(unread)}, the first {unread[0].message}")
     if len(kept) < len(leaves):
         notes.append(
             f"dump folders of earlier times are left out: {len(leaves) - len(kept)} ({', '.join(skipped)}); "
@@ -243,7 +258,7 @@ def _series(leaf: DumpLeaf) -> tuple[str, str]:
 
 def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
     def number(text: str) -> int:
-        return int(text) if text.isdigit() else -1
+        return int(text) if names.is_number(text) else -1
 
     return number(leaf.device), leaf.model_name, number(leaf.model_id), number(leaf.step), leaf.path
 
@@ -303,10 +318,11 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:
             return dumped
-        raise DataNotFoundError(
+        nothing = DataNotFoundError(
             f"{path}: no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
             "collect them on CPU or GPU, one .npy a tensor, or name another folder",
         )
+        raise nothing_below(nothing, root)
     for file in sorted(numbered, key=lambda file: -file.timestamp):
         files.setdefault((file.op_name, file.index), file)
     notes = [f"older dumps of the same benchmark tensors left out: {older}"] if older else []

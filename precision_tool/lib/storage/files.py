@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TextIO
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.user_files import open_descriptor, user_error
 
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
 _PIECE = 64 << 20
@@ -20,6 +24,8 @@ _PIECE = 64 << 20
 TEMPORARY, PART = ".precision_tool-", ".part"
 #: Seconds after which such a file, which grows while somebody writes it, was left by a process that was killed.
 _LEFT_BEHIND = 3600
+#: Seconds that a change of a small file may take, and between two looks whether it is done.
+_LONGEST_EDIT, _POLL = 10.0, 0.01
 #: Bytes of a small JSON file that are read at most.
 _MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
@@ -61,17 +67,6 @@ def could_be_path(text: str) -> bool:
         return False
 
 
-def user_error(path: str, error: OSError) -> PrecisionToolError:
-    """The user's error for a file that could not be opened or read."""
-    if isinstance(error, FileNotFoundError):
-        return DataNotFoundError(f"{path}: no such file", "check the name and the folder above it")
-    if isinstance(error, IsADirectoryError):
-        return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
-    if isinstance(error, PermissionError):
-        return FormatError(f"{path}: no permission to read it", "ask its owner, or copy it where you may read it")
-    return FormatError(f"{path}: cannot be read ({error.strerror or error})", "check the disk or the network mount")
-
-
 def temporary_file(folder: str) -> tuple[int, str]:
     """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
 
@@ -80,22 +75,91 @@ def temporary_file(folder: str) -> tuple[int, str]:
     if folder not in _tidied:  # once is enough, however many files are written
         _tidied.add(folder)
         remove_leftovers(folder)
-    return tempfile.mkstemp(dir=folder, prefix=TEMPORARY, suffix=PART)
+    return tempfile.mkstemp(dir=folder, prefix=own_prefix(), suffix=PART)
+
+
+def own_prefix() -> str:
+    """What the names of this process's temporary files and folders begin with."""
+    return f"{TEMPORARY}{_owner(os.getpid())}-"
+
+
+def _owner(process: int) -> str:
+    """What the name of a process's temporary file tells: a folder may be shared by machines."""
+    return f"{zlib.crc32(os.uname().nodename.encode('utf-8', 'surrogateescape')):08x}-{process}"
+
+
+def _is_of_the_dead(name: str) -> bool:
+    """True for a temporary file of a process of this machine that is not there any more."""
+    owner = re.match(re.escape(TEMPORARY) + r"[0-9a-f]{8}-([0-9]{1,9})-", name)
+    if owner is None or not name.startswith(f"{TEMPORARY}{_owner(int(owner[1]))}-"):
+        return False
+    try:
+        os.kill(int(owner[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes temporary files of ours, and folders of them, that nobody has written to for an hour."""
+    """Removes temporary files of ours, and folders of them, whose process has ended or that nobody has written to for
+    an hour."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
                 with suppress(OSError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime <= _LEFT_BEHIND:
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age <= _LEFT_BEHIND and not _is_of_the_dead(entry.name):
                         continue
                     if not entry.is_dir(follow_symlinks=False):
                         os.unlink(entry.path)
                         continue
                     remove_leftovers(entry.path)
                     os.rmdir(entry.path)  # fails while a file in it still grows
+
+
+@contextmanager
+def only_writer(path: str) -> Iterator[None]:
+    """Nobody else is here for the same path meanwhile: for reading a file, changing and writing it.
+
+    A file beside it is locked, as the file itself is another one after each writing. OutputError where that cannot be
+    made, or whoever has it does not end. Where the file system knows no locks nobody is kept out.
+    """
+    lock = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.path.basename(path)}.lock{PART}")
+    try:
+        handle = _locked_file(lock)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error})", "name another file, or wait for who writes it"
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(lock)  # while it is ours: who waits for it sees that it is gone, and makes another
+        os.close(handle)
+
+
+def _locked_file(lock: str) -> int:
+    """A descriptor of a lock file that is ours alone and still has its name."""
+    until = time.monotonic() + _LONGEST_EDIT
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            if time.monotonic() > until:
+                raise
+            time.sleep(_POLL)
+            continue
+        except OSError:  # a file system without locks
+            return handle
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle
+        os.close(handle)
 
 
 @contextmanager
@@ -142,19 +206,8 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        try:
-            # O_NONBLOCK: a FIFO in a dump folder must not hang the tool; it has no effect on regular files.
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
-        except OSError as error:
-            raise user_error(path, error) from error
-        except ValueError as error:  # a zero byte in the name
-            raise DataNotFoundError(f"{path}: no such file", "check the name") from error
-        stat = os.fstat(self._fd)
-        self.size = stat.st_size
-        if not os.path.isfile(path):
-            self.close()
-            kind = "a folder" if os.path.isdir(path) else "not a regular file"
-            raise FormatError(f"{path}: {kind} where a file should be", "move it away or name another folder")
+        self._fd = open_descriptor(path)
+        self.size = os.fstat(self._fd).st_size
 
     def read_at(self, offset: int, count: int) -> bytes:
         """Exactly `count` bytes from `offset`."""

@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.user_files import read_text
 
 #: Environment variables that set_env.sh sets to the toolkit's folder.
 VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
@@ -162,8 +163,8 @@ def _folders(roots: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
 def _version(folders: Sequence[str]) -> str:
     for folder in folders:
         for name in _VERSION_FILES:
-            with suppress(OSError, UnicodeDecodeError):
-                match = _VERSION.search(Path(folder, name).read_text("utf-8")[:4096])
+            with suppress(PrecisionToolError):
+                match = _VERSION.search(read_text(os.path.join(folder, name))[:4096])
                 if match:
                     return match[1]
     return ""
@@ -175,8 +176,8 @@ def _version(folders: Sequence[str]) -> str:
 def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str] | None:
     """What an earlier search below these roots found, if it still is there; None to search again."""
     for folder in memories:
-        with suppress(OSError, ValueError):
-            kept = json.loads((folder / _MEMORY).read_text("utf-8"))
+        with suppress(PrecisionToolError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            kept = json.loads(read_text(str(folder / _MEMORY)))
             found = {str(name): str(path) for name, path in kept["found"].items() if name in ("atc", "msaccucmp")}
             if kept["roots"] == list(roots) and found and all(map(os.path.isfile, found.values())):
                 return found

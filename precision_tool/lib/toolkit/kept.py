@@ -9,10 +9,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.storage.files import LocalFile, atomic_text, signature_of
+from precision_tool.lib.user_files import read_text
 
 _BLOCK = 1 << 20
+#: Bytes of the texts that are kept as one, at most.
+_MAX_TEXT = 256 << 20
 
 
 def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
@@ -55,10 +58,9 @@ class Kept:
 def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
     """Keeps text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
     texts = {}
-    with suppress(OutputError, UnicodeDecodeError):
+    with suppress(PrecisionToolError):
         for one in files:
-            with open(one, encoding="utf-8", newline="") as file:
-                texts[os.path.basename(one)] = file.read()
+            texts[os.path.basename(one)] = read_text(one, _MAX_TEXT, newline="")
         with atomic_text(path) as file:
             json.dump({"texts": texts, "notes": list(notes)}, file)
 
@@ -66,12 +68,11 @@ def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
 def read_kept(path: str) -> Kept:
     """What was kept; of a file that is missing or damaged nothing."""
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        document = json.loads(read_text(path, _MAX_TEXT))
         texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
         if all(isinstance(text, str) and os.path.basename(name) == name for name, text in texts.items()):
             return Kept(texts=texts, notes=notes)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
         pass
     return Kept(texts={})
 

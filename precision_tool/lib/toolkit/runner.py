@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
-from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.user_files import open_binary, open_to_write
 
 #: Lines of the log that an error shows.
 _LAST_LINES = 8
@@ -52,10 +53,10 @@ class ToolRun:
 def last_lines(path: str) -> str:
     """The last lines of a log that say anything, joined."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             file.seek(max(0, os.path.getsize(path) - 64 * 1024))
             lines = file.read().decode("utf-8", "backslashreplace").splitlines()
-    except OSError:
+    except (OSError, PrecisionToolError):
         return ""
     told = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
     return " | ".join(told[-_LAST_LINES:])
@@ -99,11 +100,7 @@ def run_tool(
     environment = {**(sourced_environment(set_env) if set_env is not None else os.environ), **(variables or {})}
     # Threads of BLAS in each of its workers only stand in each other's way.
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    try:
-        file = open(log, "wb")  # noqa: SIM115  # closed below, whatever happens
-    except OSError as error:
-        raise OutputError(f"{log}: cannot be written ({error.strerror})", "name another folder with --work") from None
-    with file:
+    with open_to_write(log) as file:
         try:
             process = subprocess.Popen(
                 list(arguments),

@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.om_file import MAGIC
 from precision_tool.lib.storage.files import LocalFile, atomic_text, signature_of
 from precision_tool.lib.toolkit.finder import Toolkit
 from precision_tool.lib.toolkit.kept import Kept, content_key, keep, read_kept, signatures
 from precision_tool.lib.toolkit.runner import ToolRun, run_tool
+from precision_tool.lib.user_files import open_binary, open_text, read_text
 
+#: Bytes of a table that msaccucmp wrote, at most.
+_MAX_TABLE = 4 << 30
 #: What names of folders for results that are not complete begin with.
 _TEMPORARY = ".precision_tool-toolkit-"
 #: Where temporary files may go if the user's place for them will not do.
@@ -278,7 +281,7 @@ def _depends_on_files_alone(run: ToolRun) -> bool:
     """Not where msaccucmp tells of an error, which may be one of the moment and leave ops out."""
     if run.code not in (0, _NOT_DUMPED):
         return False
-    with open(run.log, "rb") as file:
+    with open_binary(run.log) as file:
         return not any(b"[ERROR]" in line for line in file)
 
 
@@ -303,10 +306,12 @@ def _is_om(path: str) -> bool:
 def _json_problem(path: str) -> str:
     """Why a file is no complete JSON of a graph; empty if it is."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open_text(path, errors="surrogateescape") as file:
             root = json.load(file)
-    except OSError:
+    except DataNotFoundError:
         return "it wrote no file"
+    except PrecisionToolError as error:
+        return error.message
     except (ValueError, RecursionError) as error:
         return f"the file is cut off or no JSON ({error})"
     return "" if isinstance(root, dict) and "graph" in root else "it holds no graph"
@@ -315,10 +320,9 @@ def _json_problem(path: str) -> str:
 def _table_problem(path: str) -> str:
     """Why a table is not complete; empty if it is."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            text = file.read()
-    except OSError as error:
-        return str(error.strerror)
+        text = read_text(path, _MAX_TABLE, errors="surrogateescape", newline="")
+    except PrecisionToolError as error:
+        return error.message
     if not text.endswith("\n"):
         return f"{os.path.basename(path)} ends in the middle of a line"
     lines = list(csv.reader(text.splitlines()))

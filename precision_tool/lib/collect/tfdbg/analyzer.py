@@ -9,6 +9,7 @@ This module runs on Python 3.7.
 """
 
 import filecmp
+import io
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from precision_tool.lib.collect.tfdbg.npy_set import NpySet, Replaced
 from precision_tool.lib.collect.tfdbg.runs import DumpedTensor, RunFiles
 from precision_tool.lib.collect.tfdbg.values import npy_header
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.user_files import open_binary, open_to_write, read_text
 
 MODULE = "tensorflow.python.debug.cli.offline_analyzer"
 PROMPT = "tfdbg> "
@@ -131,10 +133,7 @@ class _Analyzer:
             raise DataNotFoundError(
                 "--engine tfdbg needs the Python package pexpect", "pip install pexpect, or leave --engine out"
             ) from None
-        try:
-            self._log = open(self._log_path, "w", encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise unwritable(self._log_path, error) from error
+        self._log = io.TextIOWrapper(open_to_write(self._log_path), "utf-8", "backslashreplace")
         environment = dict(os.environ)
         # No colours, no GPU that training may need, no warnings that end it.
         environment.update(TERM="dumb", CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2", PYTHONWARNINGS="ignore")
@@ -216,8 +215,7 @@ class _Analyzer:
         """How many dumps of each tensor it knows."""
         path = os.path.join(self._folder, _LIST_FILE)
         try:
-            with open(path, encoding="utf-8", errors="backslashreplace") as file:
-                lines = file.read().splitlines()[_HEAD_LINES:]
+            lines = read_text(path, errors="backslashreplace").splitlines()[_HEAD_LINES:]
             os.unlink(path)
         except OSError as error:
             raise PrecisionToolError(
@@ -238,14 +236,14 @@ def _take(saved: str, path: str) -> str:
     """
     import numpy as np
 
-    with open(saved, "rb") as file:
+    with open_binary(saved) as file:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         if dtype.hasobject:
             os.unlink(saved)
             return "it holds Python objects, not numbers"
         if dtype.names is not None and len(dtype.names) == 1:
-            with open(path, "wb") as target:
+            with open_to_write(path) as target:
                 target.write(npy_header(dtype[0].str, tuple(map(int, shape))))
                 shutil.copyfileobj(file, target)
             os.unlink(saved)

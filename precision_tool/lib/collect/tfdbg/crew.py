@@ -6,7 +6,7 @@ This module runs on Python 3.7.
 import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Callable, Dict, Generic, List, Optional, Sequence, TypeVar
+from typing import Callable, Dict, Generic, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,9 +45,15 @@ class Crew(Generic[Item, Result]):
                 results[number] = self._work(item, self._told)
 
         with ThreadPoolExecutor(self._workers) as pool:
-            threads = [pool.submit(loop) for _ in range(min(self._workers, len(items)))]
             try:
-                running = set(threads)
+                running = set()
+                for _ in range(min(self._workers, len(items))):
+                    try:
+                        running.add(pool.submit(loop))
+                    except RuntimeError:  # no more threads can be started
+                        break
+                if not running:
+                    self._run_here(todo, results, total, progress)
                 while running:
                     ended, running = wait(running, timeout=_TICK, return_when=FIRST_EXCEPTION)
                     for thread in ended:
@@ -57,6 +63,19 @@ class Crew(Generic[Item, Result]):
             finally:
                 self._stop.set()
         return [results[number] for number in range(len(items))]
+
+    def _run_here(
+        self,
+        todo: Iterator[Tuple[int, Item]],
+        results: Dict[int, Result],
+        total: int,
+        progress: Optional[Progress],
+    ) -> None:
+        """The work where not one thread can be started: one item after the other, by the thread that waits."""
+        for number, item in todo:
+            results[number] = self._work(item, self._told)
+            if progress is not None:
+                progress(self._done, total)
 
     def _told(self, count: int) -> None:
         with self._lock:

@@ -9,7 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.user_files import open_descriptor
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
@@ -205,16 +206,11 @@ def read_event(path: str) -> TensorEvent:
 
 
 def open_for_reading(path: str) -> int:
-    """A descriptor of a regular file; FormatError for all else."""
+    """A descriptor of a regular file; FormatError for all else, also for a link to nothing, which was listed."""
     try:
-        # O_NONBLOCK: a FIFO among the files must not hang the tool; it has no effect on regular files.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if os.path.isfile(path):
-        return fd
-    os.close(fd)
-    raise FormatError(f"{path}: no regular file", "move it away")
+        return open_descriptor(path)
+    except DataNotFoundError as error:
+        raise FormatError(error.message, error.hint) from error
 
 
 def unreadable(path: str, error: OSError) -> FormatError:

@@ -9,7 +9,8 @@ from typing import Callable
 
 from precision_tool.lib.collect.tfdbg.event import Span, TensorEvent, open_for_reading
 from precision_tool.lib.collect.tfdbg.values import npy_pieces, read_at
-from precision_tool.lib.errors import FormatError, OutputError
+from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.user_files import open_binary
 
 #: Bytes copied before the caller is told: Ctrl+C is heard and progress shown this often.
 _PIECE = 16 << 20
@@ -49,7 +50,7 @@ def is_same_npy(event: TensorEvent, path: str, told: Told) -> bool:
     """Whether the file `path` is just what `write_npy` would write."""
     source = open_for_reading(event.path)
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             for piece in npy_pieces(event, source):
                 if not isinstance(piece, Span):
                     if file.read(len(piece)) != piece:
@@ -62,7 +63,7 @@ def is_same_npy(event: TensorEvent, path: str, told: Told) -> bool:
                         return False
                     told(len(part))
             return not file.read(1)
-    except OSError:
+    except (OSError, PrecisionToolError):
         return False
     finally:
         os.close(source)

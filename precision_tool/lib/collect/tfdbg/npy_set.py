@@ -199,7 +199,7 @@ class NpySet:
 
 def _try_lock(folder: str) -> int:
     """A descriptor that holds the lock of a folder; _BUSY if another process does, _UNKNOWN where locks do not work."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

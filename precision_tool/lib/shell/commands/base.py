@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +14,7 @@ from rich.text import Text
 from precision_tool.lib.arguments import Parser as Parser
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import Session
+from precision_tool.lib.settings import MOST_COUNTED, MOST_WORKERS
 
 DONE, FOUND = 0, 1
 
@@ -113,11 +115,11 @@ def add_workers(
     parser: Parser, default: int | None, what: str = "processes that share the work (default: one a core)"
 ) -> None:
     """The option --workers; `what` is its help."""
-    parser.add_argument("--workers", metavar="N", type=count(0), default=default, help=what)
+    parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
 
 
-def count(least: int) -> Callable[[str], int]:
-    """An argument that is a whole number of at least `least`."""
+def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
+    """An argument that is a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
@@ -125,7 +127,9 @@ def count(least: int) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no whole number of at least {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is more than {most}")
         return value
 
     return parse

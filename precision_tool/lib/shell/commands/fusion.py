@@ -24,7 +24,7 @@ from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import counted, json_text, plain, shown_path
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.bisect_runner import BisectRun, Try, bisected, check_edit
+from precision_tool.lib.shell.bisect_runner import BisectRun, Try, bisected, check_edit, edit_alone
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -41,6 +41,8 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
+from precision_tool.lib.sources.walk import nothing_below
+from precision_tool.lib.user_files import is_folder, list_folder
 
 _ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
 _BISECT_FOLDER = "fusion_bisect"
@@ -366,6 +368,14 @@ def _switch(session: Session, args: argparse.Namespace, output: Output) -> int:
     return _write(session, args, output, [(file, change)], seen)
 
 
+def _edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switches]) -> tuple[Switches, Switches, str]:
+    """What a file said and says now, and its path. Nobody else changes it meanwhile."""
+    with edit_alone(_bisect_folders(session), file.target):
+        before = file.read()
+        after = replace(change(before), notes=())
+        return before, after, file.write(after)
+
+
 def _all_off(session: Session, args: argparse.Namespace, output: Output) -> int:
     (file,) = _files(session, args)
     return _write(session, args, output, [(file, Switches.all_off)], _seen(session))
@@ -375,7 +385,8 @@ def _reset(session: Session, args: argparse.Namespace, output: Output) -> int:
     """Also of a file that cannot be read."""
     paths, documents = [], []
     for file in _files(session, args, both=True):
-        paths.append(file.write(file.shipped))
+        with edit_alone(_bisect_folders(session), file.target):
+            paths.append(file.write(file.shipped))
         documents.append(report.switch_json(paths[-1], file.shipped, ()))
     tell_notes(session, output)
     if args.json:
@@ -399,9 +410,7 @@ def _write(
     tell_notes(session, output)
     documents = []
     for file, change in changes:
-        before = file.read()
-        after = replace(change(before), notes=())
-        path = file.write(after)
+        before, after, path = _edit(session, file, change)
         warnings = _warnings(after, list(seen), [name for name in args.passes if is_switchable(name)])
         warnings += [f"{name}: always on; {ALWAYS_ON_REASON}" for name in args.passes if not is_switchable(name)]
         if args.json:
@@ -482,7 +491,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
             raise UsageError("fusion blame: one folder is named", "name both, with -lt and -rt, or none")
         is_dump = isinstance(find_inputs(args.left, args.right).golden, Run)
         return args.left, args.right, pair_options if is_dump else CompareOptions()
-    has_benchmark = workspace.tf_dump_dir.is_dir() and any(workspace.tf_dump_dir.iterdir())
+    has_benchmark = is_folder(workspace.tf_dump_dir) and bool(list_folder(str(workspace.tf_dump_dir)))
     why_benchmark: list[str] = []
     if not args.benchmark:
         try:
@@ -501,7 +510,8 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         )
     runs = [run for run in session.run_graphs() if run.leaf is not None]
     if not runs:
-        raise DataNotFoundError("no run has both a dump and a graph", "`graphs` and `ls dump` show what there is")
+        nothing = DataNotFoundError("no run has both a dump and a graph", "`graphs` and `ls dump` show what there is")
+        raise nothing_below(nothing, *(str(workspace.dump_dir(number)) for number in workspace.debug_numbers()))
     best = max(runs, key=lambda run: sum(bool(op.pass_names) for op in run.file.ops))
     missing = session.graph_reasons()
     if missing and not Fusion(best.file).switchable:
@@ -522,10 +532,13 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
         return
     (file,) = _files(session, args)
     seen = _seen(session)
-    switches = file.read()
-    for name in off:
-        switches = switches.with_pass(name, False, seen.get(name))
-    path = file.write(replace(switches, notes=()))
+
+    def change(switches: Switches) -> Switches:
+        for name in off:
+            switches = switches.with_pass(name, False, seen.get(name))
+        return switches
+
+    _, _, path = _edit(session, file, change)
     if file.note:
         output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
     console.print(plain(f"switched off in {shown_path(path)}: {', '.join(off)}"), soft_wrap=True)

@@ -14,8 +14,9 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Parser, completes
-from precision_tool.lib.sources.names import parse_dump_name
+from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.walk import find_named
+from precision_tool.lib.user_files import is_folder
 
 #: Of many outputs as many are named.
 _LISTED = 8
@@ -47,7 +48,7 @@ def named_files(session: Session, name: str) -> list[str]:
         return [name]
     base = os.path.basename(name)
     is_dump_name = parse_dump_name(base) is not None or tfdbg.is_tensor_name(base)
-    is_file_name = base.endswith((".npy", ".csv")) or base.isdigit() or is_dump_name
+    is_file_name = base.endswith((".npy", ".csv")) or is_number(base) or is_dump_name
     if not is_file_name or "\0" in name:
         return []
     if base != name:
@@ -56,7 +57,7 @@ def named_files(session: Session, name: str) -> list[str]:
     roots = [space.dump_dir(number) for number in space.debug_numbers()]
     roots += [space.tf_dump_dir, space.tf_debug_dir, space.overflow_dump_dir]
     roots += [base / "decode" for base in space.result_dirs()]
-    found = [path for root in roots if root.is_dir() for path in find_named(str(root), name)]
+    found = [path for root in roots if is_folder(root) for path in find_named(str(root), name)]
     if not found:
         raise DataNotFoundError(
             f"{name}: no such file, here or in {space.root}", "`ls dump` lists the dump files; or name an op"

@@ -32,6 +32,7 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.toolkit.tools import Produced
+from precision_tool.lib.user_files import open_binary, open_text
 from precision_tool.lib.workspace import lies_in
 
 #: What rows say that native could not read, and that the toolkit is asked for.
@@ -157,7 +158,7 @@ def show_overflow(made: Sequence[Produced], output: Output, is_json: bool) -> No
         return
     for one in made:
         summary, *files = one.paths
-        with open(summary, encoding="utf-8", errors="replace") as file:
+        with open_text(summary, errors="replace") as file:
             output.show(*(plain(line.rstrip()) for line in file))
         said = f"{shown_path(summary)}: msaccucmp's summary; beside it {counted(len(files), 'file')} that it decoded"
         output.out.print(plain(said), soft_wrap=True)
@@ -242,7 +243,7 @@ def _check_target(session: Session, path: str) -> None:
 def _is_json_file(path: str) -> bool:
     if not os.path.isfile(path):
         return False
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         return is_json(file.read(_HEAD))
 
 

@@ -1,0 +1,145 @@
+"""Values that no writer writes, in places that every command looks at: each is told, and no command stops at it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import only_result, tool
+from small_tree import chain, small_tree
+
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.ge_graph import load_graph_bytes
+from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.formats.statistics_csv import read_statistics
+
+
+@pytest.mark.parametrize("name", ["²", "①", "٣", "9" * 250])
+def test_folders_named_like_numbers(tmp_path: Path, name: str) -> None:
+    """Digits to Python, which `int` does not take, or whose number nothing takes."""
+    tree = small_tree(tmp_path / "precision_data", chain())
+    odd = tree.leaf.parent / name
+    odd.mkdir()
+    for file in tree.leaf.iterdir():
+        (odd / file.name).write_bytes(file.read_bytes())
+    (tree.leaf / name).write_bytes(b"")
+    for words in (["ls"], ["vc"], ["ac", "-c"], ["graphs"]):
+        assert tool(*words, cwd=tmp_path, code=None).code in (0, 1, 2)
+    assert "compared" in tool("vc", cwd=tmp_path).text
+
+
+FIELDS = ("name", "type", "input", "output_desc", "input_desc", "attr", "id", "stream_id", "subgraph_name", "dtype",
+          "layout", "shape", "key", "value", "s", "i", "list", "dim")  # fmt: skip
+
+
+def emptied(value: Any, field: str) -> Any:
+    """The document with an empty list as the value of every field of this name."""
+    if isinstance(value, dict):
+        return {key: [] if key == field else emptied(item, field) for key, item in value.items()}
+    return [emptied(item, field) for item in value] if isinstance(value, list) else value
+
+
+GRAPH = {
+    "name": "g",
+    "graph": [
+        {
+            "name": "g",
+            "attr": [{"key": "_k", "value": {"list": {"i": [1, 2]}}}],
+            "op": [
+                {
+                    "name": "a",
+                    "type": "Add",
+                    "id": 3,
+                    "stream_id": 1,
+                    "input": ["b:0"],
+                    "subgraph_name": ["s"],
+                    "attr": [
+                        {"key": "_datadump_original_op_names", "value": {"list": {"s": ["x"]}}},
+                        {"key": "_no_stream_split", "value": {"b": True}},
+                        {"key": "n", "value": {"i": 3}},
+                        {"key": "t", "value": {"s": "dA=="}},
+                    ],
+                    "input_desc": [{"dtype": "DT_FLOAT", "layout": "ND", "shape": {"dim": [1]}}],
+                    "output_desc": [{"dtype": "DT_FLOAT", "layout": "ND", "shape": {"dim": [1]}}],
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_empty_list_is_a_field_that_is_not_there(field: str) -> None:
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(item) for key, item in value.items() if key != field}
+        return [without(item) for item in value] if isinstance(value, list) else value
+
+    found = load_graph_bytes(json.dumps(emptied(GRAPH, field)).encode(), "g.json")
+    expected = load_graph_bytes(json.dumps(without(GRAPH)).encode(), "g.json")
+    assert [graph.name for graph in found.graphs] == [graph.name for graph in expected.graphs]
+    for one, other in zip(found.ops, expected.ops, strict=True):
+        assert (one.name, one.type, one.inputs, one.output_descs) == (
+            other.name,
+            other.type,
+            other.inputs,
+            other.output_descs,
+        )
+        assert dict(one.attrs) == dict(other.attrs)
+
+
+def test_enum_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
+    text = 'graph {\n  name: "g"\n  op {\n    name: "a"\n    type: "A"\n    output_desc {\n      dtype: ' + "7" * 5000
+    data = (text + "\n    }\n  }\n}\n").encode()
+    with pytest.raises(FormatError):
+        load_graph_bytes(data, "g.txt")
+    path = tmp_path / "g_Build.txt"
+    path.write_bytes(data)
+    run = tool("graph2json", str(path), cwd=tmp_path, code=2)
+    assert len(run.text) < 1000
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 63,), (1 << 40, 1 << 40, 0), (1 << 62, 0)])
+def test_shapes_beyond_64_bits(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
+    with pytest.raises(FormatError, match=r"no array has the shape|needs"):
+        read_npy(str(tmp_path / "a.npy"))
+    tool("pt", "a.npy", cwd=tmp_path, code=2)
+    tool("cp", "a.npy", "a.npy", cwd=tmp_path, code=2)
+    text = "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value\n"
+    text += f"Output,0,16,DT_FLOAT,ND,{'x'.join(map(str, shape))},1\n"
+    (tmp_path / "s.csv").write_text(text)
+    assert read_statistics(str(tmp_path / "s.csv")).bad_slots
+
+
+@pytest.mark.parametrize("column", ["Shape", "Index", "Data Size", "Count", "NaN Count"])
+def test_whole_numbers_of_thousands_of_digits_in_statistics(tmp_path: Path, column: str) -> None:
+    header = ["Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape", "Count", "NaN Count"]
+    cells = ["Output", "0", "16", "DT_FLOAT", "ND", "2x2", "4", "0"]
+    cells[header.index(column)] = "7" * 5000
+    (tmp_path / "s.csv").write_text(",".join(header) + "\n" + ",".join(cells) + "\n")
+    ((_, reason),) = read_statistics(str(tmp_path / "s.csv")).bad_slots
+    assert "no whole number of 64 bits" in reason
+    assert len(reason) < 200
+
+
+def test_infinity_in_a_count_of_a_result(tmp_path: Path) -> None:
+    small_tree(tmp_path / "precision_data", chain())
+    tool("vc", cwd=tmp_path)
+    path = only_result(tmp_path / "precision_data" / "temp")
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    counts = [at for at, name in enumerate(header) if name.endswith(("NaN", "PosInf", "NegInf", "Zeros"))]
+    assert counts
+    for value in ("inf", "-inf", "nan", "1e999"):
+        for row in rows:
+            for at in counts:
+                row[at] = value if row[at].isdecimal() else row[at]
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([header, *rows])
+        assert tool("vcs", "-f", str(path), "--json", cwd=tmp_path, code=None).code in (0, 2)
