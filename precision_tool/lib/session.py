@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+    from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
@@ -821,15 +822,16 @@ class Session:
         limit: int = 3,
         progress: Progress | None = None,
         max_bytes: int | None = None,
+        known: Mapping[str, KnownValues] | None = None,
     ) -> tuple[OverflowReport, str]:
         """The overflow in a folder, or in the data folder, and where status files were looked for.
 
-        The first `limit` ops have figures. `max_bytes` of values are read at most. DataNotFoundError where there is
-        neither a status file nor a dump.
+        The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a
+        comparison made `known`. DataNotFoundError where there is neither a status file nor a dump.
         """
         from precision_tool.lib.checks.overflow_search import find_overflow
 
-        return find_overflow(self, folder, graph, limit, progress, max_bytes)
+        return find_overflow(self, folder, graph, limit, progress, max_bytes, known)
 
     def overflow_statuses(self, folder: str | None = None) -> tuple[tuple[StatusFile, ...], str]:
         """The overflow status files in a folder, or of the data folder, and where they were looked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -11,10 +11,11 @@ from itertools import count
 from math import inf
 
 from precision_tool.lib.engine.extremes import extremes_of, merged
+from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring
-from precision_tool.lib.model.comparison import Extremes
+from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
@@ -82,11 +83,23 @@ def slot_of(dump: OpDump, slot: str) -> AnyTensor | None:
 class RunValues:
     """The ops of one leaf in execution order; files are opened when their op is asked for."""
 
-    def __init__(self, leaf: DumpLeaf, file: GraphFile | None = None) -> None:
+    def __init__(
+        self,
+        leaf: DumpLeaf,
+        file: GraphFile | None = None,
+        *,
+        index: DumpIndex | None = None,
+        extremes: Mapping[tuple[str, str, int], Extremes] | None = None,
+        summaries: Mapping[tuple[str, str, int], Summary] | None = None,
+    ) -> None:
+        """`index`, `extremes` and `summaries` are what is known of the leaf already."""
         self.leaf = leaf
-        self.index = DumpIndex(leaf)
+        self.index = index or DumpIndex(leaf)
         self.wiring = None if file is None else Wiring(file)
-        self._extremes: dict[tuple[str, int], Extremes | None] = {}
+        self._summaries = summaries or {}
+        self._extremes: dict[object, Extremes | None] = {}
+        for key, found in (extremes or {}).items():
+            self._extremes[key] = found
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, str] = {}
         self.ops = tuple(self._in_order(file))
@@ -269,9 +282,17 @@ class RunValues:
                 found.append(known)
         return reduce(merged, found) if found else None
 
+    def knows(self, tensor: AnyTensor) -> bool:
+        """Whether the extremes of a tensor are known without reading it."""
+        return isinstance(tensor, Tensor) and key_of(tensor) in self._extremes
+
+    def known_summary(self, tensor: AnyTensor) -> Summary | None:
+        """The summary of a tensor where it is known without reading it."""
+        return self._summaries.get(key_of(tensor)) if isinstance(tensor, Tensor) else None
+
     def extremes(self, tensor: AnyTensor) -> Extremes | None:
         """The extremes of a tensor; None for one that has none or cannot be read, which is noted."""
-        key = (tensor.path, getattr(tensor, "offset", id(tensor)))
+        key = key_of(tensor) if isinstance(tensor, Tensor) else id(tensor)
         if key not in self._extremes:
             try:
                 self._extremes[key] = extremes_of(tensor)

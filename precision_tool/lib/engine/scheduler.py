@@ -33,11 +33,13 @@ from precision_tool.lib.engine.bundles import (
     whole_pass,
     worker,
 )
+from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import Tensor
 
 __all__ = ["Measures", "compare_pairs"]
 
@@ -88,19 +90,27 @@ class _Run:
         self._measures = measures
         self._budget = budget
         self.rows: list[Row | None] = [None] * len(pairs)
-        bundles: dict[object, list[Numbered]] = {}
-        for number, pair in enumerate(pairs):
-            if pair.status == Status.COMPARED:
-                bundles.setdefault(bundle_key(pair), []).append((number, pair))
-            elif measures.looks_alone and pair.npu is not None:
-                bundles[number] = [(number, pair)]
-            else:
-                self.rows[number] = uncompared(pair)
-        self._bundles = list(bundles.values())
+        self._bundles = self._bundled()
         #: Bytes to be read.
         self.total = sum(cost(pair) for bundle in self._bundles for _, pair in bundle)
         self._done = 0
         self._tell(0)
+
+    def _bundled(self) -> list[list[Numbered]]:
+        """The pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
+        bundles: dict[object, list[Numbered]] = {}
+        places: dict[object, list[Numbered]] = {}
+        for number, pair in enumerate(self._pairs):
+            is_compared = pair.status == Status.COMPARED
+            if not is_compared and (not self._measures.looks_alone or pair.npu is None):
+                self.rows[number] = uncompared(pair)
+                continue
+            place = key_of(pair.npu) if isinstance(pair.npu, Tensor) else number
+            bundle = places.get(place)
+            if bundle is None:
+                bundle = places[place] = bundles.setdefault(bundle_key(pair) if is_compared else number, [])
+            bundle.append((number, pair))
+        return list(bundles.values())
 
     def _tell(self, nbytes: int) -> None:
         self._done += nbytes

@@ -348,9 +348,10 @@ def finding_panel(finding: Finding) -> RenderableType:
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
     facts = [{"name": name, "value": value} for name, value in finding.facts]
-    document = asdict(finding) | {"grade": finding.grade.name.lower(), "facts": facts}
-    document["pass_name"] = ",".join(document.pop("pass_names"))
-    return document | {"original_ops": joined(finding.original_ops)}
+    names = {"pass_name": ",".join(finding.pass_names), "original_ops": joined(finding.original_ops)}
+    document = asdict(finding) | {"grade": finding.grade.name.lower(), **names, "facts": facts}
+    del document["pass_names"]
+    return document
 
 
 def _detail_json(detail: Detail) -> dict[str, Any]:

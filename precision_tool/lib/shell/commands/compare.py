@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
+from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
+from precision_tool.lib.compare.known import KnownValues, known_values
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
@@ -450,7 +452,8 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     lack: NoBenchmarkError | None = None
     if compares:
         try:
-            analyses = _compare(session, args, output, _measure_options(args))
+            options = replace(_measure_options(args), extremes=True, beside=cast_pairs)
+            analyses = _compare(session, args, output, options)
         except NoBenchmarkError as error:
             if session.has_pytorch_only():
                 raise
@@ -481,13 +484,19 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
     # `vc` and `vcs` begin without what only `ac` needs.
     from precision_tool.lib.shell.commands.overflow import check_overflow
 
-    overflow = check_overflow(session, args.left, args.graph, args.limit)
+    known = known_values([analysis.leaf for analysis in analyses if analysis.leaf is not None])
+    overflow = check_overflow(session, args.left, args.graph, args.limit, known)
     if is_pytorch:
         return [] if overflow.skipped else [overflow]
-    return [*_graph_checks(session, args, analyses), overflow]
+    return [*_graph_checks(session, args, analyses, known), overflow]
 
 
-def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
+def _graph_checks(
+    session: Session,
+    args: argparse.Namespace,
+    analyses: Sequence[Analysis],
+    known: Mapping[str, KnownValues],
+) -> list[CheckResult]:
     """Those that need a graph."""
     from precision_tool.lib.checks import fusion
 
@@ -497,7 +506,7 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
         try:
             missing = session.missing_graphs(args.graph)
             passes = fusion.check_fusion(session.fusion_graphs(args.graph, cosines=cosines), args.threshold, missing)
-            return [passes, *check_runs(session.run_graphs(args.graph), missing)]
+            return [passes, *check_runs(session.run_graphs(args.graph), missing, known)]
         except PrecisionToolError as error:
             return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
     leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
@@ -510,7 +519,7 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
         reason = "the two sides were compared without a graph; name one with -g"
         return [fusion.skip_fusion(reason), *skip_checks(reason)]
     in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), cosines or {})
-    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs)]
+    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs, known=known)]
 
 
 VC = Command(_vc_parser, _run_vc)
