@@ -54,12 +54,12 @@ def pattern(text: str) -> Callable[[str], bool]:
     return lambda name: wanted in flatten(name).lower()
 
 
-_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
+_OP_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
 
 
 def op_number(text: str) -> int | None:
     """The number of an op, written `[17]` as results and lists show it; None for any other name."""
-    match = _NUMBER.fullmatch(text.strip())
+    match = _OP_NUMBER.fullmatch(text.strip())
     return int(match[1]) if match is not None else None
 
 
