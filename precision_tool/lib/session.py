@@ -49,7 +49,7 @@ from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result, write_mapping, write_result
-from precision_tool.lib.results.result_files import find_results
+from precision_tool.lib.results.result_files import find_results, is_of_two_runs
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
@@ -92,7 +92,9 @@ _SHOWN_REASONS = 3
 _PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX = "partial_", "single_op_", "part_"
 #: The toolkit's result beside ours, of what ours could not read.
 TOOLKIT_PREFIX = "toolkit_"
-_SET_APART = (_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX, TOOLKIT_PREFIX)
+#: What `fusion blame` compared to judge fusion passes.
+BLAME_PREFIX = "blame_"
+_SET_APART = (_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX)
 #: What is said of such a result when it is read.
 _PARTS = {
     _PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
@@ -658,6 +660,7 @@ class Session:
         progress: Progress | None = None,
         options: CompareOptions | None = None,
         noise: NoiseFloor | None = None,
+        prefix: str = "",
     ) -> list[Analysis]:
         """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
 
@@ -711,7 +714,7 @@ class Session:
         except BaseException:
             self.workspace.remove_empty(folder)
             raise
-        paths = self._write(folder, results, _prefix_of(options), options.pairs_only)
+        paths = self._write(folder, results, prefix or _prefix_of(options), options.pairs_only)
         return [
             analyse(path, with_noise(result.table, noise), threshold, result)
             for path, result in zip(paths, results, strict=True)
@@ -810,7 +813,7 @@ class Session:
         from precision_tool.lib.checks.analysis import analyse
 
         threshold = self.settings.threshold if threshold is None else threshold
-        paths = self._newest_results() if path is None else find_results(path)
+        paths = self._newest_results(tells=True) if path is None else find_results(path)
         return [
             analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=_part_of(one))
             for one in paths
@@ -930,8 +933,11 @@ class Session:
 
         return find_random(self, left, right, graph, workers, progress)
 
-    def _newest_results(self) -> list[str]:
-        """The complete result files of the newest comparison."""
+    def _newest_results(self, *, tells: bool = False) -> list[str]:
+        """The complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
+
+        `tells`: that a newer one is left out is a note.
+        """
         self.check_data()
         folders = self.workspace.compare_dirs()
         if not folders:
@@ -940,7 +946,12 @@ class Session:
                 f"{self.workspace.root}: no comparison result yet",
                 "run `vc` or `ac -c` first, or name a file with -f",
             )
-        paths = next((found for folder in folders if (found := _results_in(folder))), [])
+        newest = next((found for folder in folders if (found := _results_in(folder))), [])
+        benchmarked = (found for folder in folders if (found := _results_in(folder)) and not is_of_two_runs(found[0]))
+        paths = next(benchmarked, newest)
+        if tells and paths != newest:
+            kept = shown_path(os.path.dirname(newest[0]))
+            self.workspace.notes.append(f"a newer result compares two NPU runs: `vcs -f {kept}` shows it")
         if not paths:
             raise DataNotFoundError(
                 f"{folders[0]}: no complete result file",

@@ -269,6 +269,27 @@ def test_blame_and_what_it_writes(demo: Path, package: dict[str, str], columns: 
     assert only_result(demo / "precision_data" / "temp").is_file()
 
 
+def test_the_newest_result_is_that_of_a_comparison_with_the_benchmark(demo: Path) -> None:
+    """Not the one that `fusion blame` made for itself, nor that of two NPU runs."""
+    tool("fusion", "blame", cwd=demo)
+    assert "no complete result file" in tool("ac", cwd=demo, code=2).err
+    # Of two NPU runs, where there is nothing else.
+    tool("vc", "-cf", cwd=demo)
+    assert "debug_0" in json.loads(tool("vcs", "--json", cwd=demo).out)["results"][0]["benchmark"]
+    tool("vc", cwd=demo)
+    for newer in (("fusion", "blame"), ("fusion", "blame", "--benchmark"), ("vc", "-cf")):
+        run = tool(*newer, cwd=demo)
+        for words in (("ac",), ("vcs",)):
+            (result,) = json.loads(tool(*words, "--json", cwd=demo).out)["results"]
+            assert result["benchmark"].endswith("precision_data/tf/dump"), newer
+        told = "a newer result compares two NPU runs: `vcs -f "
+        assert (told in tool("vcs", cwd=demo).err) == (newer == ("vc", "-cf"))
+        ops = json.loads(tool("ls", "--json", cwd=demo).out)
+        assert any(op["cosine"] is not None for op in ops["graphs"][0]["ops"])
+    path = run.out.splitlines()[-1].split()[-1]
+    assert "debug_0" in json.loads(tool("vcs", "-f", path, "--json", cwd=demo).out)["results"][0]["benchmark"]
+
+
 def test_blame_of_one_run_with_the_benchmark(demo: Path, generated: tuple[Path, DemoTruth]) -> None:
     """Asked for, and where there is no run without fusion."""
     (found,) = json.loads(tool("fusion", "blame", "--benchmark", "--json", cwd=demo).out)

@@ -20,7 +20,6 @@ from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.present.long_table import LongTable
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -262,9 +261,9 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
-def tensor_table(rows: Sequence[Row], threshold: float) -> LongTable:
+def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     """Both sides of each tensor of an op, a line each."""
-    table = LongTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("slot", no_wrap=True)
     table.add_column("side", no_wrap=True)
     table.add_column("dtype", no_wrap=True)

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.text import Text
 
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.pairing.listing import DumpListing, DumpRow, OpListing, OpRow, is_below
-from precision_tool.lib.present.long_table import LongTable
 from precision_tool.lib.present.text import (
     byte_size,
     cosine_text,
@@ -26,6 +25,7 @@ from precision_tool.lib.present.text import (
     shape_text,
     whole_path,
 )
+from precision_tool.lib.present.whole import NameTable
 
 
 def run_title(run: RunGraph) -> RenderableType:
@@ -54,9 +54,21 @@ class OpTable:
         self._threshold = threshold
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = self._wide()
-        endless = options.update(max_width=1 << 20)
-        yield wide if Measurement.get(console, endless, wide).maximum <= options.max_width else self._narrow()
+        yield self._wide() if self._needed() <= options.max_width else self._narrow()
+
+    def _needed(self) -> int:
+        """The width of the wide form."""
+
+        def longest(texts: Iterable[str]) -> int:
+            return max(map(cell_len, texts), default=0)
+
+        ops = [row.op for row in self._rows]
+        widths = (
+            longest(str(row.index) for row in self._rows), longest(op.type for op in ops), len("1.000000"), len("dump"),
+            longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
+            longest(shown_desc(desc) for op in ops for desc in op.output_descs),
+        )  # fmt: skip
+        return sum(width + 2 for width in widths)
 
     def _name(self, row: OpRow) -> Text:
         name = plain(row.op.name, "bold" if is_below(row.cosine, self._threshold) else "")
@@ -64,7 +76,7 @@ class OpTable:
             name.append(f"\n(made of {safe(row.found_by)})", style="dim")
         return name
 
-    def _table(self) -> LongTable:
+    def _table(self) -> NameTable:
         table = _table()
         table.add_column("#", justify="right", no_wrap=True)
         table.add_column("type", no_wrap=True)
@@ -81,7 +93,7 @@ class OpTable:
             Text("yes") if row.dumped else Text("-", style="dim"),
         )
 
-    def _wide(self) -> LongTable:
+    def _wide(self) -> NameTable:
         table = self._table()
         table.add_column("name")
         has_passes = any(row.op.pass_names for row in self._rows)
@@ -94,7 +106,7 @@ class OpTable:
             table.add_row(*self._first(row), self._name(row), *passes, outputs)
         return table
 
-    def _narrow(self) -> LongTable:
+    def _narrow(self) -> NameTable:
         has_passes = any(row.op.pass_names for row in self._rows)
         table = self._table()
         table.add_column("name, pass, outputs" if has_passes else "name, outputs")
@@ -105,8 +117,8 @@ class OpTable:
         return table
 
 
-def _table() -> LongTable:
-    return LongTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+def _table() -> NameTable:
+    return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def op_listing(listing: OpListing, limit: int, threshold: float) -> Iterator[RenderableType]:

@@ -5,6 +5,8 @@ A name that is broken in the middle cannot be copied. rich folds a long word wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import rich.box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,8 +15,9 @@ from rich.panel import Panel
 from rich.rule import Rule
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
+
+from precision_tool.lib.present.long_table import LongTable
 
 #: Wider than anything that is shown.
 _ENDLESS = 1 << 20
@@ -44,42 +47,59 @@ class Prose:
         yield from Text("\n", end="").join(lines).render(console, end=text.end)
 
 
-class NameTable(Table):
+class NameTable(LongTable):
     """A table whose columns are at least as wide as their longest word.
 
     Where that does not fit, lines end beyond the width: print it with `crop=False`, and let names stand in the last
     column.
     """
 
-    def _widen(self, console: Console, options: ConsoleOptions) -> None:
-        endless = options.update(max_width=_ENDLESS)
+    def _widen(self, console: Console) -> Measurement:
+        """Sets the least width of each column; the least and the largest width of the table."""
+        low = high = self._extra_width
         for column in self.columns:
+            cells = [*column.cells, *([column.header] if self.show_header else [])]
+            sizes = [_size_of(console, cell) for cell in cells] or [Measurement(0, 0)]
+            longest, widest = max(size.minimum for size in sizes), max(size.maximum for size in sizes)
             column.overflow = "fold"  # only what is wider than its column, and nothing is
-            found = self._measure_column(console, endless, column)
             # What cannot wrap does not give way where there is too little room.
-            column.no_wrap = column.no_wrap or found.minimum == found.maximum
-            widest = found.maximum if column.no_wrap else found.minimum
-            column.min_width = widest - self._get_padding_width(column._index)
-
-    def _with_room(self, console: Console, options: ConsoleOptions) -> ConsoleOptions:
-        """The options with as much room as the columns need: less would take whole columns away."""
-        self._widen(console, options)
-        needed = super().__rich_measure__(console, options.update(max_width=_ENDLESS)).minimum
-        return options.update(max_width=max(options.max_width, needed))
-
-    def column_widths(self, console: Console, options: ConsoleOptions) -> list[int]:
-        """The width of each column with its padding; of a table without a box."""
-        return self._calculate_column_widths(console, self._with_room(console, options))
+            column.no_wrap = column.no_wrap or longest == widest
+            column.min_width = widest if column.no_wrap else longest
+            padding = self._get_padding_width(column._index)
+            low += column.min_width + padding
+            high += widest + padding
+        return Measurement(low, high)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        self._widen(console, options)
-        return super().__rich_measure__(console, options.update(max_width=_ENDLESS))
+        return self._widen(console)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = self._with_room(console, options)
+        # Less room than that would take whole columns away.
+        room = options.update(max_width=max(options.max_width, self._widen(console).minimum))
+        if self.is_quick(console):
+            yield from super().__rich_console__(console, room)
+            return
         for line in Segment.split_lines(super().__rich_console__(console, room)):  # type: ignore[arg-type]
             yield from _without_end(line)
             yield Segment.line()
+
+    def _lines(
+        self, console: Console, row: Sequence[str], widths: Sequence[int], is_header: bool = False
+    ) -> Iterator[Segment]:
+        for line in super()._lines(console, row, widths, is_header):
+            yield line if line.text == "\n" else Segment(line.text.rstrip(" "))
+
+
+def _size_of(console: Console, cell: RenderableType) -> Measurement:
+    """The longest word and the longest line of a cell."""
+    if not isinstance(cell, (str, Text)):
+        return Measurement.get(console, console.options.update(max_width=_ENDLESS), cell)
+    text = cell if isinstance(cell, str) else cell.plain
+    lines = text.split("\n")
+    widest = max(map(cell_len, lines))
+    if isinstance(cell, Text) and cell.no_wrap:
+        return Measurement(widest, widest)
+    return Measurement(max(map(cell_len, text.split()), default=0), widest)
 
 
 def _without_end(line: list[Segment]) -> list[Segment]:

@@ -23,7 +23,7 @@ from precision_tool.lib.pairing.fusion_pair import Fusion
 from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import counted, json_text, plain, shown_path
-from precision_tool.lib.session import Session
+from precision_tool.lib.session import BLAME_PREFIX, Session
 from precision_tool.lib.shell.bisect_runner import BisectRun, Try, bisected, check_edit, edit_alone
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -436,7 +436,9 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
     left, right, options = _sides(session, args)
     workers = session.settings.workers if args.workers is None else args.workers
     with ProgressReport(output.err, "comparing") as progress:
-        analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options)
+        analyses = session.compare(
+            left, right, args.graph, args.threshold, workers, progress, options, prefix=BLAME_PREFIX
+        )
     found: list[tuple[Blame, str, dict[str, object]]] = []
     problems: list[PrecisionToolError] = []
     for analysis in analyses:
