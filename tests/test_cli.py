@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool import __version__, cli
-from precision_tool.cli import main
+from precision_tool import __version__
+from precision_tool.cli import STOPPED, main
 from precision_tool.lib import errors
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.words import WORDS, Word
@@ -329,6 +329,6 @@ def test_ctrl_c_while_a_class_is_made_is_no_internal_error(
     def stopped(arguments: list[str]) -> int:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
-    monkeypatch.setattr(cli, "_run", stopped)
-    assert cli.main([]) == cli.STOPPED
+    monkeypatch.setattr("precision_tool.cli._run", stopped)
+    assert main([]) == STOPPED
     assert capsys.readouterr().err == "stopped\n"
