@@ -171,7 +171,9 @@ def _wrong_end(kind: str, code: int | None, known: Known, errors: str) -> list[s
     """What is wrong with the end of a killed command: its exit code, and what it said."""
     number = _KINDS[kind][0]
     found = []
-    if code not in (None, known.code, 130, -number, 128 + number):
+    # Python that is stopped while it starts ends with 1.
+    starts = code == 1 and "KeyboardInterrupt" in errors and "precision_tool" not in errors
+    if code not in (None, known.code, 130, -number, 128 + number) and not starts:
         found.append(f"{kind}: exit code {code}")
     frames = re.findall(r'precision_tool/(\S+)", line (\d+), in (\S+)', errors)
     # While its modules are read there is nobody yet who could catch a signal.

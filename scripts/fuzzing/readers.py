@@ -292,7 +292,7 @@ def _result(path: str) -> Reasons:
     cosines = read_output_cosines(path)
     rows = read_result(path)
     assert len(cosines) <= len(rows)
-    return (row.reason for row in rows)
+    return ()
 
 
 def _noise(path: str) -> Reasons:
