@@ -9,6 +9,7 @@ import difflib
 import errno
 import os
 import select
+import signal
 import sys
 import textwrap
 import traceback
@@ -47,7 +48,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except PrecisionToolError as error:
         return _fail(_without_folder(error.message), error.hint, error.exit_code)
     except KeyboardInterrupt:
-        return _fail("stopped", code=STOPPED, label="")
+        return _stopped(argv is None)
     except BrokenPipeError:
         if not (_is_gone(sys.stdout) or _is_gone(sys.stderr)):  # a pipe of ours, to a worker say
             return _internal_error(arguments)
@@ -65,8 +66,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             return _internal_error(arguments)
         _give_up(sys.stdout)
         return _fail(f"the output cannot be written ({error.strerror})", "free some space, or send it elsewhere")
-    except Exception:
-        return _internal_error(arguments)
+    except Exception as error:
+        # Ctrl+C while an import makes a class is said by an error about the class.
+        is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
+        return _stopped(argv is None) if is_stopped else _internal_error(arguments)
+
+
+def _stopped(is_process: bool) -> int:
+    """Says so; in a process of our own one more Ctrl+C changes nothing."""
+    if is_process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return _fail("stopped", code=STOPPED, label="")
 
 
 def _run(arguments: List[str]) -> int:
@@ -101,8 +111,11 @@ def _run(arguments: List[str]) -> int:
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
     from precision_tool.lib.settings import load_settings
+    from precision_tool.lib.workspace import check_data
 
     settings = load_settings(options)
+    if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
+        check_data(settings.data)
     try:
         if word.plain:
             from precision_tool.lib.arguments import load_plain
@@ -121,8 +134,11 @@ def _start_prompt(options: Dict[str, Any]) -> int:
     if sys.version_info[:2] < MIN_PYTHON:
         return _too_old("the prompt", MIN_PYTHON)
     from precision_tool.lib.settings import load_settings
+    from precision_tool.lib.workspace import check_data
 
     settings = load_settings(options)
+    if "data" in options:
+        check_data(settings.data)
     from precision_tool.lib import app
 
     return app.start_prompt(settings)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from benchmark_graphs import bench_shapes
 from process_memory import peak_memory
 
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
@@ -283,18 +284,19 @@ def main() -> None:
     """Runs the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="compare, giant, cp, graph, catalog, tfdbg (default: all)"
+        "parts", nargs="*", metavar="PART", help="compare, giant, cp, graph, catalog, shapes, tfdbg (default: all)"
     )
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
     )
     parser.add_argument("--giant", type=int, default=4 << 30, help="size of the giant tensor (default %(default)s)")
     parser.add_argument("--elements", type=int, default=100_000_000, help="size of cp's tensors (default %(default)s)")
+    parser.add_argument("--ops", type=int, default=100_000, help="ops of the shapes (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes of either side (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "giant", "cp", "graph", "catalog", "tfdbg")
+    known = ("compare", "giant", "cp", "graph", "catalog", "shapes", "tfdbg")
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -314,6 +316,8 @@ def main() -> None:
             bench_graph(folder / "graph", args.repeats)
         if "catalog" in chosen:
             bench_catalog(folder / "catalog", args.repeats)
+        if "shapes" in chosen:
+            bench_shapes(folder / "shapes", args.ops)
         if "tfdbg" in chosen:
             bench_tfdbg(folder / "tfdbg", args.repeats)
     finally:

@@ -54,6 +54,8 @@ def load_plain(word: Word) -> PlainCommand:
 
 def escaped(text: str) -> str:
     """Names come from other machines: control characters, escape sequences too, are shown as \\xNN."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 

@@ -43,23 +43,24 @@ from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Table
+from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.pairing.match import GraphMatcher, match_name
 from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result, write_mapping, write_result
-from precision_tool.lib.results.result_files import find_results
+from precision_tool.lib.results.result_files import find_results, is_of_two_runs
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side, pair_h5_files
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import flatten, op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
 from precision_tool.lib.user_files import check_folder, is_folder, list_folder
-from precision_tool.lib.workspace import open_workspace
+from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+    from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
@@ -90,7 +92,9 @@ _SHOWN_REASONS = 3
 _PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX = "partial_", "single_op_", "part_"
 #: The toolkit's result beside ours, of what ours could not read.
 TOOLKIT_PREFIX = "toolkit_"
-_SET_APART = (_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX, TOOLKIT_PREFIX)
+#: What `fusion blame` compared to judge fusion passes.
+BLAME_PREFIX = "blame_"
+_SET_APART = (_PARTIAL_PREFIX, _OP_PREFIX, _PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX)
 #: What is said of such a result when it is read.
 _PARTS = {
     _PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
@@ -309,18 +313,21 @@ class Session:
         return survey(self.run_folders(), in_use, self._store, extra_folders=(os.curdir,), problem=problem)
 
     def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
-        """The graph files of every stage with their ops whose names fit a part of a name, or a glob.
+        """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
 
         DataNotFoundError when none has such an op, with the closest names.
         """
+        self.check_data()
         in_use: tuple[RunGraph, ...] = ()
         with suppress(PrecisionToolError):  # files are searched whether or not one can be used
             in_use = self.run_graphs()
+        if op_number(word) is not None:  # the number is that of the graph in use
+            word = self.find_ops(word)[0].op.name
         return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of this name, or with this part of a name, in every graph that has it (see `catalog.find_ops`)."""
-        return catalog.find_ops(self.run_graphs(graph), name)
+        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        return find_ops(self.run_graphs(graph), name)
 
     @_alone
     def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
@@ -582,12 +589,7 @@ class Session:
 
     def check_data(self) -> None:
         """Raises DataNotFoundError where there is no data folder."""
-        root = self.workspace.root
-        if not is_folder(root):
-            raise DataNotFoundError(
-                f"{root}: a file where the data folder should be" if root.exists() else f"{root}: no such data folder",
-                "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
-            )
+        check_data(self.workspace.root)
 
     def default_npu(self) -> str:
         """The dump of the NPU run under test."""
@@ -658,6 +660,7 @@ class Session:
         progress: Progress | None = None,
         options: CompareOptions | None = None,
         noise: NoiseFloor | None = None,
+        prefix: str = "",
     ) -> list[Analysis]:
         """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
 
@@ -711,7 +714,7 @@ class Session:
         except BaseException:
             self.workspace.remove_empty(folder)
             raise
-        paths = self._write(folder, results, _prefix_of(options), options.pairs_only)
+        paths = self._write(folder, results, prefix or _prefix_of(options), options.pairs_only)
         return [
             analyse(path, with_noise(result.table, noise), threshold, result)
             for path, result in zip(paths, results, strict=True)
@@ -810,7 +813,7 @@ class Session:
         from precision_tool.lib.checks.analysis import analyse
 
         threshold = self.settings.threshold if threshold is None else threshold
-        paths = self._newest_results() if path is None else find_results(path)
+        paths = self._newest_results(tells=True) if path is None else find_results(path)
         return [
             analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=_part_of(one))
             for one in paths
@@ -893,15 +896,16 @@ class Session:
         limit: int = 3,
         progress: Progress | None = None,
         max_bytes: int | None = None,
+        known: Mapping[str, KnownValues] | None = None,
     ) -> tuple[OverflowReport, str]:
         """The overflow in a folder, or in the data folder, and where status files were looked for.
 
-        The first `limit` ops have figures. `max_bytes` of values are read at most. DataNotFoundError where there is
-        neither a status file nor a dump.
+        The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a
+        comparison made `known`. DataNotFoundError where there is neither a status file nor a dump.
         """
         from precision_tool.lib.checks.overflow_search import find_overflow
 
-        return find_overflow(self, folder, graph, limit, progress, max_bytes)
+        return find_overflow(self, folder, graph, limit, progress, max_bytes, known)
 
     def overflow_statuses(self, folder: str | None = None) -> tuple[tuple[StatusFile, ...], str]:
         """The overflow status files in a folder, or of the data folder, and where they were looked for."""
@@ -929,8 +933,12 @@ class Session:
 
         return find_random(self, left, right, graph, workers, progress)
 
-    def _newest_results(self) -> list[str]:
-        """The complete result files of the newest comparison."""
+    def _newest_results(self, *, tells: bool = False) -> list[str]:
+        """The complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
+
+        `tells`: that a newer one is left out is a note.
+        """
+        self.check_data()
         folders = self.workspace.compare_dirs()
         if not folders:
             is_folder(self.workspace.root / "temp")  # says so where that cannot be told
@@ -938,7 +946,12 @@ class Session:
                 f"{self.workspace.root}: no comparison result yet",
                 "run `vc` or `ac -c` first, or name a file with -f",
             )
-        paths = next((found for folder in folders if (found := _results_in(folder))), [])
+        newest = next((found for folder in folders if (found := _results_in(folder))), [])
+        benchmarked = (found for folder in folders if (found := _results_in(folder)) and not is_of_two_runs(found[0]))
+        paths = next(benchmarked, newest)
+        if tells and paths != newest:
+            kept = shown_path(os.path.dirname(newest[0]))
+            self.workspace.notes.append(f"a newer result compares two NPU runs: `vcs -f {kept}` shows it")
         if not paths:
             raise DataNotFoundError(
                 f"{folders[0]}: no complete result file",

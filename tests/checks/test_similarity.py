@@ -132,7 +132,7 @@ def test_the_check_needs_two_graphs(runs: list[RunGraph], words: str) -> None:
 
 
 def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(runs: Sequence[RunGraph], missing: Sequence[MissingGraph]) -> CheckResult:
+    def fail(runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: object) -> CheckResult:
         raise FormatError("file: damaged", "get another")
 
     assert [one.name for one in check_runs([run(0, FUSED)])] == ["dangerous_casts", "graph_similarity"]
@@ -146,7 +146,7 @@ def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.M
 
 
 def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(runs: Sequence[RunGraph], missing: Sequence[MissingGraph]) -> CheckResult:
+    def stop(runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: object) -> CheckResult:
         raise WorkStoppedError("stopped", "", [])
 
     monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", "A", stop), *RUN_CHECKS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -16,6 +16,7 @@ from precision_tool.lib.checks.agreement import (
     overview,
 )
 from precision_tool.lib.compare.folders import LeafResult
+from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.compare.result_source import ResultSource, source_of
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
@@ -119,7 +120,7 @@ class RunCheck:
 
     name: str
     title: str
-    check: Callable[[Sequence[RunGraph], Sequence[MissingGraph]], CheckResult]
+    check: Callable[[Sequence[RunGraph], Sequence[MissingGraph], Mapping[str, KnownValues]], CheckResult]
 
 
 #: What `ac` checks beside the comparison, in the order in which it is shown. A new check is a line here.
@@ -129,15 +130,18 @@ RUN_CHECKS = (
 )
 
 
-def check_runs(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) -> list[CheckResult]:
+def check_runs(
+    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), known: Mapping[str, KnownValues] | None = None
+) -> list[CheckResult]:
     """Makes every check. What one of them cannot read is its result, and no obstacle to the others.
 
-    `missing` are dumped models without a graph: a check says that it did not look at them.
+    `missing` are dumped models without a graph: a check says that it did not look at them. `known` is what a
+    comparison found out, by the folder of the leaf.
     """
     results = []
     for one in RUN_CHECKS:
         try:
-            results.append(one.check(runs, missing))
+            results.append(one.check(runs, missing, known or {}))
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.comparison import Pair, Summary
@@ -72,8 +73,13 @@ def narrows(source: str, target: str) -> bool:
     return low < new_low or high > new_high
 
 
-def check_casts(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) -> CheckResult:
-    """The casts of the run under test, judged by their dumped inputs and outputs where there are any."""
+def check_casts(
+    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), known: Mapping[str, KnownValues] | None = None
+) -> CheckResult:
+    """The casts of the run under test, judged by their dumped inputs and outputs where there are any.
+
+    `known` is what a comparison found out, by the folder of the leaf: that is not read again.
+    """
     numbers = [run.number for run in runs if run.number is not None]
     number = min(numbers + [one.number for one in missing], default=None)
     mine = [run for run in runs if run.number == number]
@@ -81,7 +87,8 @@ def check_casts(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) 
     if unseen and not mine:
         return CheckResult(name=NAME, title=TITLE, skipped="; ".join(unseen))
     ops = [op for run in mine for op in run.file.ops]
-    losses = [loss for run in mine for loss in _losses(run)]
+    known = known or {}
+    losses = [loss for run in mine for loss in _losses(run, known.get(run.leaf.path if run.leaf else "", NOTHING))]
     judged = Counter(loss.verdict for loss in losses)
     dangerous = [loss for loss in losses if loss.verdict == "dangerous"]
     where = f"debug_{number}" if number is not None else "the graph"
@@ -128,18 +135,33 @@ def _types(op: Op) -> tuple[str, str]:
     return source, op.output_descs[0].dtype if op.output_descs else ""
 
 
-def _losses(run: RunGraph) -> list[CastLoss]:
+def cast_pairs(dumps: DumpIndex, file: GraphFile) -> list[Pair]:
+    """Output and input of every narrowing cast that was dumped, as pairs: what `check_casts` wants to be compared."""
+    return [pair for _, pair in _planned(dumps, file) if pair is not None]
+
+
+def _losses(run: RunGraph, known: KnownValues) -> list[CastLoss]:
     """The narrowing casts of one graph in execution order; only the tensors of Cast ops are read."""
-    losses: list[CastLoss] = []
-    pairs: list[tuple[int, Pair]] = []
-    dumps = DumpIndex(run.leaf) if run.leaf is not None else None
-    spelled = Counter(flatten(op.name) for op in run.file.ops)
+    dumps = None if run.leaf is None else known.dumps or DumpIndex(run.leaf)
+    planned = _planned(dumps, run.file)
+    rows = {at: row for at, (_, pair) in enumerate(planned) if pair is not None and (row := known.row_of(pair))}
+    unread = [(at, pair) for at, (_, pair) in enumerate(planned) if pair is not None and at not in rows]
+    found = compare_pairs([pair for _, pair in unread], workers=1)
+    rows |= {at: row for (at, _), row in zip(unread, found, strict=True)}
+    return [_judged(loss, rows[at]) if at in rows else loss for at, (loss, _) in enumerate(planned)]
+
+
+def _planned(dumps: DumpIndex | None, file: GraphFile) -> list[tuple[CastLoss, Pair | None]]:
+    """Every narrowing cast by its types alone, with the pair that tells more where it was dumped."""
+    spelled = Counter(flatten(op.name) for op in file.ops)
+    planned: list[tuple[CastLoss, Pair | None]] = []
     read = 0
-    for op in _narrowing(run.file):
+    for op in _narrowing(file):
         source, target = _types(op)
         loss = CastLoss(
             op_name=op.name, op_type=op.type, source=source, target=target, verdict="suspicious", reason="not dumped"
         )
+        pair: Pair | None = None
         if op.type != "Cast":
             loss = replace(loss, reason="the op computes more than a cast, so its loss cannot be told from its tensors")
         elif dumps is not None and flatten(op.name) in dumps and spelled[flatten(op.name)] == 1:
@@ -150,12 +172,9 @@ def _losses(run: RunGraph) -> list[CastLoss]:
                 loss = replace(loss, reason=f"not read: {_MAX_BYTES >> 20} MiB of casts were read before it")
             else:
                 read += found[1]
-                pairs.append((len(losses), found[0]))
-        losses.append(loss)
-    rows = compare_pairs([pair for _, pair in pairs], workers=1)
-    for (at, _), row in zip(pairs, rows, strict=True):
-        losses[at] = _judged(losses[at], row)
-    return losses
+                pair = found[0]
+        planned.append((loss, pair))
+    return planned
 
 
 def _narrowing(file: GraphFile) -> Iterable[Op]:
@@ -171,9 +190,9 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
     dump = dumps.op(flatten(op.name))
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        damaged = [*dump.errors, *(one.reason for one in (before, after) if isinstance(one, Missing))]
-        if damaged:
-            return f"cannot be read: {damaged[0]}"
+        unread = [*dump.errors, *(one for one in (before, after) if isinstance(one, Missing))]
+        if unread:
+            return f"cannot be read: {unread[0].reason}"
         return "its input or its output was not dumped, or only as statistics"
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
         return f"{before.dtype} and {after.dtype} are not both numbers"

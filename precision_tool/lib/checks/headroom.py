@@ -233,9 +233,9 @@ def _current_scale(values: RunValues) -> tuple[float | None, str]:
             if not _LOSS_SCALE.search(fed.producer) or not isinstance(fed.tensor, Tensor) or fed.tensor.size != 1:
                 continue
             try:
-                value = figures_of(fed.tensor).summary.maximum
+                summary = values.known_summary(fed.tensor) or figures_of(fed.tensor).summary
             except PrecisionToolError:
                 continue
-            if isfinite(value) and value > 0:
-                return float(value), fed.producer
+            if isfinite(summary.maximum) and summary.maximum > 0:
+                return float(summary.maximum), fed.producer
     return None, ""

@@ -18,6 +18,7 @@ from precision_tool.lib.checks.headroom import (
     is_gradient,
     trail_to,
 )
+from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.engine.extremes import limit_of
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues
 from precision_tool.lib.errors import PrecisionToolError
@@ -299,6 +300,9 @@ def with_summaries(op: OverflowOp, values: RunValues) -> OverflowOp:
     def summed(one: SlotValues) -> SlotValues:
         if one.tensor is None:
             return one
+        summary = values.known_summary(one.tensor)
+        if summary is not None:
+            return replace(one, summary=summary)
         side, _, number = one.slot.partition(":")
         descs: Mapping[int, TensorDesc] = {}
         if graph_op is not None:
@@ -320,19 +324,23 @@ def scan_leaf(
     golden: Golden | None = None,
     tell: Tell | None = None,
     max_bytes: int | None = None,
+    known: KnownValues = NOTHING,
 ) -> LeafOverflow:
     """What the values of a leaf show; the first `limit` ops, and the first that made it, with their figures.
 
-    `golden` is the benchmark, where there is one. `max_bytes` ends the scan early.
+    `golden` is the benchmark, where there is one. `max_bytes` ends the scan early; what is `known` is not read again.
     """
-    values = RunValues(leaf, None if graph is None else graph.file)
+    file = None if graph is None else graph.file
+    values = RunValues(leaf, file, index=known.dumps, extremes=known.extremes, summaries=known.summaries)
     found: list[OverflowOp] = []
-    scanned = ops = 0
+    scanned = read = ops = 0
     for op in values.ops:
-        if max_bytes is not None and scanned > max_bytes:
+        if max_bytes is not None and read > max_bytes:
             break
-        nbytes = sum(tensor.nbytes for _, tensor in values.outputs(op))
+        outputs = [tensor for _, tensor in values.outputs(op)]
+        nbytes = sum(tensor.nbytes for tensor in outputs)
         scanned += nbytes
+        read += sum(tensor.nbytes for tensor in outputs if not values.knows(tensor))
         judged = judge(values, op)
         if judged is not None:
             found.append(_compared(judged, op, golden))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 from precision_tool.lib.checks.headroom import Golden
 from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
+from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
@@ -72,11 +73,14 @@ def find_overflow(
     limit: int = 3,
     progress: Progress | None = None,
     max_bytes: int | None = None,
+    known: Mapping[str, KnownValues] | None = None,
 ) -> tuple[OverflowReport, str]:
     """Everything about overflow in a folder, or in the data folder, and where the status files were looked for.
 
-    DataNotFoundError where there is neither a status file nor a dump.
+    `known` is what a comparison found out, by the folder of the leaf. DataNotFoundError where there is neither a
+    status file nor a dump.
     """
+    known = known or {}
     if folder is None:
         data.check_data()
         status_root = str(data.workspace.overflow_dump_dir)
@@ -113,17 +117,9 @@ def find_overflow(
             progress(min(done, total), total)
 
     for leaf in leaves:
-        run = graphs.of(leaf)
-        scanned.append(
-            scan_leaf(
-                leaf,
-                run,
-                limit=limit,
-                golden=None if run is None else _golden(data, run, leaf),
-                tell=tell,
-                max_bytes=max_bytes,
-            )
-        )
+        run, values = graphs.of(leaf), known.get(leaf.path, NOTHING)
+        golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
+        scanned.append(scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values))
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
 
 
@@ -160,6 +156,11 @@ def _size(leaf: DumpLeaf) -> int:
         with suppress(OSError):
             total += os.path.getsize(file.path)
     return total
+
+
+def _known_golden(known: KnownValues) -> Golden:
+    """The extremes of the benchmark's tensors as a comparison found them."""
+    return lambda op, slot: known.golden_extremes(op.name, f"output:{slot}")
 
 
 def _golden(data: Data, run: RunGraph, leaf: DumpLeaf) -> Golden:

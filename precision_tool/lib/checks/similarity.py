@@ -8,9 +8,10 @@ every graph, so their names mean nothing: they are paired by type alone, and wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Edge, GraphFile, Op
@@ -146,7 +147,9 @@ def _fused_away(left: GraphFile, only_right: set[str]) -> tuple[tuple[str, int],
     return tuple((name, count) for name, count in counts.most_common() if count)
 
 
-def check_similarity(runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = ()) -> CheckResult:
+def check_similarity(
+    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), known: Mapping[str, KnownValues] | None = None
+) -> CheckResult:
     """The graphs of debug_0 beside those of debug_1 that are most like them."""
     left, right = ([run for run in runs if run.number == number] for number in (0, 1))
     if not left or not right:

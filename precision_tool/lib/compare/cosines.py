@@ -115,9 +115,9 @@ def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGrap
 
 
 def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
-    """The lowest cosine of the outputs of each op in tables that are at hand."""
+    """The lowest cosine of the outputs of each op in tables that are at hand, rounded as result files have them."""
     values = (
-        {row.op_name: row.cosine}
+        {row.op_name: round(row.cosine, 6)}
         for table in tables
         for row in table
         if row.slot.startswith("output") and row.cosine is not None

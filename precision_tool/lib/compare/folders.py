@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +17,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, UnreadGraphError, find_graph
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
@@ -29,6 +30,9 @@ from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
 from precision_tool.lib.sources.walk import Stamps
 
+#: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
+Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
@@ -39,7 +43,8 @@ class CompareOptions:
     table). With `pairs_only` nothing is compared: the rows only tell which tensors belong together. With `compat`
     the result has the rows and columns that the vendor's tool would write, and no others. `other_graph` is the
     graph of the benchmark side, an NPU run that is then matched by the ops of the training script; empty: the one
-    that fits.
+    that fits. `extremes` finds how near every NPU tensor comes to the limits of its type; the pairs that `beside`
+    gives are compared in the same go.
     """
 
     selection: Selection | None = None
@@ -51,6 +56,8 @@ class CompareOptions:
     pairs_only: bool = False
     compat: bool = False
     other_graph: str | None = None
+    extremes: bool = False
+    beside: Beside | None = None
 
     @property
     def measures(self) -> Measures:
@@ -59,6 +66,7 @@ class CompareOptions:
             divergence=self.metrics is None or "KullbackLeiblerDivergence" in self.metrics,
             limit=self.limit,
             overflow=self.overflow,
+            extremes=self.extremes,
             custom=self.custom,
         )
 
@@ -95,6 +103,9 @@ class LeafResult:
     details: tuple[Detail, ...] = ()
     #: The graph of the other run, where that is matched by it.
     other_graph: GraphChoice | None = None
+    #: The leaf's dump files as they were opened, and the rows of what was compared beside its own pairs.
+    dumps: DumpIndex | None = None
+    beside: tuple[Row, ...] = ()
     #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
     unread_graph: str = ""
 
@@ -243,6 +254,7 @@ def match_leaf(
         rows=(),
         graph=choice,
         other_graph=other_choice,
+        dumps=dumps,
         unread_graph=unread_graph,
         notes=(
             *notes,
@@ -310,12 +322,18 @@ def compare_matched(
     """
     if options.pairs_only:
         return replace(result, rows=[Row(pair=pair, reason=pair.reason) for pair in pairs])
+    beside: Sequence[Pair] = ()
+    if options.beside is not None and result.graph is not None and result.dumps is not None:
+        beside = options.beside(result.dumps, result.graph.file)
     try:
-        rows = compare_pairs(pairs, workers=workers, executor=executor, progress=progress, measures=options.measures)
+        rows = compare_pairs(
+            [*pairs, *beside], workers=workers, executor=executor, progress=progress, measures=options.measures
+        )
     except WorkStoppedError as stop:
-        done = [replace(result, rows=stop.rows)]
+        done = [replace(result, rows=stop.rows[: len(pairs)])]
         raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop
-    result = replace(result, rows=rows, notes=(*result.notes, *_custom_notes(rows)))
+    rows, others = rows[: len(pairs)], rows[len(pairs) :]
+    result = replace(result, rows=rows, beside=tuple(others), notes=(*result.notes, *_custom_notes(rows)))
     if options.compat:
         rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
         left_out = len(result.rows) - len(rows)

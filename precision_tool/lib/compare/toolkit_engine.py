@@ -99,7 +99,7 @@ def _compare_h5(
     prefix: str,
 ) -> list[ToolkitResult]:
     """PyTorch dumps, which msaccucmp compares file by file, whole and without a graph."""
-    if replace(options, metrics=None, compat=False) != DEFAULT_OPTIONS:
+    if replace(options, metrics=None, compat=False, extremes=False, beside=None) != DEFAULT_OPTIONS:
         raise UsageError(
             "of two .h5 files msaccucmp compares all ops and whole tensors: only --algorithm goes with that",
             "leave the other options out, or use --engine native",

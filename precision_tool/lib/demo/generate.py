@@ -526,7 +526,7 @@ def _write_errors(root: Path) -> Iterator[None]:
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise OutputError(f"no permission to write {where}", "choose a folder you may write to") from error
-        raise OutputError(f"cannot write {where}: {error.strerror}", "choose another folder") from error
+        raise OutputError(f"cannot write {where}: {error.strerror or error}", "choose another folder") from error
 
 
 def _write_truth(path: Path, truth: DemoTruth) -> None:

@@ -264,7 +264,7 @@ def bundle_key(pair: Pair) -> object:
 def storage_key(pair: Pair) -> object:
     """Pairs with equal keys have equal results if their NPU tensors have equal bytes."""
     npu = tensors_of(pair)[0]
-    return npu.dtype, npu.nbytes, pair.npu_plan, pair.golden_plan, pair.error_shape
+    return bundle_key(pair), npu.dtype, npu.nbytes, pair.npu_plan, pair.golden_plan, pair.error_shape
 
 
 def cost(pair: Pair) -> int:
@@ -287,12 +287,13 @@ def compare_bundle(
     rows = []
     for number, pair in bundle:
         try:
+            if len(bundle) > 1:
+                for tensor in (pair.golden, pair.npu):
+                    if isinstance(tensor, Tensor):
+                        worker.opened.keep(tensor)
             if pair.status != Status.COMPARED:
                 rows.append((number, with_tensor(uncompared(pair), measures, worker)))
                 continue
-            if len(bundle) > 1:
-                for tensor in tensors_of(pair):
-                    worker.opened.keep(tensor)
             row, is_new = _row_in_bundle(pair, done, last, worker, measures, tell)
             last = row if is_new else last
         except Exception as error:
@@ -310,14 +311,19 @@ def _row_in_bundle(
     for known in same:
         if worker.same_bytes(tensors_of(known.pair)[0], npu):
             return take_over(known, pair), False
-    is_new = last is None or last.pair.error_shape != pair.error_shape or not worker.equals_last(pair)
-    if is_new:
-        row = with_tensor(worker.compare(pair, tell, measures), measures, worker)
-    else:
+    is_known = last is not None and _is_alike(last.pair, pair) and worker.equals_last(pair)
+    if is_known:
         assert last is not None
         row = with_tensor(replace(take_over(last, pair), overflow=None, extremes=None), measures, worker)
+    else:
+        row = with_tensor(worker.compare(pair, tell, measures), measures, worker)
     same.append(row)
-    return row, is_new
+    return row, not is_known
+
+
+def _is_alike(known: Pair, pair: Pair) -> bool:
+    """Whether equal values give equal results."""
+    return bundle_key(known) == bundle_key(pair) and known.error_shape == pair.error_shape
 
 
 def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -11,10 +11,11 @@ from itertools import count
 from math import inf
 
 from precision_tool.lib.engine.extremes import extremes_of, merged
+from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring
-from precision_tool.lib.model.comparison import Extremes
+from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
@@ -82,13 +83,26 @@ def slot_of(dump: OpDump, slot: str) -> AnyTensor | None:
 class RunValues:
     """The ops of one leaf in execution order; files are opened when their op is asked for."""
 
-    def __init__(self, leaf: DumpLeaf, file: GraphFile | None = None) -> None:
+    def __init__(
+        self,
+        leaf: DumpLeaf,
+        file: GraphFile | None = None,
+        *,
+        index: DumpIndex | None = None,
+        extremes: Mapping[tuple[str, str, int], Extremes] | None = None,
+        summaries: Mapping[tuple[str, str, int], Summary] | None = None,
+    ) -> None:
+        """`index`, `extremes` and `summaries` are what is known of the leaf already."""
         self.leaf = leaf
-        self.index = DumpIndex(leaf)
+        self.index = index or DumpIndex(leaf)
         self.wiring = None if file is None else Wiring(file)
-        self._extremes: dict[tuple[str, int], Extremes | None] = {}
+        self._summaries = summaries or {}
+        self._extremes: dict[object, Extremes | None] = {}
+        for key, found in (extremes or {}).items():
+            self._extremes[key] = found
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, str] = {}
+        self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
         self.ops = tuple(self._in_order(file))
         self._by_node = {op.node.key: op for op in self.ops if op.node is not None}
         self._by_flat: dict[str, RunOp] = {}
@@ -146,15 +160,18 @@ class RunValues:
         else:
             found = self.index.op(op.flat)
         for error in () if found is None else found.errors:
-            self.unreadable.setdefault(error.partition(":")[0], error)
+            self._note(error)
         return found
+
+    def _note(self, missing: Missing) -> None:
+        self.unreadable.setdefault(missing.path, missing.reason)
 
     def outputs(self, op: RunOp) -> Iterator[tuple[int, AnyTensor]]:
         """The outputs that were dumped and can be read."""
         dump = self.dump(op)
         for slot, tensor in sorted(dump.outputs.items()) if dump is not None else ():
             if isinstance(tensor, Missing):
-                self.unreadable.setdefault(tensor.reason.partition(":")[0], tensor.reason)
+                self._note(tensor)
             else:
                 yield slot, tensor
 
@@ -171,7 +188,7 @@ class RunValues:
             name, kind = ("", "") if node is None else (node.name, "" if node.op is None else node.op.type)
             known = Fed(slot=slot, producer=name, producer_type=kind)
             if isinstance(tensor, Missing):
-                self.unreadable.setdefault(tensor.reason.partition(":")[0], tensor.reason)
+                self._note(tensor)
                 fed.append(replace(known, reason=tensor.reason))
             elif isinstance(tensor, Tensor) and tensor.address in written:
                 fed.append(self._before(op, replace(known, tensor=tensor, in_place=True)))
@@ -207,14 +224,20 @@ class RunValues:
         """The link that ends at each input, across borders of subgraphs; slots as the dump counts them."""
         if op.node is None or op.op is None or self.wiring is None:
             return {}
+        known = self._known_links.get(op.node.key)
+        if known is None:
+            known = self._known_links[op.node.key] = self._find_links(op, op.op, op.node, self.wiring)
+        return known
+
+    def _find_links(self, op: RunOp, in_graph: Op, node: Node, wiring: Wiring) -> dict[int, Link]:
         dump = self.dump(op)
         dumped = max(dump.inputs, default=-1) + 1 if dump is not None else 0
-        slots = [slot for slot, edge in enumerate(op.op.inputs) if edge is not None]
+        slots = [slot for slot, edge in enumerate(in_graph.inputs) if edge is not None]
         # Some releases dump connected inputs only.
-        packed = dumped == len(slots) < len(op.op.inputs)
+        packed = dumped == len(slots) < len(in_graph.inputs)
         found = {}
         for number, slot in enumerate(slots):
-            steps = self.wiring.sources(op.node, slot)
+            steps = wiring.sources(node, slot)
             if steps:
                 found[number if packed else slot] = steps[0].link
         return found
@@ -266,9 +289,17 @@ class RunValues:
                 found.append(known)
         return reduce(merged, found) if found else None
 
+    def knows(self, tensor: AnyTensor) -> bool:
+        """Whether the extremes of a tensor are known without reading it."""
+        return isinstance(tensor, Tensor) and key_of(tensor) in self._extremes
+
+    def known_summary(self, tensor: AnyTensor) -> Summary | None:
+        """The summary of a tensor where it is known without reading it."""
+        return self._summaries.get(key_of(tensor)) if isinstance(tensor, Tensor) else None
+
     def extremes(self, tensor: AnyTensor) -> Extremes | None:
         """The extremes of a tensor; None for one that has none or cannot be read, which is noted."""
-        key = (tensor.path, getattr(tensor, "offset", id(tensor)))
+        key = key_of(tensor) if isinstance(tensor, Tensor) else id(tensor)
         if key not in self._extremes:
             try:
                 self._extremes[key] = extremes_of(tensor)

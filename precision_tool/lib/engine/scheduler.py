@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from precision_tool.lib.engine import budget as sizes
 from precision_tool.lib.engine.budget import Budget
@@ -33,13 +33,17 @@ from precision_tool.lib.engine.bundles import (
     whole_pass,
     worker,
 )
+from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import Tensor
 
 __all__ = ["Measures", "compare_pairs"]
+
+T = TypeVar("T")
 
 
 def compare_pairs(
@@ -88,19 +92,27 @@ class _Run:
         self._measures = measures
         self._budget = budget
         self.rows: list[Row | None] = [None] * len(pairs)
-        bundles: dict[object, list[Numbered]] = {}
-        for number, pair in enumerate(pairs):
-            if pair.status == Status.COMPARED:
-                bundles.setdefault(bundle_key(pair), []).append((number, pair))
-            elif measures.looks_alone and pair.npu is not None:
-                bundles[number] = [(number, pair)]
-            else:
-                self.rows[number] = uncompared(pair)
-        self._bundles = list(bundles.values())
+        self._bundles = self._bundled()
         #: Bytes to be read.
         self.total = sum(cost(pair) for bundle in self._bundles for _, pair in bundle)
         self._done = 0
         self._tell(0)
+
+    def _bundled(self) -> list[list[Numbered]]:
+        """The pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
+        bundles: dict[object, list[Numbered]] = {}
+        places: dict[object, list[Numbered]] = {}
+        for number, pair in enumerate(self._pairs):
+            is_compared = pair.status == Status.COMPARED
+            if not is_compared and (not self._measures.looks_alone or pair.npu is None):
+                self.rows[number] = uncompared(pair)
+                continue
+            place = key_of(pair.npu) if isinstance(pair.npu, Tensor) else number
+            bundle = places.get(place)
+            if bundle is None:
+                bundle = places[place] = bundles.setdefault(bundle_key(pair) if is_compared else number, [])
+            bundle.append((number, pair))
+        return list(bundles.values())
 
     def _tell(self, nbytes: int) -> None:
         self._done += nbytes
@@ -160,9 +172,13 @@ class _Run:
     def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
         done: list[Row] = []
         for number, pair in bundle:
-            same = [known for known in done if storage_key(known.pair) == storage_key(pair)]
             before = self._done
             try:
+                if pair.status != Status.COMPARED:
+                    self.rows[number] = self._looked_at(uncompared(pair), pool)
+                    self._tell(cost(pair))
+                    continue
+                same = [known for known in done if storage_key(known.pair) == storage_key(pair)]
                 row = self._equal_row(same, pair, pool) or self._row_of_parts(pair, pool, here)
             except BrokenProcessPool:
                 raise
@@ -205,9 +221,14 @@ class _Run:
             results += found
         self._tell(cost(pair) - (self._done - told))
         row = row_of_results(pair, [*passes, *whole], results)
-        if self._measures.looks_alone:
-            (row,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
-        return row
+        return self._looked_at(row, pool)
+
+    def _looked_at(self, row: Row, pool: Executor) -> Row:
+        """The row with what was asked for of the NPU's tensor alone."""
+        if not self._measures.looks_alone:
+            return row
+        (found,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
+        return found
 
     def _round(self, parts: Sequence[Part], passes: Sequence[Pass[Any, Any]], pool: Executor, share: int) -> list[Any]:
         """The states of a whole tensor after one round, merged in the order of the parts."""
@@ -216,7 +237,7 @@ class _Run:
         return merge_all(passes, (future.result() for future in futures))
 
 
-def _all(futures: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
+def _all(futures: Sequence[Future[T]]) -> list[T]:
+    found: list[T] = []
     collect(futures, found.append)
     return found

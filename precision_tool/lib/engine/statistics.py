@@ -143,8 +143,7 @@ class _Stream:
         for numbers in self._numbers():
             if self.is_integer:
                 self._widen(int(numbers.min()), int(numbers.max()))
-            with np.errstate(invalid="ignore"):  # numpy warns of NaNs whose quiet bit is not set
-                block: Numbers = numbers.copy() if numbers.dtype.kind in "iu" else numbers.astype(np.float64)
+            block: Numbers = numbers.copy() if numbers.dtype.kind in "iu" else decode.as_float64(numbers)
             if self.reader.size <= _KEEP:
                 self._kept.append(block)
             yield block
@@ -175,7 +174,7 @@ def _add(sums: SideSums, block: Numbers) -> None:
             centred = block - total / block.size
             sums.add_values(block.size, total, float(np.dot(centred, centred)), low, high, zeros)
         else:
-            add_side(sums, block.astype(np.float64), np.isfinite(block))
+            add_side(sums, decode.as_float64(block), np.isfinite(block))
 
 
 def _histogram(values: Numbers, low: float, high: float, bins: int) -> npt.NDArray[np.int64]:

@@ -23,11 +23,9 @@ from precision_tool.lib.storage.files import LocalFile, temporary_file
 #: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _MAX_HEADER = 1 << 16
-#: As many bytes most headers have, with what stands before: one read is enough.
-_USUAL_HEADER = 128
 _MAGIC = b"\x93NUMPY"
-#: The most axes numpy's arrays have, and digits of an extent that any file could hold.
-_MAX_RANK, _MAX_DIGITS = 64, 20
+#: The most digits of an extent that any file could hold.
+_MAX_DIGITS = 20
 # One entry of the header's dict: 1 quote, 2 key; then 3 a truth, 5 a string, 6 what is in a tuple of whole numbers, or
 # 7 the beginning of a description of fields; 8 what ends it. Possessive throughout: the time is linear.
 _ENTRY = re.compile(
@@ -36,6 +34,8 @@ _ENTRY = re.compile(
     r"""(?:(?<=[\[(])|\s*+(,\s*+\}|,|\}))"""
 )
 _EXTENT = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}L?")  # Python 2 wrote 2L
+#: As many bytes most headers have.
+_USUAL_HEADER = 128
 _HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
 
 
@@ -105,9 +105,8 @@ def _header(file: LocalFile) -> tuple[str, int]:
     if length > min(_MAX_HEADER, file.size - begin):
         why = f"it claims {length} bytes, of which the file holds {max(file.size - begin, 0)}"
         raise FormatError(f"{file.path}: damaged .npy header: {why}", _HINT)
-    text = start[begin : begin + length]
-    if len(text) < length:
-        text += file.read_at(len(start), length - len(text))
+    more = max(begin + length - len(start), 0)
+    text = (start + (file.read_at(len(start), more) if more else b""))[begin : begin + length]
     return text.decode("latin-1"), begin + length
 
 
@@ -147,7 +146,7 @@ def _shape(text: str) -> tuple[int, ...]:
             raise ValueError(f"no shape: ({shown(text)})")
     elif len(extents) == 1:
         raise ValueError("the shape is no tuple")
-    if len(extents) > _MAX_RANK:
+    if len(extents) > data_types.MAX_RANK:
         raise ValueError(f"a shape of {len(extents)} axes")
     for extent in extents:
         if _EXTENT.fullmatch(extent) is None:

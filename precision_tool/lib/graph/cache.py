@@ -285,6 +285,8 @@ def _encode_desc(desc: TensorDesc, columns: _Columns, texts: _Texts) -> None:
 
 
 def _number(value: int | None) -> int:
+    if value == _NONE:
+        raise OverflowError(f"{value} stands for no number")
     return _NONE if value is None else value
 
 

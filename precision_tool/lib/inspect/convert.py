@@ -39,7 +39,7 @@ from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import is_h5_name
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.storage.files import PART, TEMPORARY, atomic_text, remove_leftovers, temporary_file
+from precision_tool.lib.storage.files import PART, atomic_text, own_prefix, remove_leftovers, temporary_file
 from precision_tool.lib.user_files import open_binary
 
 #: Below this many bytes starting processes takes longer than the work.
@@ -287,7 +287,7 @@ def convert_files(
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """
     total = sum(source.nbytes for source in sources)
-    prefix = f"{TEMPORARY}dc-{os.getpid()}-{time.time_ns()}-"
+    prefix = f"{own_prefix()}dc-{time.time_ns()}-"
     folders = {source.folder for source in sources}
     for folder in folders:
         remove_leftovers(folder)

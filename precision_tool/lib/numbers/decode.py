@@ -49,6 +49,13 @@ def _cast(stored: npt.NDArray[Any], out: Numbers) -> None:
         np.copyto(out, stored, casting="unsafe")
 
 
+def as_float64(numbers: Numbers) -> npt.NDArray[np.float64]:
+    """A float64 copy, without numpy's warning of a NaN whose quiet bit is not set."""
+    copy = np.empty(numbers.shape, np.float64)
+    _cast(numbers, copy)
+    return copy
+
+
 def _decode_float16(raw: Bytes, out: Numbers) -> None:
     """Shifts exponent and mantissa into place and rescales: six times as fast as numpy's own cast.
 

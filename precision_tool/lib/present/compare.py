@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
@@ -33,6 +31,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.results.result_json import SCHEMA, row_json
 
 if TYPE_CHECKING:
@@ -67,16 +66,6 @@ _SHOWN_ELEMENTS = 3
 _PANEL_EDGES = 6
 _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
 GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
-
-
-def pairs_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Names and values in two columns that wrap within their own."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
 
 
 def source_lines(result: LeafResult) -> RenderableType:
@@ -208,8 +197,8 @@ class TitledPanel:
 
     def __init__(
         self,
-        titles: Sequence[tuple[Text, Sequence[tuple[str, RenderableType]]]],
-        rows: Sequence[tuple[str, RenderableType]],
+        titles: Sequence[tuple[Text, Sequence[tuple[str, Text]]]],
+        rows: Sequence[tuple[str, Text]],
         style: str,
         body: RenderableType | None = None,
     ) -> None:
@@ -222,21 +211,22 @@ class TitledPanel:
         room = options.max_width - _PANEL_EDGES
         fitting = (choice for choice in self._titles if choice[0].cell_len <= room)
         title, more = next(fitting, self._titles[-1])
-        parts: list[RenderableType] = [pairs_table([*more, *self._rows])] if more or self._rows else []
+        parts: list[RenderableType] = [LabelledLines([*more, *self._rows])] if more or self._rows else []
         parts += [self._body] if self._body is not None else []
-        yield Panel(Group(*parts), title=title, title_align="left", border_style=self._style)
+        yield Box(Group(*parts), title=title, style=self._style)
 
 
 def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
-    rows: list[tuple[str, RenderableType]] = [
-        ("Left:", plain(_ops(op, 0))),
-        ("Right:", plain(_ops(op, 1))),
+    rows: list[tuple[str, Text]] = [
+        ("Right:", _ops(op, 1)),
         ("Input:", _slot_cosines(op.inputs, threshold)),
         ("Output:", _slot_cosines(op.outputs, threshold)),
     ]
+    left: list[tuple[str, Text]] = [("Left:", _ops(op, 0))]
+    passes: list[tuple[str, Text]] = []
     if op.pass_names:
-        rows.insert(0, ("Pass:", plain(",".join(map(marked_pass, op.pass_names)))))
+        passes.append(("Pass:", plain(", ".join(map(marked_pass, op.pass_names)))))
     noise = [f"{row.slot} {_noise_words(row)}" for row in (*op.inputs, *op.outputs) if row.noise is not None]
     if noise:
         rows.append(("Noise:", plain(", ".join(noise))))
@@ -248,15 +238,24 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
     style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
     index, name = Text(f"[{op.index}]"), Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"))
-    kind = [("Type:", plain(op.op_type))] if op.op_type else []
+    kind: list[tuple[str, Text]] = [("Type:", plain(op.op_type))] if op.op_type else []
     whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
-    titles = [(whole, []), (name, kind), (index, [("Name:", plain(op.op_name, "bold")), *kind])]
+    # A name that is too long for the title is said once.
+    alone: list[tuple[str, Text]] = left
+    if op.npu_ops != (op.op_name,):
+        alone = [("Name:", plain(op.op_name, "bold")), *left]
+    titles = [(whole, [*passes, *left]), (name, [*kind, *passes, *left]), (index, [*kind, *passes, *alone])]
     return TitledPanel(titles, rows, style)
 
 
-def _ops(op: OpAgreement, side: int) -> str:
+def _listed(names: Sequence[str], unlisted: int = 0) -> Text:
+    """Names that wrap between them; of very many the first."""
+    return plain(", ".join(joined(names, unlisted).split(",")))
+
+
+def _ops(op: OpAgreement, side: int) -> Text:
     """The ops of the group on the NPU (0) or the benchmark side (1)."""
-    return joined((op.npu_ops, op.golden_ops)[side], op.rows[0].unlisted[side])
+    return _listed((op.npu_ops, op.golden_ops)[side], op.rows[0].unlisted[side])
 
 
 def _noise_words(row: Row) -> str:
@@ -301,15 +300,15 @@ def detail_panel(detail: Detail, shown: int = _SHOWN_ELEMENTS) -> RenderableType
         equal = "the one element is equal" if detail.count == 1 else f"all {detail.count:,} elements are equal"
         body: RenderableType = plain(equal, "green")
     else:
-        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+        table = NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for name in ("worst", "index", "NPU", "benchmark", "error", "relative"):
-            table.add_column(name, justify="left" if name in ("worst", "index") else "right", overflow="fold")
+            table.add_column(name, justify="left" if name in ("worst", "index") else "right")
         for name, elements in (("absolute", detail.worst_absolute), ("relative", detail.worst_relative)):
             for number, element in enumerate(elements[:shown]):
                 table.add_row("" if number else name, *_element_cells(element))
         differ = f"{detail.count - detail.equal:,} of {counted(detail.count, 'element')} differ"
         body = Group(plain(differ, "bold"), table)
-    titles: list[tuple[Text, list[tuple[str, RenderableType]]]] = [
+    titles: list[tuple[Text, list[tuple[str, Text]]]] = [
         (plain(f"{pair.op_name} {pair.slot}", "bold"), []),
         (plain(pair.slot, "bold"), [("Name:", plain(pair.op_name, "bold"))]),
     ]
@@ -323,16 +322,16 @@ def _element_cells(element: Element) -> list[str]:
 
 def finding_panel(finding: Finding) -> RenderableType:
     """One finding with the facts behind it."""
-    rows: list[tuple[str, RenderableType]] = []
+    rows: list[tuple[str, Text]] = []
     if finding.op_type:
         rows.append(("type", plain(finding.op_type)))
     if finding.pass_names:
-        rows.append(("pass", plain(",".join(map(marked_pass, finding.pass_names)))))
+        rows.append(("pass", plain(", ".join(map(marked_pass, finding.pass_names)))))
     originals = joined(finding.original_ops)
     if originals and originals != finding.op_name:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
         label = "benchmark" if originals.startswith("/") else "original ops"
-        rows.append((label, plain(originals)))
+        rows.append((label, _listed(finding.original_ops)))
     rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",
@@ -342,11 +341,10 @@ def finding_panel(finding: Finding) -> RenderableType:
         FindingKind.UNREADABLE: "Not read",
     }.get(finding.kind, "Finding")
     style = GRADE_STYLE[finding.grade]
-    return Panel(
-        Group(plain(finding.message, "bold"), pairs_table(rows)) if rows else plain(finding.message, "bold"),
-        title=title,
-        title_align="left",
-        border_style=style,
+    return Box(
+        Group(plain(finding.message, "bold"), LabelledLines(rows)) if rows else plain(finding.message, "bold"),
+        title=Text(title),
+        style=style,
     )
 
 
@@ -355,9 +353,10 @@ def finding_panel(finding: Finding) -> RenderableType:
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
     facts = [{"name": name, "value": value} for name, value in finding.facts]
-    document = asdict(finding) | {"grade": finding.grade.name.lower(), "facts": facts}
-    document["pass_name"] = ",".join(document.pop("pass_names"))
-    return document | {"original_ops": joined(finding.original_ops)}
+    names = {"pass_name": ",".join(finding.pass_names), "original_ops": joined(finding.original_ops)}
+    document = asdict(finding) | {"grade": finding.grade.name.lower(), **names, "facts": facts}
+    del document["pass_names"]
+    return document
 
 
 def _detail_json(detail: Detail) -> dict[str, Any]:

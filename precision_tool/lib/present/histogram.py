@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import log1p
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -39,8 +40,10 @@ class Bar:
 
 
 def edges(low: float, high: float, bins: int) -> list[float]:
-    """The borders of equal bins over [low, high]."""
-    return [low * ((bins - number) / bins) + high * (number / bins) for number in range(bins)] + [high]
+    """The borders of equal bins over [low, high], none of which is beyond one that follows."""
+    inner = (low * ((bins - number) / bins) + high * (number / bins) for number in range(1, bins))
+    # Rounding may lead out of so narrow a range, that of a constant among them.
+    return list(accumulate((low, *(min(max(edge, low), high) for edge in inner), high), max))
 
 
 def is_logarithmic(counts: Sequence[int]) -> bool:

@@ -7,11 +7,10 @@ from math import isfinite
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.text import Text
 
-from precision_tool.lib.present.compare import pairs_table
-from precision_tool.lib.present.text import counted, marked_pass, plain, safe
+from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, plain, safe
+from precision_tool.lib.present.whole import Box, Prose
 from precision_tool.lib.verdict.model import Cause, Proof, Suspect, Verdict
 
 #: What each cause means, completing the name of the culprit.
@@ -67,7 +66,7 @@ def verdict_line(verdict: Verdict) -> Text:
 def verdict_block(verdict: Verdict) -> RenderableType:
     """The heaviest thing on the screen."""
     first = verdict.first
-    rows: list[tuple[str, RenderableType]] = []
+    rows: list[tuple[str, Text]] = []
     if first is None:
         head, style = _clean_head(verdict), "green" if _is_whole(verdict) else "yellow"
         rows += _clean_rows(verdict)
@@ -77,7 +76,7 @@ def verdict_block(verdict: Verdict) -> RenderableType:
     rows += _others(verdict)
     rows.append(("judged", plain(_judged(verdict), "dim")))
     rows += _next(verdict)
-    return Panel(Group(head, pairs_table(rows)), title="Verdict", title_align="left", border_style=style, box=box.HEAVY)
+    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
 
 
 def _head(first: Suspect, verdict: Verdict) -> Text:
@@ -92,8 +91,8 @@ def _head(first: Suspect, verdict: Verdict) -> Text:
     return text
 
 
-def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, RenderableType]]:
-    rows: list[tuple[str, RenderableType]] = []
+def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, Text]]:
+    rows: list[tuple[str, Text]] = []
     if first.pass_name:
         rows.append(("pass", plain(marked_pass(first.pass_name))))
     rows += [("why" if not number else "", plain(line)) for number, line in enumerate(_why(first))]
@@ -214,8 +213,8 @@ def _clean_head(verdict: Verdict) -> Text:
     return text
 
 
-def _clean_rows(verdict: Verdict) -> list[tuple[str, RenderableType]]:
-    rows: list[tuple[str, RenderableType]] = []
+def _clean_rows(verdict: Verdict) -> list[tuple[str, Text]]:
+    rows: list[tuple[str, Text]] = []
     worst = verdict.worst
     if worst is not None and worst.below:
         words = f"{counted(worst.below, 'op')} below the threshold carry it"
@@ -231,10 +230,10 @@ def _is_whole(verdict: Verdict) -> bool:
     return bool(verdict.tally.ops) and verdict.tally.right >= 0.8 * verdict.tally.ops
 
 
-def _others(verdict: Verdict) -> list[tuple[str, RenderableType]]:
+def _others(verdict: Verdict) -> list[tuple[str, Text]]:
     """Faults that do not follow from the first."""
     others = verdict.suspects[1:] if verdict.culprit is not None else ()
-    rows: list[tuple[str, RenderableType]] = []
+    rows: list[tuple[str, Text]] = []
     for number, one in enumerate(others[:_SHOWN]):
         text = Text.assemble((safe(one.culprit), "bold"), f": {one.cause}, {_first(_why(one))}")
         rows.append(("besides" if not number else "", text))
@@ -260,8 +259,8 @@ def _judged(verdict: Verdict) -> str:
     return line
 
 
-def _next(verdict: Verdict) -> list[tuple[str, RenderableType]]:
-    rows: list[tuple[str, RenderableType]] = []
+def _next(verdict: Verdict) -> list[tuple[str, Text]]:
+    rows: list[tuple[str, Text]] = []
     for number, step in enumerate(verdict.next):
         text = Text(safe(step.why))
         if step.line:

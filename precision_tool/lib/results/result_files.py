@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
-from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.user_files import is_folder, open_text
+
+#: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.
+_MAX_HEADER = 4096
 
 
 def find_results(folder: str) -> list[str]:
@@ -23,6 +26,15 @@ def find_results(folder: str) -> list[str]:
         raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
     newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
     return [os.path.join(newest, name) for name in found[newest]]
+
+
+def is_of_two_runs(path: str) -> bool:
+    """Whether a result file compares two NPU runs: both sides have addresses then. False for what is no result file."""
+    try:
+        with open_text(path, "utf-8-sig", "backslashreplace") as file:
+            return file.readline(_MAX_HEADER).rstrip("\r\n").split(",").count("Address") > 1
+    except PrecisionToolError:
+        return False  # whoever reads it says what is wrong
 
 
 def _is_result(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.model.comparison import Metrics, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.results.columns import COSINE, METRICS, READABLE, field_of, metrics_of
@@ -14,6 +14,7 @@ from precision_tool.lib.results.columns import COSINE, METRICS, READABLE, field_
 SCHEMA = 1
 #: What the columns of a result file do not have, or not under one name.
 _BESIDE = {"op": "op_name", "slot": "slot", "noise": "noise"}
+_COLUMNS = {column.json: column for column in READABLE.values() if column.json}
 _PARTS = (("metrics", Metrics), ("npu", Summary), ("golden", Summary))
 
 
@@ -22,16 +23,13 @@ def row_json(row: Row, choice: ColumnChoice) -> dict[str, Any]:
 
     FormatError for a row that was read and has a cell which holds no number.
     """
-    for column, text in row.damaged:
+    for name, text in row.damaged:
         raise FormatError(
-            f"line {row.line} of the result file: {column} is no number: {text[:40]!r}", "run `vc` or `ac -c` again"
+            f"line {row.line} of the result file: {name} is no number: {shown(text)}", "run `vc` or `ac -c` again"
         )
-    columns = {column.json: column for column in READABLE.values() if column.json}
-    document = {
-        key: field_of(row, column.field) if column.value is None else column.value(row, choice)
-        for key, column in columns.items()
-    }
-    document |= {key: getattr(row, name) for key, name in _BESIDE.items()}
+    document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
+    for key, column in _COLUMNS.items():
+        document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)
     document["custom"] = dict.fromkeys(choice.custom) | dict(row.custom)
     document["left_out"] = dict(zip(("npu_ops", "benchmark_ops", "original_ops"), row.unlisted, strict=True))
     asked = {column.field for column in metrics_of(choice)} | {COSINE.field}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
+import re
+import secrets
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -24,6 +26,8 @@ TEMPORARY, PART = ".precision_tool-", ".part"
 _LEFT_BEHIND = 3600
 #: Seconds that a change of a small file may take, and between two looks whether it is done.
 _LONGEST_EDIT, _POLL = 10.0, 0.01
+#: Bytes of a path, with a zero byte at its end (Linux).
+_LONGEST_PATH = 4096
 #: Bytes of a small JSON file that are read at most.
 _MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
@@ -60,7 +64,8 @@ def signature_of(path: str) -> Signature | None:
 def could_be_path(text: str) -> bool:
     """Whether the operating system takes a text that a file gave for a path."""
     try:
-        return b"\0" not in os.fsencode(text)
+        path = os.fsencode(text)
+        return b"\0" not in path and len(path) < _LONGEST_PATH
     except UnicodeEncodeError:
         return False
 
@@ -68,21 +73,51 @@ def could_be_path(text: str) -> bool:
 def temporary_file(folder: str) -> tuple[int, str]:
     """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
 
-    What killed processes left in the folder is removed. OSError if that cannot be done.
+    Who may read it is as the umask says, as of any file. What killed processes left in the folder is removed. OSError
+    if that cannot be done.
     """
     if folder not in _tidied:  # once is enough, however many files are written
         _tidied.add(folder)
         remove_leftovers(folder)
-    return tempfile.mkstemp(dir=folder, prefix=TEMPORARY, suffix=PART)
+    while True:
+        path = os.path.join(folder, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
+
+
+def own_prefix() -> str:
+    """What the names of this process's temporary files and folders begin with."""
+    return f"{TEMPORARY}{_owner(os.getpid())}-"
+
+
+def _owner(process: int) -> str:
+    """What the name of a process's temporary file tells: a folder may be shared by machines."""
+    return f"{zlib.crc32(os.uname().nodename.encode('utf-8', 'surrogateescape')):08x}-{process}"
+
+
+def _is_of_the_dead(name: str) -> bool:
+    """True for a temporary file of a process of this machine that is not there any more."""
+    owner = re.match(re.escape(TEMPORARY) + r"[0-9a-f]{8}-([0-9]{1,9})-", name)
+    if owner is None or not name.startswith(f"{TEMPORARY}{_owner(int(owner[1]))}-"):
+        return False
+    try:
+        os.kill(int(owner[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes temporary files of ours, and folders of them, that nobody has written to for an hour."""
+    """Removes temporary files of ours, and folders of them, whose process has ended or that nobody has written to for
+    an hour."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
                 with suppress(OSError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime <= _LEFT_BEHIND:
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age <= _LEFT_BEHIND and not _is_of_the_dead(entry.name):
                         continue
                     if not entry.is_dir(follow_symlinks=False):
                         os.unlink(entry.path)
@@ -136,7 +171,7 @@ def _locked_file(lock: str) -> int:
 
 @contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """A text file that appears under its name when it is complete, readable by its owner; OutputError if not."""
+    """A text file that appears under its name when it is complete; OutputError if not."""
     folder = os.path.dirname(path) or "."
     name = ""
     try:

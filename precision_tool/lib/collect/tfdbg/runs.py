@@ -26,7 +26,8 @@ _TENSOR_FILE = re.compile(
 )
 #: The debug op that passes a tensor on as it is; the others dump a summary of it (DebugNanCount).
 _IDENTITY = re.compile(r"DebugIdentity(?:V[0-9]+)?\Z")
-_FLATTEN = str.maketrans("./\\ ", "____")
+#: Control characters, which a terminal would obey, as well.
+_FLATTEN = dict.fromkeys((*range(32), *map(ord, "./\\ "), 127), "_")
 _NPY_NAME = re.compile(r".+\.[0-9]{1,6}\.[0-9]{1,20}\.npy\Z", re.DOTALL)
 #: How deep below the folder that was named run folders are looked for.
 _RUN_DEPTH = 3

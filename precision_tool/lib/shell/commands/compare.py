@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from rich.rule import Rule
-
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
+from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
+from precision_tool.lib.compare.known import KnownValues, known_values
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
@@ -25,6 +25,7 @@ from precision_tool.lib.present import compare as report
 from precision_tool.lib.present.checks import check_line, check_panel
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.session import Session
@@ -130,7 +131,8 @@ def _add_choice(parser: Parser) -> None:
         dest="op",
         metavar="NAME",
         action="append",
-        help="only this op (whole name or part of it; again for more ops), with its worst elements as files",
+        help="only this op (its name, a part of it, or its number as [17]; again for more ops), with its worst "
+        "elements as files",
     )
     completes(name, Completion.OP)
     ops.add_argument(
@@ -344,11 +346,11 @@ def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) ->
     if analysis.leaf is None:
         _print_path(output, "result file", analysis.path)
         if analysis.source is not None or analysis.part:
-            output.out.print(report.read_source_lines(analysis), crop=False)
+            output.out.print(report.read_source_lines(analysis))
         return
     if is_one_of_many:
-        output.out.print(Rule(plain(report.leaf_title(analysis)), style="dim"))
-    output.out.print(report.source_lines(analysis.leaf), crop=False)
+        output.out.print(Heading(plain(report.leaf_title(analysis))))
+    output.out.print(report.source_lines(analysis.leaf))
 
 
 def _show(
@@ -368,7 +370,7 @@ def _show(
     for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         _show_source(analysis, output, is_one_of_many=is_many)
         if analysis.rows:
-            output.out.print(report.overview_lines(analysis), crop=False)
+            output.out.print(report.overview_lines(analysis))
         if analysis.leaf is not None and analysis.leaf.details:
             _show_details(analysis, output)
         elif analysis.overview.compared or not judges:
@@ -386,7 +388,7 @@ def _show(
     if is_many:
         _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
-            output.out.print(Rule(plain("summary"), style="dim"))
+            output.out.print(Heading(plain("summary")))
             output.out.print(report.summary_lines(analyses, _verdict_lines(analyses, verdicts)))
 
 
@@ -475,7 +477,7 @@ def _finish_mapping(session: Session, args: argparse.Namespace, output: Output, 
     for analysis in analyses:
         if analysis.leaf is not None:  # the toolkit's is a file and no more
             _show_source(analysis, output, is_one_of_many=len(analyses) > 1)
-            output.out.print(report.mapping_lines(analysis), crop=False)
+            output.out.print(report.mapping_lines(analysis))
         if analysis.path:
             _print_path(output, "mapping file", analysis.path)
     return DONE
@@ -502,7 +504,8 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     lack: NoBenchmarkError | None = None
     if compares or session.has_dump_alone():
         try:
-            analyses = _compare(session, args, output, _measure_options(args))
+            options = replace(_measure_options(args), extremes=True, beside=cast_pairs)
+            analyses = _compare(session, args, output, options)
         except NoBenchmarkError as error:
             if session.has_pytorch_only():
                 raise
@@ -565,13 +568,19 @@ def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analy
     # `vc` and `vcs` begin without what only `ac` needs.
     from precision_tool.lib.shell.commands.overflow import check_overflow
 
-    overflow = check_overflow(session, args.left, args.graph, args.limit)
+    known = known_values([analysis.leaf for analysis in analyses if analysis.leaf is not None])
+    overflow = check_overflow(session, args.left, args.graph, args.limit, known)
     if is_pytorch:
         return [] if overflow.skipped else [overflow]
-    return [*_graph_checks(session, args, analyses), overflow]
+    return [*_graph_checks(session, args, analyses, known), overflow]
 
 
-def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
+def _graph_checks(
+    session: Session,
+    args: argparse.Namespace,
+    analyses: Sequence[Analysis],
+    known: Mapping[str, KnownValues],
+) -> list[CheckResult]:
     """Those that need a graph."""
     from precision_tool.lib.checks import fusion
 
@@ -581,7 +590,7 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
         try:
             missing = session.missing_graphs(args.graph)
             passes = fusion.check_fusion(session.fusion_graphs(args.graph, cosines=cosines), args.threshold, missing)
-            return [passes, *check_runs(session.run_graphs(args.graph), missing)]
+            return [passes, *check_runs(session.run_graphs(args.graph), missing, known)]
         except PrecisionToolError as error:
             return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
     leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
@@ -594,7 +603,7 @@ def _graph_checks(session: Session, args: argparse.Namespace, analyses: Sequence
         reason = "the two sides were compared without a graph; name one with -g"
         return [fusion.skip_fusion(reason), *skip_checks(reason)]
     in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), cosines or {})
-    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs)]
+    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs, known=known)]
 
 
 VC = Command(_vc_parser, _run_vc)

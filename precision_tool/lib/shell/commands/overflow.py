@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from precision_tool.lib.checks.overflow import (
@@ -15,6 +15,7 @@ from precision_tool.lib.checks.overflow import (
 )
 from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
 from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
+from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.wording import counted
@@ -99,7 +100,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.show(*report.overflow_lines(found, advice, args.limit, looked_in))
         if mixlist:
             output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
-            output.out.print(script_block(_script_lines(mixlist)), crop=False)
+            output.out.print(script_block(_script_lines(mixlist)))
     is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
     return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
 
@@ -173,11 +174,17 @@ def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str
 NAME, TITLE = "overflow", "Overflow"
 
 
-def check_overflow(session: Session, folder: str | None, graph: str | None, limit: int) -> CheckResult:
+def check_overflow(
+    session: Session,
+    folder: str | None,
+    graph: str | None,
+    limit: int,
+    known: Mapping[str, KnownValues] | None = None,
+) -> CheckResult:
     """What `ac` shows of it; of `folder` if another dump than the data folder's was named."""
     try:
         limit = limit or _ALL
-        found, root = session.overflow(folder, graph, limit, max_bytes=_AC_BYTES)
+        found, root = session.overflow(folder, graph, limit, max_bytes=_AC_BYTES, known=known)
     except PrecisionToolError as error:
         return CheckResult(name=NAME, title=TITLE, skipped=error.advice)
     ops = sum(leaf.scanned_ops for leaf in found.leaves)
