@@ -345,5 +345,27 @@ def test_an_op_whose_formula_fails_costs_only_itself(tmp_path: Path) -> None:
     assert found.tally.right == found.tally.ops - 2
 
 
+def test_a_scalar_of_bools(tmp_path: Path) -> None:
+    """LAMB and loss scaling decide by one comparison."""
+    compared = Part(
+        name="norm/Greater", type="Greater", inputs=("norm", "limit"), compute=np.greater, dtype="bool",
+        originals=("norm/Greater",),
+    )  # fmt: skip
+    network = Network(
+        parts=(
+            source("norm", np.array(0.5, np.float32)),
+            source("limit", np.array(0.25, np.float32), op_type="Const"),
+            compared,
+            Part(
+                name="norm/Select", type="Select", inputs=("norm/Greater", "norm", "limit"), originals=("norm/Select",),
+                compute=np.where,
+            ),
+        )
+    )  # fmt: skip
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert found.tally.right == found.tally.ops == 2
+
+
 def part_of(network: Network, name: str) -> Part:
     return next(part for part in network.parts if part.name == name)

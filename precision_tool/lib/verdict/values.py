@@ -365,7 +365,7 @@ def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None
     if known.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
-        array = array != 0
+        array = np.asarray(array != 0)  # comparing a scalar gives no array
     if prod(reading.shape) == array.size:
         array = array.reshape(reading.shape)
     return array, reading.layout
