@@ -317,3 +317,10 @@ def _try_to_write(folder: Path) -> Optional[str]:
                 path.rmdir()
         return error.strerror or str(error)
     return None
+
+
+def shown_path(path):
+    # type: (str) -> str
+    """A path as a user would type it here: relative to the working folder if it lies below."""
+    folder = os.getcwd()
+    return os.path.relpath(path, folder) if lies_in(os.path.abspath(path), folder) else path

@@ -28,11 +28,11 @@ from precision_tool.lib.present.text import (
     marked_pass,
     plain,
     safe,
-    shown_path,
     shown_reason,
     whole_path,
 )
 from precision_tool.lib.results.result_json import SCHEMA, row_json
+from precision_tool.lib.workspace import shown_path
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {

@@ -22,11 +22,11 @@ from precision_tool.lib.present.text import (
     op_heading,
     plain,
     shape_text,
-    shown_path,
     shown_reason,
     unreadable_lines,
     whole_path,
 )
+from precision_tool.lib.workspace import shown_path
 
 #: The kinds in the user's words, and their colours.
 KIND_WORDS = {

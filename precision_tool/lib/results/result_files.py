@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.workspace import Workspace
+
+#: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
+PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX = "partial_", "single_op_", "part_"
+#: The toolkit's result beside ours, of what ours could not read.
+TOOLKIT_PREFIX = "toolkit_"
+_SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX)
+#: What is said of such a result when it is read.
+_PARTS = {
+    PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
+    OPS_PREFIX: "only a part: the ops that were asked for with -op",
+    PART_PREFIX: "only a part: the ops, or the first elements of each tensor, that were asked for",
+}
 
 
 def find_results(folder: str) -> list[str]:
@@ -32,3 +46,34 @@ def _is_result(name: str) -> bool:
 
 def _result_time(name: str) -> str:
     return name.rsplit("result_", 1)[-1]
+
+
+def newest_results(space: Workspace) -> list[str]:
+    """The complete result files of the newest comparison."""
+    folders = space.compare_dirs()
+    if not folders:
+        is_folder(space.root / "temp")  # says so where that cannot be told
+        raise DataNotFoundError(
+            f"{space.root}: no comparison result yet",
+            "run `vc` or `ac -c` first, or name a file with -f",
+        )
+    paths = next((found for folder in folders if (found := results_in(folder))), [])
+    if not paths:
+        raise DataNotFoundError(
+            f"{folders[0]}: no complete result file",
+            "run `vc` or `ac -c` again; `vcs -f` shows a folder or file with the result of a part",
+        )
+    return paths
+
+
+def results_in(folder: Path) -> list[str]:
+    try:
+        return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith(_SET_APART)]
+    except DataNotFoundError:
+        return []
+
+
+def part_of(path: str) -> str:
+    """What is missing of a result by its name, empty for a whole one."""
+    name = os.path.basename(path)
+    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")

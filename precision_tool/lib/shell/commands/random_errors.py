@@ -12,7 +12,7 @@ from rich.rule import Rule
 from precision_tool.lib.checks.random_errors import RandomReport, State
 from precision_tool.lib.present import random_errors as report
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.present.text import plain
 from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -29,6 +29,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.workspace import shown_path
 
 
 def _parser(session: Session) -> Parser:
