@@ -101,8 +101,11 @@ def _run(arguments: List[str]) -> int:
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
     from precision_tool.lib.settings import load_settings
+    from precision_tool.lib.workspace import check_data
 
     settings = load_settings(options)
+    if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
+        check_data(settings.data)
     try:
         if word.plain:
             from precision_tool.lib.arguments import load_plain
@@ -121,8 +124,11 @@ def _start_prompt(options: Dict[str, Any]) -> int:
     if sys.version_info[:2] < MIN_PYTHON:
         return _too_old("the prompt", MIN_PYTHON)
     from precision_tool.lib.settings import load_settings
+    from precision_tool.lib.workspace import check_data
 
     settings = load_settings(options)
+    if "data" in options:
+        check_data(settings.data)
     from precision_tool.lib import app
 
     return app.start_prompt(settings)

@@ -11,14 +11,15 @@ in the environment leaves that alone, a number there is the seed).
 
 from typing import Any, Iterable, Optional, Union
 
-from precision_tool.lib.collect import FUSION_OFF_FILE as FUSION_OFF_FILE
-from precision_tool.lib.collect import FUSION_SWITCH_FILE as FUSION_SWITCH_FILE
 from precision_tool.lib.collect.seeds import seed_at_import
 from precision_tool.lib.collect.seeds import seed_everything as seed_everything
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     NpuPrintLossScaleCallBack: Any
+    #: The fusion switch files of the data folder, where there are any, else the installed ones; absolute paths.
+    FUSION_OFF_FILE: str
+    FUSION_SWITCH_FILE: str
 
 
 def session_dump_config(session_config: Any = None, action: Optional[str] = None, **dump_options: Any) -> Any:
@@ -95,7 +96,11 @@ def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """`NpuPrintLossScaleCallBack` is made when first asked for: it needs Keras (PEP 562)."""
+    """What is only known when it is asked for (PEP 562): the switch files in use, and what needs Keras."""
+    if name in ("FUSION_OFF_FILE", "FUSION_SWITCH_FILE"):
+        from precision_tool.lib.collect import fusion_files
+
+        return fusion_files.file_in_use(is_off=name == "FUSION_OFF_FILE")
     if name != "NpuPrintLossScaleCallBack":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from precision_tool.lib.collect import callbacks

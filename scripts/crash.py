@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -269,6 +270,7 @@ def _parsed(names: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     """Runs the campaign; 1 where there are findings."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs in the background are born without
     with tempfile.TemporaryDirectory(prefix="crash") as temporary:
         data = make_data(Path(temporary) / "data")
         all_commands = commands(data)
@@ -281,19 +283,20 @@ def main() -> int:
         tallies = {name: Tally() for name in chosen}
         inputs = fingerprint(data.root)
         start = time.monotonic()
-        for number in range(args.kills):
-            name = list(chosen)[number % len(chosen)]
-            if name not in known:
-                known[name] = _undisturbed(chosen[name], folder)
-            kind = (
-                list(_KINDS)[number // len(chosen) % len(_KINDS)]
-                if args.kills >= len(chosen) * 6
-                else rng.choice(list(_KINDS))
-            )
-            _try(chosen[name], known[name], folder, rng, tallies[name], kind)
-            if fingerprint(data.root) != inputs:
-                tallies[name].findings["an input has changed"] += 1
-                inputs = fingerprint(data.root)
+        with suppress(KeyboardInterrupt):  # what is known by then is shown
+            for number in range(args.kills):
+                name = list(chosen)[number % len(chosen)]
+                if name not in known:
+                    known[name] = _undisturbed(chosen[name], folder)
+                kind = (
+                    list(_KINDS)[number // len(chosen) % len(_KINDS)]
+                    if args.kills >= len(chosen) * 6
+                    else rng.choice(list(_KINDS))
+                )
+                _try(chosen[name], known[name], folder, rng, tallies[name], kind)
+                if fingerprint(data.root) != inputs:
+                    tallies[name].findings["an input has changed"] += 1
+                    inputs = fingerprint(data.root)
         return _show(tallies, known, time.monotonic() - start)
 
 

@@ -17,6 +17,7 @@ from precision_tool import __version__
 from precision_tool.cli import main
 from precision_tool.lib import errors
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.words import WORDS, Word
 
 REPO = Path(__file__).resolve().parents[1]
 CLI = REPO / "precision_tool" / "cli.py"
@@ -92,11 +93,38 @@ def test_help_loads_nothing_heavy() -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("word", [word for word in WORDS if not word.makes_data and word.name != "data"])
+def test_every_command_says_that_the_data_folder_is_not_there(word: Word, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    for arguments in (["--data", "none", word.name], ["data", "none", word.name, "x"]):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.splitlines()[0] == "error: none: no such data folder"
+    assert main(["--data", "file", word.name]) == 2
+    assert capsys.readouterr().err.startswith("error: file: a file where the data folder should be")
+    assert [path.name for path in Path().iterdir()] == ["file"]
+
+
+def test_the_prompt_says_that_the_data_folder_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", "none"]) == 2
+    assert "none: no such data folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ac"], ["vcs"], ["graphs", "--find", "x"], ["fusion", "bisect", "--check", "true"]]
+)
+def test_without_a_data_folder_there_is_nothing_to_look_at(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "precision_data: no such data folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("arguments", "data"), [([], "precision_data"), (["--data", "d"], "d"), (["data", "d"], "d")])
 def test_without_a_command_it_is_the_prompt(
     monkeypatch: pytest.MonkeyPatch, use_app: Callable[[AppRun], None], arguments: list[str], data: str
 ) -> None:
     opened = []
+    Path("d").mkdir()
 
     def start_prompt(settings: Settings) -> int:
         opened.append(settings.data)
@@ -176,6 +204,8 @@ def test_the_command_gets_its_words_and_the_settings(
     work: str | None,
 ) -> None:
     calls = []
+    for folder in "de":
+        Path(folder).mkdir()
 
     def run(*call: object) -> int:
         calls.append(call)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.data.folder import DataFolder, Kept
 from precision_tool.lib.data.names import DataNames
-from precision_tool.lib.data.sides import check_data, default_npu, has_pytorch_only, pytorch_files
+from precision_tool.lib.data.sides import default_npu, has_dump_alone, has_pytorch_only, pytorch_files
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
 from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.sources.names import op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
 from precision_tool.lib.user_files import check_folder
-from precision_tool.lib.workspace import open_workspace
+from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
+    from precision_tool.lib.verdict.decide import Judged
 
 
 class Session(DataFolder):
@@ -52,7 +54,7 @@ class Session(DataFolder):
 
     def check_data(self) -> None:
         """Raises DataNotFoundError where there is no data folder."""
-        check_data(self.workspace)
+        check_data(self.workspace.root)
 
     def default_npu(self) -> str:
         """The dump of the NPU run under test."""
@@ -83,13 +85,16 @@ class Session(DataFolder):
         return survey(self.run_folders(), in_use, self.store, extra_folders=(os.curdir,), problem=problem)
 
     def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
-        """The graph files of every stage with their ops whose names fit a part of a name, or a glob.
+        """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
 
         DataNotFoundError when none has such an op, with the closest names.
         """
+        self.check_data()
         in_use: tuple[RunGraph, ...] = ()
         with suppress(PrecisionToolError):  # files are searched whether or not one can be used
             in_use = self.run_graphs()
+        if op_number(word) is not None:  # the number is that of the graph in use
+            word = self.find_ops(word)[0].op.name
         return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
 
     def fusion_graphs(
@@ -193,6 +198,32 @@ class Session(DataFolder):
         from precision_tool.lib.checks.comparing import read_results
 
         return read_results(self, path, self.settings.threshold if threshold is None else threshold, noise)
+
+    # --- the verdict ---
+
+    def verdicts(
+        self,
+        analyses: Sequence[Analysis],
+        npu: str | None = None,
+        graph: str | None = None,
+        progress: Progress | None = None,
+    ) -> list[Judged | None]:
+        """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
+        from precision_tool.lib.verdict.of_results import judge_results
+
+        return judge_results(self, analyses, graph, progress)
+
+    def verdicts_alone(
+        self, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+    ) -> list[Judged]:
+        """Who is to blame in an NPU run without a benchmark, one verdict a model."""
+        from precision_tool.lib.verdict.of_results import judge_alone
+
+        return judge_alone(self, npu, graph, progress)
+
+    def has_dump_alone(self) -> bool:
+        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        return has_dump_alone(self.workspace)
 
     # --- causes ---
 

@@ -10,7 +10,8 @@ class Word(NamedTuple):
     """A command: `aliases` are old names that keep working, `min_python` is the oldest Python that runs it.
 
     `family` is the heading it stands below in the help, `plain` the `module:NAME` below `precision_tool.lib` of the
-    PlainCommand of words that need no analysis and so run in training environments.
+    PlainCommand of words that need no analysis and so run in training environments. A word that `makes_data` does
+    not need a data folder that is there.
     """
 
     family: str
@@ -20,6 +21,7 @@ class Word(NamedTuple):
     aliases: Tuple[str, ...] = ()
     min_python: Tuple[int, int] = (3, 11)
     plain: str = ""
+    makes_data: bool = False
 
 
 _TRAINING = (3, 7)
@@ -71,6 +73,7 @@ WORDS = (
         "benchmark tensors out of what tfdbg dumped on CPU or GPU",
         min_python=_TRAINING,
         plain="collect.tfdbg.command:TF_DUMP",
+        makes_data=True,
     ),
     Word(
         "Collect",
@@ -79,6 +82,7 @@ WORDS = (
         "run a training command with data dump on",
         min_python=_TRAINING,
         plain="collect.command:NPU_DUMP",
+        makes_data=True,
     ),
     Word(
         "Collect",
@@ -87,6 +91,7 @@ WORDS = (
         "run a training command with overflow detection on",
         min_python=_TRAINING,
         plain="collect.command:NPU_OVERFLOW",
+        makes_data=True,
     ),
     Word(
         "Collect",
@@ -105,8 +110,8 @@ WORDS = (
         "DIR|FILE.om [COMMAND ...]",
         "the prompt, or COMMAND, on what msquickcmp wrote; what an .om holds",
     ),
-    Word("Data", "demo", "[DIR]", "generate demo data with one faulty op and find it"),
-    Word("Data", "run", "CMD", "run a command of the operating system; at the prompt also !CMD"),
+    Word("Data", "demo", "[DIR]", "generate demo data with one faulty op and find it", makes_data=True),
+    Word("Data", "run", "CMD", "run a command of the operating system; at the prompt also !CMD", makes_data=True),
 )
 
 

@@ -5,7 +5,7 @@
       tf/{tf_debug,dump,graph,checkpoints/{ckpt*,input}}
       pt/{npu,gpu}
       overflow/dump
-      fusion/fusion_result.json
+      fusion/{fusion_result.json,fusion_switch.cfg,fusion_off.cfg}
       temp/{op_graph,vector_compare/{time}/result_*.csv,decode/{dump_decode/debug_N,overflow_decode,dump_convert,pt}}
 
 Nothing is created before something is written. This module runs on Python 3.7.
@@ -19,11 +19,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Iterable, List, Optional
 
-from precision_tool.lib.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.user_files import PathLike, is_folder, list_folder
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
+
+#: Names of the fusion switch files: the one that turns everything off, and the one for single passes.
+FUSION_OFF, FUSION_SWITCH = "fusion_off.cfg", "fusion_switch.cfg"
 
 _TIME_FORMAT = "%Y%m%d%H%M%S"
 
@@ -116,6 +119,10 @@ class Workspace:
     def overflow_dump_dir(self) -> Path:
         """Overflow debug dumps."""
         return self.root / "overflow" / "dump"
+
+    def fusion_switch_file(self, name: str) -> Path:
+        """The fusion switch file of this name that belongs to the data folder; it need not exist."""
+        return self.root / "fusion" / name
 
     def fusion_result_files(self) -> List[Path]:
         """The `fusion_result.json` files that exist: data folder, working folder, `$ASCEND_WORK_PATH/FE/{pid}/`."""
@@ -262,6 +269,16 @@ def is_infer_folder(folder: PathLike) -> bool:
 def open_workspace(root: PathLike, work: Optional[PathLike] = None) -> Workspace:
     """The workspace of a data folder, or of a folder that msquickcmp wrote."""
     return InferWorkspace(root, work) if is_infer_folder(root) else Workspace(root, work)
+
+
+def check_data(root: PathLike) -> None:
+    """Raises DataNotFoundError where there is no data folder."""
+    if not is_folder(root):
+        is_there = os.path.lexists(str(root))
+        raise DataNotFoundError(
+            f"{root}: a file where the data folder should be" if is_there else f"{root}: no such data folder",
+            "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
+        )
 
 
 def make_writable(folder: Path) -> Path:

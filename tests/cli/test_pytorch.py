@@ -257,8 +257,8 @@ def test_ls_dump_lists_the_data_sets_by_their_own_names(generated: Path) -> None
 
 def test_ls_lists_ops_with_the_cosines_of_the_newest_result(generated: Path) -> None:
     run = tool("ls", "-t", "backward", cwd=generated, columns=80)
-    (line,) = (line for line in run.out.splitlines() if line.startswith(CULPRIT))
-    assert line.split()[-1] == "0.824916"
+    (line,) = (line for line in run.out.splitlines() if line.endswith(CULPRIT))
+    assert line.split()[-2] == "0.824916"
     assert "6 of 12 ops" in run.text
     below = tool("ls", "--below", "0.98", "--json", cwd=generated)
     assert [op["name"] for dump in json.loads(below.out)["dumps"] for op in dump["ops"]] == [CULPRIT]

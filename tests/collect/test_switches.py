@@ -113,6 +113,23 @@ def test_fusion(work: Path, action: str, file: str) -> None:
     assert list(work.iterdir()) == [], "a switch alone writes nothing"
 
 
+def test_the_switch_file_of_the_data_folder(work: Path) -> None:
+    """`fusion off` writes it there; that of the installation is for all users and data folders."""
+    own = work / "precision_data" / "fusion" / "fusion_switch.cfg"
+    own.parent.mkdir(parents=True)
+    own.write_text('{"Switch": {"GraphFusion": {"APass": "off"}, "UBFusion": {}}}', "utf-8")
+    op = CustomOp()
+    tf_config.update_custom_op(op, "fusion_switch")
+    assert op.parameters == {"fusion_switch_file": {"s": str(own).encode()}}
+    assert str(own) == tf_config.FUSION_SWITCH_FILE
+    off = CustomOp()
+    tf_config.update_custom_op(off, "fusion_off")
+    assert off.parameters == {"fusion_switch_file": {"s": tf_config.FUSION_OFF_FILE.encode()}}
+    own.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"fusion_switch\.cfg cannot be read .* reset"):
+        tf_config.update_custom_op(CustomOp(), "fusion_switch")
+
+
 def test_actions_combine() -> None:
     op = CustomOp()
     tf_config.update_custom_op(op, "fusion_off | dump")
@@ -265,7 +282,7 @@ def test_a_path_that_cannot_be_written_is_an_error_at_once(work: Path) -> None:
 def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = work / "switch.cfg"
     broken.write_text('{"Switch": {"GraphFusion": {"APass": "off",}}}', "utf-8")  # as in the printed manual
-    monkeypatch.setattr("precision_tool.lib.collect.switches.FUSION_SWITCH_FILE", str(broken))
+    monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", str(broken))
     with pytest.raises(ValueError, match="is no valid JSON"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
     broken.write_text("APass:off\n", "utf-8")

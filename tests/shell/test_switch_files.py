@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
+from precision_tool import tf_config
 from precision_tool.lib.errors import FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
-from precision_tool.lib.shell import switch_files
 from precision_tool.lib.shell.bisect_runner import edit_alone
 from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines, write_text
 from precision_tool.lib.storage import files
@@ -20,16 +19,52 @@ from precision_tool.lib.storage.files import only_writer
 from precision_tool.lib.workspace import Workspace
 
 
-def test_those_of_the_training_helper() -> None:
-    for off, path, name in (
-        (False, FUSION_SWITCH_FILE, "FUSION_SWITCH_FILE"),
-        (True, FUSION_OFF_FILE, "FUSION_OFF_FILE"),
-    ):
-        file = find_switch_file(Workspace("data"), off=off)
-        assert file.path == file.target == path
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a data folder."""
+    (tmp_path / "precision_data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_those_of_the_data_folder_begin_as_the_installed_ones(folder: Path) -> None:
+    workspace = Workspace("precision_data")
+    for off, name in ((False, "FUSION_SWITCH_FILE"), (True, "FUSION_OFF_FILE")):
+        installed = Path(getattr(tf_config, name))
+        before = installed.read_bytes()
+        file = find_switch_file(workspace, off=off)
+        assert file.path == str(installed)
+        assert file.target == f"precision_data/fusion/{installed.name}"
         assert file.note == ""
-        assert any(f"npu_tf_config.{name}" in line for line in script_lines(file))
-        assert any(f"action='fusion_{'off' if off else 'switch'}'" in line for line in script_lines(file))
+        file.write(file.read().with_pass("A", off))
+        assert installed.read_bytes() == before
+        again = find_switch_file(workspace, off=off)
+        assert again.path == again.target == file.target
+        assert again.read().is_on("A") == off
+        # The training helper of this folder uses it, and that of another folder does not.
+        assert getattr(tf_config, name) == str(folder / file.target)
+        action = f"fusion_{'off' if off else 'switch'}"
+        assert any(f"npu_tf_config.{name}" in line for line in script_lines(again))
+        assert any(f"action='{action}'" in line for line in script_lines(again))
+        asked = find_switch_file(workspace, off=off, installed=True)
+        assert asked.path == asked.target == str(installed)
+
+
+@pytest.mark.usefixtures("folder")
+def test_of_another_data_folder_the_script_has_to_name_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkdir("other")
+    file = find_switch_file(Workspace("other"))
+    assert all(repr(os.path.abspath("other/fusion/fusion_switch.cfg")) in line for line in script_lines(file))
+    assert file.target == "other/fusion/fusion_switch.cfg"
+    monkeypatch.setenv("PRECISION_TOOL_DATA", "other")
+    assert any("action='fusion_switch'" in line for line in script_lines(find_switch_file(Workspace("other"))))
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_file_of_a_bisection_is_used_wherever_its_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", "tries/my.cfg")
+    assert os.path.abspath("tries/my.cfg") == tf_config.FUSION_SWITCH_FILE
+    assert os.path.basename(tf_config.FUSION_OFF_FILE) == "fusion_off.cfg"
 
 
 def test_one_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -64,19 +99,11 @@ def test_what_ge_would_refuse_is_not_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["my.cfg"]
 
 
-@pytest.fixture
-def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installation in which nobody can write, not even root."""
-    monkeypatch.setattr(switch_files, "FUSION_SWITCH_FILE", "/proc/self/fusion_switch.cfg")
-    monkeypatch.setattr(switch_files, "FUSION_OFF_FILE", "/proc/self/fusion_off.cfg")
-
-
-@pytest.mark.usefixtures("read_only")
 @pytest.mark.parametrize("to_write", [False, True])
-def test_an_installation_that_cannot_be_written(tmp_path: Path, to_write: bool) -> None:
+def test_a_data_folder_that_cannot_be_written(tmp_path: Path, to_write: bool) -> None:
     """The file is a copy below the results, and the script has to name it; that is said."""
-    workspace = Workspace(tmp_path / "precision_data")
-    copy = tmp_path / "precision_data" / "temp" / "fusion" / "fusion_switch.cfg"
+    workspace = Workspace("/proc/self", tmp_path / "work")  # in which nobody can write, not even root
+    copy = tmp_path / "work" / "fusion" / "fusion_switch.cfg"
     file = find_switch_file(workspace, to_write=to_write)
     assert file.target == str(copy)
     assert "cannot be written" in file.note

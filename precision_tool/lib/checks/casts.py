@@ -190,9 +190,9 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
     dump = dumps.op(flatten(op.name))
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        damaged = [*dump.errors, *(one.reason for one in (before, after) if isinstance(one, Missing))]
-        if damaged:
-            return f"cannot be read: {damaged[0]}"
+        unread = [*dump.errors, *(one for one in (before, after) if isinstance(one, Missing))]
+        if unread:
+            return f"cannot be read: {unread[0].reason}"
         return "its input or its output was not dumped, or only as statistics"
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
         return f"{before.dtype} and {after.dtype} are not both numbers"

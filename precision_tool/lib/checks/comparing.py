@@ -23,7 +23,6 @@ from precision_tool.lib.compare.written import prefix_of, write_results
 from precision_tool.lib.data.folder import DataFolder, way_back_from
 from precision_tool.lib.data.sides import (
     benchmark_folder,
-    check_data,
     default_golden,
     default_npu,
     newer_run,
@@ -37,6 +36,7 @@ from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, newest_results, part_of
 from precision_tool.lib.toolkit.tools import Tools
 from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.workspace import check_data
 
 #: Of many dump folders that cannot be compared, as many reasons are told.
 _SHOWN_REASONS = 3
@@ -161,7 +161,7 @@ def read_results(
     The threshold is that of the settings unless another is given.
     """
     if path is None:
-        check_data(data.workspace)
+        check_data(data.workspace.root)
     paths = newest_results(data.workspace) if path is None else find_results(path)
     return [
         analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))

@@ -11,7 +11,6 @@ from precision_tool.lib.checks.headroom import Golden
 from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
-from precision_tool.lib.data.sides import check_data
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
@@ -22,6 +21,7 @@ from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
 from precision_tool.lib.sources.walk import find_run, nothing_below
 from precision_tool.lib.user_files import check_folder, is_folder
+from precision_tool.lib.workspace import check_data
 
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
@@ -61,7 +61,7 @@ def find_overflow(
     """
     known = known or {}
     if folder is None:
-        check_data(data.workspace)
+        check_data(data.workspace.root)
         status_root = str(data.workspace.overflow_dump_dir)
         leaves = _data_leaves(data) or leaves_below(status_root)
     else:

@@ -10,14 +10,14 @@ import os
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 
-from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
 from precision_tool.lib.collect.actions import parse_action
+from precision_tool.lib.collect.fusion_files import switch_file
 from precision_tool.lib.collect.mixlist import find_mixlist
 from precision_tool.lib.collect.packages import ScriptError, npu_dump_config_class, say, tensorflow_module
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.errors import OutputError, PrecisionToolError
 from precision_tool.lib.settings import Settings, load_settings, with_settings
 from precision_tool.lib.user_files import read_text
-from precision_tool.lib.workspace import Workspace, make_writable
+from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 
 Value = Union[bool, int, str]
 
@@ -263,10 +263,11 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
             }
         )
     if "fusion_off" in actions:
-        values["fusion_switch_file"] = FUSION_OFF_FILE
+        values["fusion_switch_file"] = switch_file(workspace, FUSION_OFF)
     if "fusion_switch" in actions:
-        _check_switch_file(FUSION_SWITCH_FILE)
-        values["fusion_switch_file"] = FUSION_SWITCH_FILE
+        path = switch_file(workspace, FUSION_SWITCH)
+        _check_switch_file(path)
+        values["fusion_switch_file"] = path
     if "mixlist" in actions:
         values["modify_mixlist"] = find_mixlist(place.settings)
     return values
@@ -338,7 +339,10 @@ def _field(value: Value) -> str:
 
 def _check_switch_file(path: str) -> None:
     """Say what the device would only tell in its own log."""
-    text = read_text(path)
+    try:
+        text = read_text(path)
+    except (OSError, PrecisionToolError) as error:
+        raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
     if not text.lstrip().startswith("{"):
         return  # the old form, lines Pass:on
     try:

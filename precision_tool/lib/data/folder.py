@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from precision_tool.lib.compare.cosines import ResultCosines, result_cosines
 from precision_tool.lib.compare.result_source import source_path
 from precision_tool.lib.data.op_pairs import OpPairs
-from precision_tool.lib.data.sides import benchmark_folder, check_data, has_pytorch_only, pytorch_files
+from precision_tool.lib.data.sides import benchmark_folder, has_pytorch_only, pytorch_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph import catalog
 from precision_tool.lib.graph import chosen as graph_choice
@@ -23,6 +23,7 @@ from precision_tool.lib.graph.choice import find_graph_files
 from precision_tool.lib.graph.chosen import Choice
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import Run
+from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import GoldenFiles
@@ -31,7 +32,7 @@ from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
-from precision_tool.lib.workspace import Workspace, shown_path
+from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 if TYPE_CHECKING:  # `ls`, `graphs` and the prompt begin without them
     from precision_tool.lib.formats.fusion_result import GraphPasses
@@ -167,7 +168,7 @@ class DataFolder:
                         folders, self.store, root=root, graph=graph, chosen=chosen, extra_folders=(os.curdir,)
                     )
             except DataNotFoundError:
-                check_data(self.workspace)  # a mistyped folder is the better reason
+                check_data(self.workspace.root)  # a mistyped folder is the better reason
                 if graph is None and has_pytorch_only(self.workspace):
                     raise DataNotFoundError(
                         f"{root}: no graph: its dumps are PyTorch's, which have none",
@@ -203,8 +204,8 @@ class DataFolder:
         return self._keep((Kept.FUSION, *paths), read)
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of this name, or with this part of a name, in every graph that has it (see `catalog.find_ops`)."""
-        return catalog.find_ops(self.run_graphs(graph), name)
+        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        return find_ops(self.run_graphs(graph), name)
 
     @alone
     def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:

@@ -10,17 +10,7 @@ from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.user_files import is_folder, list_folder
-from precision_tool.lib.workspace import Workspace, shown_path
-
-
-def check_data(space: Workspace) -> None:
-    """Raises DataNotFoundError where there is no data folder."""
-    root = space.root
-    if not is_folder(root):
-        raise DataNotFoundError(
-            f"{root}: a file where the data folder should be" if root.exists() else f"{root}: no such data folder",
-            "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
-        )
+from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 
 def pytorch_files(space: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -36,7 +26,7 @@ def has_pytorch_only(space: Workspace) -> bool:
 
 def default_npu(space: Workspace) -> str:
     """The dump of the NPU run under test."""
-    check_data(space)
+    check_data(space.root)
     folder = space.dump_dir(0)
     if not is_folder(folder) and find_h5_files(str(space.pt_npu_dir)):
         return str(space.pt_npu_dir)
@@ -92,6 +82,13 @@ def newer_run(space: Workspace) -> str | None:
         f"{shown_path(runs[-1].path)} is newer than the tensors in {space.tf_dump_dir}, which are "
         "compared: tf_dump takes the new ones, -rt compares with the run itself"
     )
+
+
+def has_dump_alone(space: Workspace) -> bool:
+    """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+    if space.compare_dirs() or not is_folder(space.dump_dir(0)):
+        return False
+    return benchmark_folder(space) is None and not _has_entries(space.dump_dir(1))
 
 
 def _has_entries(folder: Path) -> bool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isnan
 from stat import S_ISREG
 
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.graph.catalog import RunFolder, RunGraph, closest_hint, every_op, where_of
+from precision_tool.lib.graph import catalog
+from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, where_of
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.match import groups_of
-from precision_tool.lib.sources.names import flatten, pattern
+from precision_tool.lib.sources.names import flatten, op_number, pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,37 @@ class OpListing:
     total: int
 
 
+def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
+    """The op of this name in every graph that has it (see `catalog.find_ops`); `[17]` names it by its number.
+
+    Ops that share a number, as the compiler made them of the same original, are all given.
+    """
+    number = op_number(name)
+    if number is None:
+        return catalog.find_ops(runs, name)
+    found = []
+    for run in runs:
+        ops = _numbered(run).get(number, ())
+        graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops} if ops else {}
+        found += [FoundOp(run=run, op=op, graph=graph_of[id(op)]) for op in ops]
+    if not found:
+        raise _no_number(runs, number)
+    return tuple(found)
+
+
+def _numbered(run: RunGraph) -> dict[int, Sequence[Op]]:
+    """The ops of each number, as results number them: those made from the same originals share one."""
+    return {index: group.ops for index, group in enumerate(groups_of(run.file))}
+
+
+def _no_number(runs: Sequence[RunGraph], number: int) -> DataNotFoundError:
+    last = max((max(_numbered(run), default=-1) for run in runs), default=-1)
+    return DataNotFoundError(
+        f"no op has the number [{number}] in {where_of(runs)}",
+        f"numbers go from [0] to [{last}]: `ls` lists them" if last >= 0 else "the graph has no op",
+    )
+
+
 def list_ops(
     runs: Sequence[RunGraph], wanted: OpFilter, cosines_of: Callable[[RunGraph], Mapping[str, float]]
 ) -> tuple[OpListing, ...]:
@@ -59,13 +91,18 @@ def list_ops(
 
     `cosines_of` gives the cosines of a run by the names of its ops.
     """
+    number = None if wanted.name is None else op_number(wanted.name)
+    if number is not None:
+        wanted = replace(wanted, name=None)
     fits = _op_test(wanted)
     listings = []
     for run in runs:
         dumped = {file.name.op_name for file in run.leaf.files} if run.leaf is not None else set()
         shown = cosines_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
-        index_of = _indices(run) if ops else {}
+        index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
+        if number is not None:
+            ops = [one for one in ops if index_of[id(one[1])] == number]
         rows = [
             OpRow(
                 index=index_of[id(op)],
@@ -82,6 +119,8 @@ def list_ops(
         rows.sort(key=lambda row: row.index)
         listings.append(OpListing(run=run, rows=tuple(rows), total=sum(len(graph.ops) for graph in run.file.graphs)))
     if not any(listing.rows for listing in listings):
+        if number is not None and not any(number in _numbered(run) for run in runs):
+            raise _no_number(runs, number)
         _check_each(runs, wanted)
     return tuple(listings)
 
@@ -111,11 +150,6 @@ def _op_test(wanted: OpFilter) -> Callable[[Op], str | None]:
         return None
 
     return test
-
-
-def _indices(run: RunGraph) -> dict[int, int]:
-    """The number of each op (by id) as results number ops: those made from the same originals share one."""
-    return {id(op): index for index, group in enumerate(groups_of(run.file)) for op in group.ops}
 
 
 def _check_each(runs: Sequence[RunGraph], wanted: OpFilter) -> None:
@@ -165,11 +199,15 @@ class DumpListing:
 
 
 def list_dumps(
-    folders: Sequence[RunFolder], name: str | None, op_type: str | None, root: str = ""
+    folders: Sequence[RunFolder],
+    name: str | None,
+    op_type: str | None,
+    root: str = "",
+    ops: Collection[str] | None = None,
 ) -> tuple[DumpListing, ...]:
     """The dump files of each leaf of each run that fit. DataNotFoundError without any, and for what none fits.
 
-    `root` is the data folder, for the message.
+    `root` is the data folder, for the message. `ops` are the flattened names of the only ops that fit, None for all.
     """
     leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
     files = [file for _, leaf in leaves for file in leaf.files]
@@ -196,7 +234,9 @@ def list_dumps(
             rows=tuple(
                 DumpRow(file=file, size=_size(file.path))
                 for file in sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
-                if name_fits(file.name.op_name) and type_fits(file.name.op_type)
+                if name_fits(file.name.op_name)
+                and type_fits(file.name.op_type)
+                and (ops is None or file.name.op_name in ops)
             ),
             total=sum(file.is_file for file in leaf.files),
         )

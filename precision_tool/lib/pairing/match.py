@@ -393,7 +393,7 @@ def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
 
 def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
     """Rows of one dumped op: every input, then every output."""
-    yield from (_without(base, Status.UNREADABLE, error) for error in dump.errors)
+    yield from (_without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
     if not dump.inputs and not dump.outputs:
         if not dump.errors:
             yield _without(base, Status.UNREADABLE, f"{dump.paths[0]}: the dump holds no input and no output")
@@ -457,7 +457,7 @@ def _match_name(
         alone = replace(base, golden_ops=NO_OPS)
         yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
         return
-    yield from (_without(base, Status.UNREADABLE, error) for error in op.errors)
+    yield from (_without(base, Status.UNREADABLE, error.reason) for error in op.errors)
     if not op.inputs and not op.outputs:
         if not op.errors:
             yield _without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")

@@ -14,7 +14,7 @@ from precision_tool.lib.model.pytorch import INPUT, OUTPUT, H5Dump, H5Op, H5Valu
 from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.pairing.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
 from precision_tool.lib.sources.h5_files import is_h5_name
-from precision_tool.lib.sources.names import is_number, pattern
+from precision_tool.lib.sources.names import is_number, op_number, pattern
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.
@@ -220,9 +220,9 @@ def _find_in(side: H5Side, name: str) -> list[H5Hit]:
         return []
     if not parts:
         return []
-    fits = pattern(name)
+    number, fits = op_number(name), pattern(name)
     by_type = [op for op in side.dump.ops if op.type == name.strip("/")]
-    found = by_type or [op for op in side.dump.ops if fits(op.name)]
+    found = by_type or [op for op in side.dump.ops if (fits(op.name) if number is None else op.seq == number)]
     return [H5Hit(side=side, op=op, values=op.values, is_part=False) for op in found]
 
 
@@ -258,13 +258,16 @@ def list_h5(
     With `of_ops` the name is that of an op, not of a data set in it.
     """
     fits_name = pattern(name) if name is not None else lambda text: True
+    number = None if name is None else op_number(name)
     fits_type = pattern(op_type) if op_type is not None else lambda text: True
     listings = []
     for side in sides:
         rows = []
         for op in side.dump.ops:
             values = op.values
-            if not fits_name(op.name):
+            if number is not None:
+                values = values if op.seq == number else ()
+            elif not fits_name(op.name):
                 values = () if of_ops else tuple(one for one in op.values if fits_name(one.path))
             if values and fits_type(op.type):
                 rows.append(H5Row(op=op, values=values))

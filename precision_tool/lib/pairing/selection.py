@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.graph.catalog import RunGraph, find_ops
+from precision_tool.lib.errors import DataNotFoundError, UsageError, shown
+from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.wording import counted, first_of
+from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.pairing.match import groups_of
+from precision_tool.lib.sources.names import op_number
 
 #: Of many names or numbers, as many are listed in a message.
 _LISTED = 10
@@ -81,7 +83,9 @@ def parse_range(text: str) -> OpRange:
     """`START,END,STEP`, each of which may be left empty. UsageError for anything else."""
     match = _RANGE.fullmatch(text.replace(" ", ""))
     if match is None:
-        raise UsageError(f"--range: {text!r} is not START,END,STEP", "for example --range 1,100,10, or --range 50,-1,1")
+        raise UsageError(
+            f"--range: {shown(text)} is not START,END,STEP", "for example --range 1,100,10, or --range 50,-1,1"
+        )
     given = {name: int(part) for name, part in match.groupdict().items() if part}
     return OpRange(**given)
 
@@ -90,7 +94,7 @@ def parse_ids(text: str) -> OpIds:
     """Numbers with commas between them. UsageError for anything else."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-        raise UsageError(f"--select: {text!r} is no list of numbers", "for example --select 1,5,7")
+        raise UsageError(f"--select: {shown(text)} is no list of numbers", "for example --select 1,5,7")
     return OpIds(ids=tuple(sorted({int(part) for part in parts})))
 
 
@@ -172,7 +176,7 @@ def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
 
 def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) -> Selected:
     run = RunGraph(number=None, leaf=None, file=file or _as_graph(pairs), reason="")
-    chosen = {found.op.name for name in selection.names for found in find_ops([_of_type(run, name)], name)}
+    chosen = {op_name for name in selection.names for op_name in _op_names(run, pairs, name)}
     found: list[Pair] = []
     for op_name in chosen:
         of_op = [pair for pair in pairs if pair.op_name == op_name and pair.slot]
@@ -185,6 +189,18 @@ def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) 
         found += _slots(op_name, of_op, selection)
     order = {id(pair): position for position, pair in enumerate(pairs)}
     return Selected(sorted(found, key=lambda pair: order[id(pair)]))
+
+
+def _op_names(run: RunGraph, pairs: Sequence[Pair], name: str) -> list[str]:
+    """The ops of a name; of a number, as `[17]`, those that the rows have it for."""
+    number = op_number(name)
+    if number is None:
+        return [found.op.name for found in find_ops([_of_type(run, name)], name)]
+    names = [pair.op_name for pair in pairs if pair.index == number]
+    if not names:
+        last = max((pair.index for pair in pairs), default=0)
+        raise DataNotFoundError(f"no op has the number [{number}]", f"numbers go from [0] to [{last}]")
+    return names
 
 
 def _of_type(run: RunGraph, name: str) -> RunGraph:

@@ -106,5 +106,5 @@ class GraphDumps(BenchmarkSide):
         if found is not None:
             return found
         if dump.errors:
-            return Missing(dump.errors[0], damaged=True)
+            return dump.errors[0]
         return Missing(f"the other run's dump of {name} has no {place.side} {slot}")

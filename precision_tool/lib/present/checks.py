@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
+from rich.text import Text
 
-from precision_tool.lib.model.finding import CheckResult
-from precision_tool.lib.present.compare import GRADE_STYLE, pairs_table
-from precision_tool.lib.present.text import plain, shown_reason
+from precision_tool.lib.model.finding import CheckResult, Grade
+from precision_tool.lib.present.compare import GRADE_STYLE
+from precision_tool.lib.present.text import LabelledLines, plain, shown_reason
+from precision_tool.lib.present.whole import Box
+
+
+def check_line(check: CheckResult) -> RenderableType:
+    """What was found in one sentence, or why the check was not made."""
+    if check.finding is None:
+        return Text.assemble((f"{check.title}: ", "dim"), plain(f"not made: {shown_reason(check.skipped)}", "dim"))
+    style = GRADE_STYLE[check.finding.grade] if check.finding.grade > Grade.INFO else "dim"
+    return Text.assemble((f"{check.title}: ", style), plain(check.finding.message, style))
 
 
 def check_panel(check: CheckResult) -> RenderableType:
     """What was found, what was looked at and the facts; or why the check was not made."""
     if check.finding is None:
         body: RenderableType = plain(f"not made: {shown_reason(check.skipped)}", "dim")
-        return Panel(body, title=check.title, title_align="left", border_style="dim")
-    rows: list[tuple[str, RenderableType]] = [("looked at", plain(check.looked_at, "dim"))]
+        return Box(body, title=Text(check.title), style="dim")
+    rows: list[tuple[str, Text]] = [("looked at", plain(check.looked_at, "dim"))]
     last = ""
     for name, value in check.finding.facts:
         rows.append(("" if name == last else name, plain(shown_reason(value))))
         last = name
     style = GRADE_STYLE[check.finding.grade]
-    body = Group(plain(check.finding.message, "bold"), pairs_table(rows))
-    return Panel(body, title=check.title, title_align="left", border_style=style)
+    body = Group(plain(check.finding.message, "bold"), LabelledLines(rows))
+    return Box(body, title=Text(check.title), style=style)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from math import isfinite, isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
@@ -31,8 +30,12 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.results.result_json import SCHEMA, row_json
 from precision_tool.lib.workspace import shown_path
+
+if TYPE_CHECKING:
+    from precision_tool.lib.verdict.model import Verdict
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -63,16 +66,6 @@ _SHOWN_ELEMENTS = 3
 _PANEL_EDGES = 6
 _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
 GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
-
-
-def pairs_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Names and values in two columns that wrap within their own."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
 
 
 def source_lines(result: LeafResult) -> RenderableType:
@@ -121,12 +114,13 @@ def leaf_title(analysis: Analysis) -> str:
     return " ".join(filter(None, parts)) or shown_path(leaf.path)
 
 
-def summary_lines(analyses: Sequence[Analysis]) -> RenderableType:
-    """What was found in each of several results, a sentence each."""
+def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None]) -> RenderableType:
+    """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
     lines = []
-    for analysis in analyses:
-        found = plain("; ".join(finding.message for finding in analysis.findings))
-        found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
+    for analysis, verdict in zip(analyses, verdicts, strict=True):
+        found = verdict or plain("; ".join(finding.message for finding in analysis.findings))
+        if verdict is None:
+            found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
         lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
     return Group(*lines)
 
@@ -203,8 +197,8 @@ class TitledPanel:
 
     def __init__(
         self,
-        titles: Sequence[tuple[Text, Sequence[tuple[str, RenderableType]]]],
-        rows: Sequence[tuple[str, RenderableType]],
+        titles: Sequence[tuple[Text, Sequence[tuple[str, Text]]]],
+        rows: Sequence[tuple[str, Text]],
         style: str,
         body: RenderableType | None = None,
     ) -> None:
@@ -217,21 +211,22 @@ class TitledPanel:
         room = options.max_width - _PANEL_EDGES
         fitting = (choice for choice in self._titles if choice[0].cell_len <= room)
         title, more = next(fitting, self._titles[-1])
-        parts: list[RenderableType] = [pairs_table([*more, *self._rows])] if more or self._rows else []
+        parts: list[RenderableType] = [LabelledLines([*more, *self._rows])] if more or self._rows else []
         parts += [self._body] if self._body is not None else []
-        yield Panel(Group(*parts), title=title, title_align="left", border_style=self._style)
+        yield Box(Group(*parts), title=title, style=self._style)
 
 
 def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
-    rows: list[tuple[str, RenderableType]] = [
-        ("Left:", plain(_ops(op, 0))),
-        ("Right:", plain(_ops(op, 1))),
+    rows: list[tuple[str, Text]] = [
+        ("Right:", _ops(op, 1)),
         ("Input:", _slot_cosines(op.inputs, threshold)),
         ("Output:", _slot_cosines(op.outputs, threshold)),
     ]
+    left: list[tuple[str, Text]] = [("Left:", _ops(op, 0))]
+    passes: list[tuple[str, Text]] = []
     if op.pass_names:
-        rows.insert(0, ("Pass:", plain(",".join(map(marked_pass, op.pass_names)))))
+        passes.append(("Pass:", plain(", ".join(map(marked_pass, op.pass_names)))))
     noise = [f"{row.slot} {_noise_words(row)}" for row in (*op.inputs, *op.outputs) if row.noise is not None]
     if noise:
         rows.append(("Noise:", plain(", ".join(noise))))
@@ -243,15 +238,24 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
     rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
     style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
     index, name = Text(f"[{op.index}]"), Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"))
-    kind = [("Type:", plain(op.op_type))] if op.op_type else []
+    kind: list[tuple[str, Text]] = [("Type:", plain(op.op_type))] if op.op_type else []
     whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
-    titles = [(whole, []), (name, kind), (index, [("Name:", plain(op.op_name, "bold")), *kind])]
+    # A name that is too long for the title is said once.
+    alone: list[tuple[str, Text]] = left
+    if op.npu_ops != (op.op_name,):
+        alone = [("Name:", plain(op.op_name, "bold")), *left]
+    titles = [(whole, [*passes, *left]), (name, [*kind, *passes, *left]), (index, [*kind, *passes, *alone])]
     return TitledPanel(titles, rows, style)
 
 
-def _ops(op: OpAgreement, side: int) -> str:
+def _listed(names: Sequence[str], unlisted: int = 0) -> Text:
+    """Names that wrap between them; of very many the first."""
+    return plain(", ".join(joined(names, unlisted).split(",")))
+
+
+def _ops(op: OpAgreement, side: int) -> Text:
     """The ops of the group on the NPU (0) or the benchmark side (1)."""
-    return joined((op.npu_ops, op.golden_ops)[side], op.rows[0].unlisted[side])
+    return _listed((op.npu_ops, op.golden_ops)[side], op.rows[0].unlisted[side])
 
 
 def _noise_words(row: Row) -> str:
@@ -296,15 +300,15 @@ def detail_panel(detail: Detail, shown: int = _SHOWN_ELEMENTS) -> RenderableType
         equal = "the one element is equal" if detail.count == 1 else f"all {detail.count:,} elements are equal"
         body: RenderableType = plain(equal, "green")
     else:
-        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+        table = NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for name in ("worst", "index", "NPU", "benchmark", "error", "relative"):
-            table.add_column(name, justify="left" if name in ("worst", "index") else "right", overflow="fold")
+            table.add_column(name, justify="left" if name in ("worst", "index") else "right")
         for name, elements in (("absolute", detail.worst_absolute), ("relative", detail.worst_relative)):
             for number, element in enumerate(elements[:shown]):
                 table.add_row("" if number else name, *_element_cells(element))
         differ = f"{detail.count - detail.equal:,} of {counted(detail.count, 'element')} differ"
         body = Group(plain(differ, "bold"), table)
-    titles: list[tuple[Text, list[tuple[str, RenderableType]]]] = [
+    titles: list[tuple[Text, list[tuple[str, Text]]]] = [
         (plain(f"{pair.op_name} {pair.slot}", "bold"), []),
         (plain(pair.slot, "bold"), [("Name:", plain(pair.op_name, "bold"))]),
     ]
@@ -318,16 +322,16 @@ def _element_cells(element: Element) -> list[str]:
 
 def finding_panel(finding: Finding) -> RenderableType:
     """One finding with the facts behind it."""
-    rows: list[tuple[str, RenderableType]] = []
+    rows: list[tuple[str, Text]] = []
     if finding.op_type:
         rows.append(("type", plain(finding.op_type)))
     if finding.pass_names:
-        rows.append(("pass", plain(",".join(map(marked_pass, finding.pass_names)))))
+        rows.append(("pass", plain(", ".join(map(marked_pass, finding.pass_names)))))
     originals = joined(finding.original_ops)
     if originals and originals != finding.op_name:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
         label = "benchmark" if originals.startswith("/") else "original ops"
-        rows.append((label, plain(originals)))
+        rows.append((label, _listed(finding.original_ops)))
     rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",
@@ -337,11 +341,10 @@ def finding_panel(finding: Finding) -> RenderableType:
         FindingKind.UNREADABLE: "Not read",
     }.get(finding.kind, "Finding")
     style = GRADE_STYLE[finding.grade]
-    return Panel(
-        Group(plain(finding.message, "bold"), pairs_table(rows)) if rows else plain(finding.message, "bold"),
-        title=title,
-        title_align="left",
-        border_style=style,
+    return Box(
+        Group(plain(finding.message, "bold"), LabelledLines(rows)) if rows else plain(finding.message, "bold"),
+        title=Text(title),
+        style=style,
     )
 
 
@@ -382,10 +385,17 @@ def _check_json(check: CheckResult) -> dict[str, Any]:
     }
 
 
-def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None = None) -> str:
-    """All results as one JSON document, of one schema whether compared now or read from a file; `checks` are `ac`'s."""
-    documents = []
-    for analysis in analyses:
+def to_json(
+    analyses: Sequence[Analysis],
+    checks: Sequence[CheckResult] | None = None,
+    verdicts: Sequence[Verdict | None] = (),
+) -> str:
+    """All results as one JSON document, of one schema whether compared now or read from a file.
+
+    `checks` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top.
+    """
+    documents: list[dict[str, Any]] = []
+    for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         leaf, source = analysis.leaf, analysis.source
         documents.append(
             {
@@ -401,5 +411,10 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
                 "rows": [row_json(row, analysis.choice) for row in analysis.rows],
             }
         )
-    made = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+        if verdict is not None:
+            documents[-1]["verdict"] = verdict.to_dict()
+    made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+    alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
+    if alone is not None:
+        made["verdict"] = alone.to_dict()
     return json_text({"schema": SCHEMA, "results": documents, **made})

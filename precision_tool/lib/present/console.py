@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 from rich.theme import Theme
+
+from precision_tool.lib.present.whole import Prose
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.
 THEMES: dict[str, dict[str, str]] = {
@@ -16,8 +21,8 @@ THEMES: dict[str, dict[str, str]] = {
 }
 
 
-#: Columns of output that goes to a file or a pipe: wide enough for names to stay whole, for grep.
-NO_TERMINAL_WIDTH = 200
+#: Columns of output that goes to a file or a pipe, as config.example.py says.
+NO_TERMINAL_WIDTH = 80
 
 
 class ReportConsole(Console):
@@ -34,8 +39,20 @@ class ReportConsole(Console):
             # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
             no_color=theme == "plain" or os.environ.get("NO_COLOR", "") != "",
         )
-        if not (width or self.is_terminal or os.environ.get("COLUMNS")):
-            self.width = NO_TERMINAL_WIDTH
+        if not width and not self.is_terminal:
+            # Not that of a terminal that only stdin or stderr is.
+            columns = os.environ.get("COLUMNS", "")
+            self.width = int(columns) if columns.isdecimal() and int(columns) else NO_TERMINAL_WIDTH
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """As rich's, but nothing is cut at the end of a line."""
+        super().print(*objects, crop=crop, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, but text that says nothing else does not break words."""
+        if isinstance(renderable, Text) and not (renderable.overflow or (options or self.options).overflow):
+            renderable = Prose(renderable)
+        return super().render(renderable, options)
 
     def on_broken_pipe(self) -> None:
         """Raises the error rich is handling; rich itself would exit with 1, which here means findings."""

@@ -9,8 +9,6 @@ from math import isfinite, isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.checks.fusion import GraphFusion, PassRow
@@ -31,6 +29,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.workspace import shown_path
 
 _VERDICT_STYLE = {
@@ -50,11 +49,11 @@ LEFT_TO_DO = (
 )
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    """Columns of names, that fold, and of numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+def _table(*columns: tuple[str, bool]) -> NameTable:
+    """Columns of names, that are never broken, and of numbers."""
+    table = NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
     for name, is_number in columns:
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
     return table
 
 
@@ -196,7 +195,7 @@ def _named_reason(name: str, reason: str) -> RenderableType:
     return Group(plain(f"  {name}"), LabelledLines([("   ", plain(shown_reason(reason), "dim"))]))
 
 
-def _blame_table(passes: Sequence[PassBlame]) -> Table:
+def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
     table = _table(("pass", False), ("verdict", False), ("ops", True), ("worst", True), ("median", True))
     for one in passes:
         name = plain(one.name)
@@ -221,12 +220,12 @@ def _pass_panel(one: PassBlame, limit: int) -> RenderableType:
     wrong = [op for op in one.ops if op.verdict is one.verdict]
     wrong.sort(key=lambda op: -(op.error or 0.0))
     parts: list[RenderableType] = []
-    for op in wrong[:limit]:
+    for op in wrong[: limit or None]:
         parts += [plain(f"[{op.index}] {op.op_name} ({op.op_type})", "bold"), _op_lines(op)]
-    if len(wrong) > limit:
+    if 0 < limit < len(wrong):
         parts.append(Text(f"and {len(wrong) - limit} more; -l N shows more", style="dim"))
     title = Text.assemble((safe(one.name), "bold"), f": {one.verdict}")
-    return Panel(Group(*parts), title=title, title_align="left", border_style=_VERDICT_STYLE[one.verdict])
+    return Box(Group(*parts), title=title, style=_VERDICT_STYLE[one.verdict])
 
 
 def _op_lines(op: OpBlame) -> RenderableType:
@@ -237,12 +236,7 @@ def _op_lines(op: OpBlame) -> RenderableType:
         fed = "inputs not compared" if op.input_error is None else f"inputs {_error(op.input_error)} off"
         rows.append(("compared", plain(f"output {_error(op.output_error)} off, {fed}")))
     rows.append(("why", plain(shown_reason(op.reason))))
-    table = Table.grid(padding=(0, 2, 0, 0))  # a panel cuts what stands out over its end: names are folded
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return LabelledLines(rows)
 
 
 def _advice(blame: Blame) -> Iterator[RenderableType]:

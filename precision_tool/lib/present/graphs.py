@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.graph.survey import FoundIn, GraphRow, GraphSurvey
@@ -20,6 +19,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import NameTable
 from precision_tool.lib.workspace import shown_path
 
 #: Ops of one file that a search shows where nothing else is asked for.
@@ -89,9 +89,9 @@ def _found_in(found: FoundIn, limit: int) -> RenderableType:
         title = Text(f"{run}cannot be read", style="yellow")
         return Group(title, whole_path(found.path), LabelledLines([("  why", _why(found.error, found.path))]))
     title = plain(f"{run}{len(found.ops)} of {counted(found.op_count, 'op')}{stage}", "bold")
-    table = Table(box=None, padding=(0, 0, 0, 2), show_header=False)
-    table.add_column(overflow="fold", max_width=26)
-    table.add_column(overflow="fold")
+    table = NameTable(box=None, padding=(0, 0, 0, 2), show_header=False)
+    table.add_column(max_width=26)
+    table.add_column()
     for name, op_type in found.ops[: limit or None]:
         table.add_row(plain(op_type), plain(name))
     parts: list[RenderableType] = [title, whole_path(found.path), table]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.rule import Rule
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +20,7 @@ from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.present.long_table import LongTable
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -31,6 +32,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import Heading, NameTable
 
 #: Columns that one of several graphs needs at least beside the others.
 _COLUMN = 50
@@ -78,15 +80,17 @@ class SideBySide:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         labels = [dict(_facts(report, self.everything)) for report in self.reports]
         width = max((len(label) for facts in labels for label in facts), default=0) + 2
-        beside = max(1, (options.max_width - width) // _COLUMN)
+        endless = options.update(max_width=1 << 20)
+        needed = max(Measurement.get(console, endless, fact).minimum for facts in labels for fact in facts.values())
+        beside = max(1, (options.max_width - width + 2) // max(_COLUMN, needed + 2))
         for start in range(0, len(labels), beside):
             shown = labels[start : start + beside]
-            table = Table.grid(padding=(0, 2, 0, 0), expand=len(shown) > 1)
+            table = NameTable.grid(padding=(0, 2, 0, 0))
             table.add_column(style="bold", no_wrap=True)
             for _ in shown:
-                table.add_column(overflow="fold", ratio=1 if len(shown) > 1 else None)
+                table.add_column()
             if len(shown) == 1:
-                yield Rule(plain(_title(self.reports[start])), align="left", style="dim")
+                yield Heading(plain(_title(self.reports[start])))
             else:
                 titles = [plain(_title(report), "bold") for report in self.reports[start : start + beside]]
                 table.add_row("", *titles)
@@ -126,9 +130,9 @@ _Line = tuple[str, Text]
 
 
 def _lines(lines: Iterable[_Line]) -> Table:
-    table = Table.grid(padding=(0, 1, 0, 0))
+    table = NameTable.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, min_width=4)
-    table.add_column(overflow="fold")
+    table.add_column()
     for label, line in lines:
         table.add_row(Text(label, style="" if label.startswith("[") else "dim"), line)
     return table
@@ -206,12 +210,12 @@ def _origin(desc: TensorDesc) -> Iterator[_Line]:
 
 def attribute_lines(report: OpReport) -> RenderableType:
     """Every attribute of the op; long values are cut, of bytes only the number is told."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="bold", overflow="fold", ratio=2)
-    table.add_column(overflow="fold", ratio=3)
+    table = NameTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column()
     for name in sorted(report.op.attrs):
         table.add_row(plain(name), plain(_attribute(report.op, name)))
-    title = Rule(plain(f"attributes of {report.op.name}, {_title(report)}"), align="left", style="dim")
+    title = Heading(plain(f"attributes of {report.op.name}, {_title(report)}"))
     return Group(title, table if report.op.attrs else Text("none", style="dim"))
 
 
@@ -247,7 +251,7 @@ class _Size(str):
 
 def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     """The dumped tensors of both sides, what was wrong with them, and the files they lie in."""
-    parts: list[RenderableType] = [Rule(plain(f"dump analysis, {_title(report)}"), align="left", style="dim")]
+    parts: list[RenderableType] = [Heading(plain(f"dump analysis, {_title(report)}"))]
     if any(row.pair.slot for row in report.rows):
         parts.append(tensor_table(report.rows, threshold))
     notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]
@@ -258,13 +262,13 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
-def tensor_table(rows: Sequence[Row], threshold: float) -> Table:
+def tensor_table(rows: Sequence[Row], threshold: float) -> LongTable:
     """Both sides of each tensor of an op, a line each."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table = LongTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("slot", no_wrap=True)
     table.add_column("side", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
-    table.add_column("shape", overflow="fold")
+    table.add_column("shape")
     for name in ("max", "min", "mean"):
         table.add_column(name, justify="right", no_wrap=True, min_width=9)
     for row in rows:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
+from rich.measure import Measurement
 from rich.text import Text
 
 from precision_tool.lib.graph.catalog import RunGraph
@@ -26,9 +26,6 @@ from precision_tool.lib.present.text import (
     shape_text,
     whole_path,
 )
-
-#: From this width on every fact of an op has a column; below, an op has several lines.
-_WIDE = 116
 
 
 def run_title(run: RunGraph) -> RenderableType:
@@ -50,60 +47,66 @@ def shown_desc(desc: TensorDesc) -> str:
 
 
 class OpTable:
-    """Ops as a table: a column for every fact where the screen is wide enough, else fewer columns of several lines."""
+    """Ops as a table: a column for every fact where all fit beside each other, else a line for every fact."""
 
     def __init__(self, rows: Sequence[OpRow], threshold: float) -> None:
         self._rows = rows
         self._threshold = threshold
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._wide() if options.max_width >= _WIDE else self._narrow()
+        wide = self._wide()
+        endless = options.update(max_width=1 << 20)
+        yield wide if Measurement.get(console, endless, wide).maximum <= options.max_width else self._narrow()
 
-    def _facts(self, row: OpRow) -> tuple[str, Text, Text, Text, Text, Text, Text]:
-        below = is_below(row.cosine, self._threshold)
-        name = plain(row.op.name, "bold" if below else "")
+    def _name(self, row: OpRow) -> Text:
+        name = plain(row.op.name, "bold" if is_below(row.cosine, self._threshold) else "")
         if row.found_by:
             name.append(f"\n(made of {safe(row.found_by)})", style="dim")
+        return name
+
+    def _table(self) -> LongTable:
+        table = _table()
+        table.add_column("#", justify="right", no_wrap=True)
+        table.add_column("type", no_wrap=True)
+        table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column("dump", no_wrap=True)
+        return table
+
+    def _first(self, row: OpRow) -> tuple[str, Text, Text, Text]:
+        below = is_below(row.cosine, self._threshold)
         return (
             str(row.index),
             plain(row.op.type),
-            name,
-            plain(", ".join(row.op.pass_names), "magenta"),
-            Text("\n").join(plain(shown_desc(desc)) for desc in row.op.output_descs),
             cosine_text(row.cosine, None if below is None else not below),
             Text("yes") if row.dumped else Text("-", style="dim"),
         )
 
-    def _wide(self) -> Table:
-        table = _table()
-        table.add_column("#", justify="right", no_wrap=True)
-        table.add_column("type", overflow="fold", max_width=22)
-        table.add_column("name", overflow="fold", ratio=3)
-        table.add_column("pass", overflow="fold", ratio=1)
-        table.add_column("outputs", overflow="fold", ratio=2)
-        table.add_column("cosine", justify="right", no_wrap=True)
-        table.add_column("dump", no_wrap=True)
+    def _wide(self) -> LongTable:
+        table = self._table()
+        table.add_column("name")
+        has_passes = any(row.op.pass_names for row in self._rows)
+        if has_passes:
+            table.add_column("pass")
+        table.add_column("outputs")
         for row in self._rows:
-            table.add_row(*self._facts(row))
+            outputs = Text("\n").join(plain(shown_desc(desc)) for desc in row.op.output_descs)
+            passes = [Text("\n").join(plain(one, "magenta") for one in row.op.pass_names)] if has_passes else []
+            table.add_row(*self._first(row), self._name(row), *passes, outputs)
         return table
 
-    def _narrow(self) -> Table:
-        table = _table()
-        table.add_column("#", justify="right", no_wrap=True)
-        table.add_column("type, pass", overflow="fold", max_width=20)
-        table.add_column("name, outputs", overflow="fold", ratio=1)
-        table.add_column("cosine", justify="right", no_wrap=True)
-        table.add_column("dump", no_wrap=True)
+    def _narrow(self) -> LongTable:
+        has_passes = any(row.op.pass_names for row in self._rows)
+        table = self._table()
+        table.add_column("name, pass, outputs" if has_passes else "name, outputs")
         for row in self._rows:
-            index, op_type, name, passes, outputs, cosine, dumped = self._facts(row)
-            outputs.stylize("dim")
-            first, second = ([part for part in pair if part] for pair in ((op_type, passes), (name, outputs)))
-            table.add_row(index, Text("\n").join(first), Text("\n").join(second), cosine, dumped)
+            lines = [self._name(row), *(plain(one, "magenta") for one in row.op.pass_names)]
+            lines += [plain(shown_desc(desc), "dim") for desc in row.op.output_descs]
+            table.add_row(*self._first(row), Text("\n").join(lines))
         return table
 
 
-def _table() -> Table:
-    return LongTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+def _table() -> LongTable:
+    return LongTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def op_listing(listing: OpListing, limit: int, threshold: float) -> Iterator[RenderableType]:
@@ -130,21 +133,18 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
     rows = listing.rows[: limit or None]
     if rows:
         table = _table()
-        table.add_column("type", overflow="fold", max_width=22)
-        table.add_column("name", overflow="fold", ratio=1)
-        table.add_column("task", justify="right", no_wrap=True)
-        table.add_column("stream", justify="right", no_wrap=True)
-        table.add_column("time (UTC)", no_wrap=True)
-        table.add_column("size", justify="right", no_wrap=True)
+        for head in ("type", "task", "stream", "time (UTC)", "size"):
+            table.add_column(head, justify="right" if head in ("task", "stream", "size") else "left", no_wrap=True)
+        table.add_column("name")
         for row in rows:
             dump = row.file.name
             table.add_row(
                 plain(dump.op_type),
-                plain(dump.op_name + (" (statistics)" if row.file.statistics else "")),
                 str(dump.task_id),
                 "-" if dump.stream_id is None else str(dump.stream_id),
                 shown_time(dump.timestamp),
                 Text("no file", style="yellow") if row.size is None else byte_size(row.size),
+                plain(dump.op_name + (" (statistics)" if row.file.statistics else "")),
             )
         yield table
     size = byte_size(sum(row.size or 0 for row in listing.rows))

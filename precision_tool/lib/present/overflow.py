@@ -8,8 +8,6 @@ from math import inf, isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.checks.headroom import LossScale, TrailStep
@@ -28,7 +26,6 @@ from precision_tool.lib.checks.overflow_advice import Advice, scale_words
 from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.present.compare import pairs_table
 from precision_tool.lib.present.text import (
     LabelledLines,
     byte_size,
@@ -42,6 +39,7 @@ from precision_tool.lib.present.text import (
     unreadable_lines,
     whole_path,
 )
+from precision_tool.lib.present.whole import Heading, NameTable
 from precision_tool.lib.workspace import shown_path
 
 #: The origins in the user's words, and their colours.
@@ -91,10 +89,10 @@ def op_title(op: OverflowOp | None, name: str = "") -> Text:
     return op_heading(op.number, op.name, op.op_type)
 
 
-def slot_table(slots: Sequence[SlotValues]) -> Table:
+def slot_table(slots: Sequence[SlotValues]) -> NameTable:
     """The tensors of an op: figures, and the shares of saturated, Inf and NaN values."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("tensor", overflow="fold", min_width=10)  # one column, which wraps well where there is no room
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("tensor")  # one column, which wraps well where there is no room
     for name in ("max", "min", "mean", "satur.", "Inf", "NaN"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in slots:
@@ -148,7 +146,7 @@ def status_block(one: StatusReport) -> RenderableType:
     lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, one.doubt) if note]
     lines.append(("file", whole_path(one.file.path)))
     lines += [("dump" if not at else "", whole_path(path)) for at, path in enumerate(one.op.paths if one.op else ())]
-    parts: list[RenderableType] = [Rule(title, align="left", style="dim"), LabelledLines(lines)]
+    parts: list[RenderableType] = [Heading(title), LabelledLines(lines)]
     if one.op is not None:
         parts.append(slot_table(one.op.slots))
     return Group(*parts)
@@ -196,7 +194,7 @@ def leaf_block(
     if one.left_out:
         lines.append(("not read", plain(f"the {counted(one.left_out, 'op')} behind them; `overflow` reads all")))
     unread = list(one.unreadable.values())
-    parts: list[RenderableType] = [Rule(plain(title), align="left", style="dim"), LabelledLines(lines)]
+    parts: list[RenderableType] = [Heading(plain(title)), LabelledLines(lines)]
     parts += unreadable_lines(unread)
     first = one.first
     if first is None:
@@ -228,7 +226,7 @@ def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collecti
     named = "" if one.scale is None else one.scale.tightest  # the line of the loss scale tells of it
     some = [op for at, op in enumerate(others) if at < limit - 1 or op.name == named]
     if some:
-        yield pairs_table(map(_behind, some))
+        yield LabelledLines([*map(_behind, some)])
     if len(some) < len(others):
         words = f"{len(some) + 1} of {len(one.ops)} ops shown, those that only received it last; -l N shows more"
         yield Text(words, style="dim")
@@ -236,7 +234,7 @@ def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collecti
         yield trail_table(one.trail)
 
 
-def _behind(op: OverflowOp) -> tuple[str, RenderableType]:
+def _behind(op: OverflowOp) -> tuple[str, Text]:
     words, style = ORIGIN_WORDS[op.origin]
     bad = ", ".join(f"{one.slot} {bad_words(one.extremes)}" for one in op.bad_outputs)
     return f"[{op.number}]", Text.assemble((safe(op.name), "bold"), " ", (words, style), plain(f": {bad}"))
@@ -244,15 +242,15 @@ def _behind(op: OverflowOp) -> tuple[str, RenderableType]:
 
 def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     """The way to the first op: what was left of the range at each op, and what it took."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("range on the way there", overflow="fold", ratio=1)
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("dtype", no_wrap=True)
     for name in ("max |x|", "bits left", "bits used"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("range on the way there")
     largest = max((step.growth for step in trail if step.growth is not None), default=inf)
     hidden = len(trail) - _SHOWN_STEPS
     if hidden > 0:
-        table.add_row(plain(f"… {counted(hidden, 'op')} before", "dim"))
+        table.add_row("", "", "", "", plain(f"… {counted(hidden, 'op')} before", "dim"))
     for step in trail[max(hidden, 0) :]:
         growth = "-" if step.growth is None else f"{step.growth:+.1f}"
         style = "bold red" if step.growth is not None and step.growth == largest and largest > 0 else ""
@@ -264,11 +262,11 @@ def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
         if step.true_largest is not None:
             largest_size += f" ({step.true_largest:.5g})"
         table.add_row(
-            label,
             plain(found.dtype),
             Text(largest_size),
             Text("-" if largest_size.startswith("NaN") else _bits(found.headroom)),
             Text(growth, style=style),
+            label,
         )
     note = "bits used: how much larger than the largest input; of the first op, than 1"
     if any(step.true_largest is not None for step in trail):
@@ -309,7 +307,7 @@ def overflow_lines(
         is_short = is_many and not leaf.ops and not leaf.unreadable
         parts.append(_clean_line(leaf) if is_short else leaf_block(leaf, limit, shown, advised))
     if advice:
-        parts.append(Rule(Text("advice"), align="left", style="dim"))
+        parts.append(Heading(Text("advice")))
         for item in advice:
             parts.append(plain(f"- {item.text}"))
             parts += [plain(f"    {line}", "cyan") for line in item.lines]

@@ -9,8 +9,6 @@ from math import prod
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.model.pytorch import KINDS, OUTPUT, SCALAR_TYPES, H5Op, H5Value
@@ -28,6 +26,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import Heading, NameTable
 
 #: Values of a parameter that are shown.
 SHOWN_VALUES = 8
@@ -45,8 +44,8 @@ def _title(side: H5Side) -> str:
     return " ".join(filter(None, ("PyTorch", side.side, device)))
 
 
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+def _table() -> NameTable:
+    return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
@@ -56,19 +55,18 @@ def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
     shown = values[: limit or None]
     if shown:
         table = _table()
-        table.add_column("name", overflow="fold", ratio=1)
-        table.add_column("kind", no_wrap=True)
-        table.add_column("type", overflow="fold")
-        table.add_column("shape", overflow="fold")
+        for head in ("kind", "type", "shape"):
+            table.add_column(head)
         table.add_column("size", justify="right", no_wrap=True)
+        table.add_column("name")
         for value in shown:
             tensor = value.tensor
             table.add_row(
-                plain(value.path),
                 plain(kind_text(value), "" if value.is_tensor else "dim"),
                 plain(type_text(value)),
                 Text("not read", style="yellow") if tensor is None else plain(shape_text(tensor.shape)),
                 "-" if tensor is None else byte_size(tensor.nbytes),
+                plain(value.path),
             )
         yield table
     dump = listing.side.dump
@@ -115,19 +113,19 @@ def op_listing(
     shown = listing.rows[: limit or None]
     if shown:
         table = _table()
-        table.add_column("name", overflow="fold", ratio=1)
         table.add_column("inputs", justify="right", no_wrap=True)
-        table.add_column("outputs", overflow="fold", ratio=1)
+        table.add_column("outputs")
         table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column("name")
         for row in shown:
             tensors = [value for value in row.op.tensors if value.direction == OUTPUT]
             outputs = [f"{one.tensor.dtype} {shape_text(one.tensor.shape)}" for one in tensors if one.tensor]
             cosine = cosines.get(row.op.name)
             table.add_row(
-                plain(row.op.name),
                 str(len(row.op.tensors) - len(tensors)),
                 Text("\n").join(map(plain, outputs)),
                 cosine_text(cosine, None if cosine is None else cosine >= threshold),
+                plain(row.op.name),
             )
         yield table
     words = f"{len(listing.rows):,} of {counted(len(listing.side.dump.ops), 'op')}"
@@ -165,7 +163,7 @@ def op_lines(reports: Sequence[H5Report], threshold: float) -> list[RenderableTy
 
 def _op(report: H5Report, threshold: float) -> Iterator[RenderableType]:
     op, side = report.hit.op, report.hit.side
-    yield Rule(plain(_title(side)), align="left", style="dim")
+    yield Heading(plain(_title(side)))
     before, after = report.neighbours()
     rows = [("name", plain(op.name, "bold")), ("type", plain(op.type)), ("ran as", plain(f"number {op.seq}"))]
     golden = report.counterpart
@@ -179,7 +177,7 @@ def _op(report: H5Report, threshold: float) -> Iterator[RenderableType]:
             ("" if number else "parameters", plain(f"{value.direction}/{value.name} ({kind_text(value)}) {text}"))
         )
     yield LabelledLines(rows)
-    yield Rule(plain("dump analysis"), align="left", style="dim")
+    yield Heading(plain("dump analysis"))
     if any(row.pair.slot for row in report.rows):
         yield tensor_table(report.rows, threshold)
     notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]

@@ -9,12 +9,9 @@ from math import isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp, memory_advice
-from precision_tool.lib.present.compare import pairs_table
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -26,6 +23,7 @@ from precision_tool.lib.present.text import (
     unreadable_lines,
     whole_path,
 )
+from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.workspace import shown_path
 
 #: The kinds in the user's words, and their colours.
@@ -109,24 +107,24 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
 def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
     """One op that differs, with the state of each of its tensors."""
     words, style = KIND_WORDS[op.kind]
-    rows: list[tuple[str, RenderableType]] = []
+    rows: list[tuple[str, Text]] = []
     if op.pass_names:
         rows.append(("pass", plain(", ".join(op.pass_names))))
     if op.original_names and op.original_names != (op.name,):
         rows.append(("original", plain(", ".join(op.original_names))))
     what = "the first op that computes differently: " if is_first else ""
-    body = Group(plain(f"{what}{op.why}", "bold"), pairs_table(rows) if rows else Text(), slot_table(op.slots))
+    body = Group(plain(f"{what}{op.why}", "bold"), LabelledLines(rows) if rows else Text(), slot_table(op.slots))
     title = Text.assemble(op_heading(op.number, op.name, op.op_type), " ", (words, style))
-    return Panel(body, title=title, title_align="left", border_style=style.removeprefix("bold "))
+    return Box(body, title=title, style=style.removeprefix("bold "))
 
 
-def slot_table(slots: Sequence[SlotPair]) -> Table:
+def slot_table(slots: Sequence[SlotPair]) -> NameTable:
     """Each tensor: the same or not, and how far off."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("slot", "dtype"):
         table.add_column(name, no_wrap=True)
-    table.add_column("shape", overflow="fold", min_width=6)
-    table.add_column("bits", overflow="fold")
+    table.add_column("shape", min_width=6)
+    table.add_column("bits")
     for name in ("cosine", "max error", "relative"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in slots:
@@ -168,7 +166,7 @@ def _memory_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
 def stomp_panel(stomp: Stomp) -> RenderableType:
     """One input whose memory was overwritten: where, and what ran between."""
     found = stomp.difference
-    rows: list[tuple[str, RenderableType]] = [
+    rows: list[tuple[str, Text]] = [
         ("producer", plain(f"{stomp.producer} ({stomp.producer_type}) output:{stomp.index}")),
         ("consumer", plain(f"{stomp.consumer} ({stomp.consumer_type}) input:{stomp.slot}")),
     ]
@@ -198,7 +196,7 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
         rows.append(("between", plain("no dumped op ran between: look at what is not dumped (communication, host)")))
     message = f"{stomp.consumer} reads something else than {stomp.producer} put out ({shown_path(stomp.run)})"
     title = Text("Memory overwritten")
-    return Panel(Group(plain(message, "bold"), pairs_table(rows)), title=title, title_align="left", border_style="red")
+    return Box(Group(plain(message, "bold"), LabelledLines(rows)), title=title, style="red")
 
 
 def noise_line(path: str) -> Text:

@@ -11,7 +11,6 @@ from math import isnan, prod
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -32,6 +31,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.whole import Heading, NameTable
 from precision_tool.lib.workspace import shown_path
 
 #: An axis of which no index has so many times its fair share holds the error evenly.
@@ -75,7 +75,7 @@ def number_text(value: float | complex | None, digits: int = 6) -> str:
 def tensor_block(views: Sequence[View]) -> RenderableType:
     """A tensor, or one and its benchmark: where from, figures beside each other, histograms, first values."""
     first = views[0].named
-    parts: list[RenderableType] = [Rule(plain(_title(first)), align="left", style="dim")]
+    parts: list[RenderableType] = [Heading(plain(_title(first)))]
     for view in views:
         parts.append(LabelledLines(list(_facts(view))))
     with_figures = [view for view in views if view.figures is not None]
@@ -90,10 +90,10 @@ def tensor_block(views: Sequence[View]) -> RenderableType:
 def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
     """Tensors of one op or file in a table: figures, without values."""
     first = groups[0][0].named
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("slot", "side", "dtype"):
         table.add_column(name, no_wrap=True)
-    table.add_column("shape", overflow="fold")
+    table.add_column("shape")
     for name in ("min", "max", "mean"):
         table.add_column(name, justify="right", no_wrap=True)
     notes = []
@@ -106,7 +106,7 @@ def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
         reason = view.reason or named.reason or (named.reading.note if named.reading else "")
         for note in filter(None, (shown_reason(reason), non_finite_text(summary) if summary else "")):
             notes.append((f"{named.slot} {named.side}".strip(), plain(note, "yellow")))
-    title = Rule(plain(f"inputs{_title(first).removeprefix(first.slot)}"), align="left", style="dim")
+    title = Heading(plain(f"inputs{_title(first).removeprefix(first.slot)}"))
     hint = plain("histogram and values of input N: -i N", "dim")
     return Group(title, table, *([LabelledLines(notes)] if notes else []), hint, Text())
 
@@ -165,7 +165,7 @@ def _facts(view: View) -> Iterator[tuple[str, Text]]:
 
 
 def _figures(views: Sequence[View]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = NameTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     for _ in views:
         table.add_column(justify="right", no_wrap=True)
@@ -306,10 +306,10 @@ def detail_block(detail: Detail, npu: NamedTensor, golden: NamedTensor) -> Rende
 
 def _sides(npu: NamedTensor, golden: NamedTensor, one: Summary | None, two: Summary | None) -> RenderableType:
     lines = [("NPU", whole_path(_where(npu))), ("benchmark", whole_path(_where(golden)))]
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = NameTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     for _ in range(2):
-        table.add_column(justify="right", overflow="fold")
+        table.add_column(justify="right")
     table.add_row("", Text("NPU", style="bold"), Text("benchmark", style="bold"))
     for label, texts in (
         ("dtype", [named.tensor.dtype if named.tensor else "-" for named in (npu, golden)]),
@@ -329,7 +329,7 @@ def _where(named: NamedTensor) -> str:
 
 
 def _metrics(metrics: Metrics, npu: Summary | None, golden: Summary | None) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = NameTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     for label, name in _METRIC_ROWS:
@@ -364,7 +364,7 @@ def _errors(detail: Detail) -> Iterator[RenderableType]:
         what = "elements that are NaN or Inf on one side only" if detail.shares_of_mismatches else "squared error"
         yield Text()
         yield Text(f"where the {what} sits, largest shares of each axis", style="bold")
-        table = Table.grid(padding=(0, 2, 0, 0))
+        table = NameTable.grid(padding=(0, 2, 0, 0))
         for axis in detail.axes:
             top = [Text(f"[{at}] {100 * share:.3g} %", style="red" if share > 0.5 else "") for at, share in axis.top]
             if axis.top[0][1] * axis.extent < _EVEN:
@@ -373,9 +373,9 @@ def _errors(detail: Detail) -> Iterator[RenderableType]:
         yield table
 
 
-def element_table(title: str, elements: Sequence[Element]) -> Table:
+def element_table(title: str, elements: Sequence[Element]) -> NameTable:
     """Elements with their index, both values and both errors."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table = NameTable(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for name in ("index", "NPU", "benchmark", "absolute", "relative"):
         table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
     for one in elements:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import isfinite, isnan
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.text import Text
 
 from precision_tool.lib.arguments import escaped
@@ -29,14 +30,17 @@ def plain(text: str, style: str = "") -> Text:
 
 
 class LabelledLines:
-    """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied.
-
-    Print it with `crop=False`.
-    """
+    """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied."""
 
     def __init__(self, rows: Sequence[tuple[str, Text]]) -> None:
         self._rows = rows
         self._width = max((len(label) for label, _ in rows), default=0) + 2
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        high = max((value.cell_len for _, value in self._rows), default=0)
+        words = [value.cell_len if value.no_wrap else value.__rich_measure__(console, options).minimum
+                 for _, value in self._rows]  # fmt: skip
+        return Measurement(self._width + max(words, default=0), self._width + high)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for label, value in self._rows:

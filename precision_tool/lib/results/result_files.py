@@ -7,7 +7,7 @@ from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.user_files import is_folder
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.workspace import Workspace, check_data
 
 #: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
 PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX = "partial_", "single_op_", "part_"
@@ -50,6 +50,7 @@ def _result_time(name: str) -> str:
 
 def newest_results(space: Workspace) -> list[str]:
     """The complete result files of the newest comparison."""
+    check_data(space.root)
     folders = space.compare_dirs()
     if not folders:
         is_folder(space.root / "temp")  # says so where that cannot be told

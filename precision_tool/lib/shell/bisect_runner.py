@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
+from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
 from precision_tool.lib.model.wording import counted
@@ -31,8 +32,6 @@ _STATE = "state.json"
 #: Seconds that no try takes: a century.
 _LONGEST = 3.2e9
 _VERSION = 2
-#: The path of the switch file, for checks that do not use the training helper.
-FILE_VARIABLE = "PRECISION_TOOL_FUSION_SWITCH_FILE"
 #: Exit codes of a shell that could not run the command.
 #: Seconds that an edit of a switch file, which holds the folder as well, takes at most, and between two looks.
 _EDIT_TAKES, _POLL = 1.0, 0.02
@@ -340,7 +339,7 @@ def _is_state(state: dict[str, Any]) -> bool:
             isinstance(value, dict)
             and is_texts(value.get("off"))
             and isinstance(value.get("succeeded"), bool)
-            and (value.get("code", "") is None or type(value["code"]) is int)
+            and ("code" in value and (value["code"] is None or type(value["code"]) is int))
             and type(value.get("seconds")) in (int, float)
             and 0 <= value["seconds"] < _LONGEST
             and isinstance(value.get("log"), str)

@@ -281,7 +281,7 @@ class Prompt(cmd2.Cmd):
     def preloop(self) -> None:
         """Greets with what the data folder holds."""
         if self.stdin.isatty():
-            self.output().out.print(banner(self.session.overview()), crop=False)
+            self.output().out.print(banner(self.session.overview()))
 
     def output(self) -> Output:
         """The consoles of a command: where cmd2 sends output now, and standard error."""
@@ -297,7 +297,7 @@ class Prompt(cmd2.Cmd):
     def _show_paged(self, renderable: RenderableType) -> None:
         out = self.output().out
         with out.capture() as capture:
-            out.print(renderable, crop=False)
+            out.print(renderable)
         text = capture.get()
         if text.count("\n") < out.height:
             self.stdout.write(text)
@@ -510,7 +510,7 @@ class Prompt(cmd2.Cmd):
     def _go_on_with(self, session: Session) -> None:
         self.session = session
         self._names.clear()
-        self.output().out.print(banner(session.overview()), crop=False)
+        self.output().out.print(banner(session.overview()))
 
     def _raise_keyboard_interrupt(self) -> None:
         if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes

@@ -1,6 +1,7 @@
 """The fusion switch files that the training helper points to: where they are, reading and editing them.
 
-Of an installation that cannot be written the file is a copy below the results, which the training script must name.
+Those of the data folder are edited, the installed ones only when asked. Where neither can be written the file is a copy
+below the results, which the training script must name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_tool.lib.collect import FUSION_OFF_FILE, FUSION_SWITCH_FILE
+from precision_tool.lib.collect import fusion_files
 from precision_tool.lib.errors import DataNotFoundError, OutputError
 from precision_tool.lib.formats.fusion_switch import (
     SHIPPED_OFF,
@@ -22,8 +23,9 @@ from precision_tool.lib.formats.fusion_switch import (
     read_switches,
     render,
 )
+from precision_tool.lib.settings import load_settings
 from precision_tool.lib.storage.files import temporary_file
-from precision_tool.lib.workspace import Workspace, make_writable
+from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 
 #: What the last version of a file is kept as, beside it.
 LAST = ".last"
@@ -62,31 +64,50 @@ class SwitchFile:
 
 
 def find_switch_file(
-    workspace: Workspace, named: str | None = None, *, off: bool = False, to_write: bool = False
+    workspace: Workspace,
+    named: str | None = None,
+    *,
+    off: bool = False,
+    installed: bool = False,
+    to_write: bool = False,
 ) -> SwitchFile:
     """The file for single passes, with `off` the one that turns everything off, or one that was `named`.
 
-    `to_write` tries whether it can be written, which permissions alone do not tell.
+    It is that of the data folder, which begins as the installed one; `installed`: that itself, which all users and
+    data folders share. `to_write` tries whether it can be written, which permissions alone do not tell.
     """
     shipped = SHIPPED_OFF if off else SHIPPED_SWITCH
     if named is not None:
         return SwitchFile(path=named, target=named, shipped=SHIPPED_SWITCH)
-    helper = FUSION_OFF_FILE if off else FUSION_SWITCH_FILE
-    name, action = ("FUSION_OFF_FILE", "fusion_off") if off else ("FUSION_SWITCH_FILE", "fusion_switch")
-    reason = _why_not_writable(helper, to_write)
+    name = FUSION_OFF if off else FUSION_SWITCH
+    helper, action = ("FUSION_OFF_FILE", "fusion_off") if off else ("FUSION_SWITCH_FILE", "fusion_switch")
+    own, shared = str(workspace.fusion_switch_file(name)), fusion_files.INSTALLED[name]
+    target = shared if installed else own
+    current = own if not installed and os.path.isfile(own) else shared
+    reason = _why_not_writable(target, to_write)
     if not reason:
-        return SwitchFile(path=helper, target=helper, shipped=shipped, helper_name=name, action=action)
-    places = [folder / _FOLDER / os.path.basename(helper) for folder in workspace.result_dirs()]
+        if not installed and not _is_of_scripts(workspace):
+            helper = action = ""
+        return SwitchFile(path=current, target=target, shipped=shipped, helper_name=helper, action=action)
+    places = [folder / _FOLDER / name for folder in workspace.result_dirs()]
     existing = next((str(place) for place in places if place.is_file()), None)
-    target = existing or str(places[0])
-    note = f"{reason}, so that a copy is used, which the training script must name: {target}"
-    return SwitchFile(path=existing or helper, target=target, shipped=shipped, note=note)
+    copy = existing or str(places[0])
+    note = f"{reason}, so that a copy is used, which the training script must name: {copy}"
+    return SwitchFile(path=existing or current, target=copy, shipped=shipped, note=note)
+
+
+def _is_of_scripts(workspace: Workspace) -> bool:
+    """Whether the training helper of a script that is started here looks into this data folder."""
+    return os.path.realpath(workspace.root) == os.path.realpath(load_settings().data)
 
 
 def _why_not_writable(path: str, to_write: bool) -> str:
-    """Empty for a file that can be replaced."""
+    """Empty for a file that can be written or replaced."""
     folder = os.path.dirname(path)
-    if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
+    place = Path(os.path.abspath(folder))
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not os.access(place, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
         return f"{path} cannot be written (no permission)"
     if to_write:
         try:

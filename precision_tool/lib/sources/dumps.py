@@ -17,10 +17,14 @@ from precision_tool.lib.storage.files import Signature, signature_of
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A tensor that is not there or cannot be read, and why. `damaged` tells the two apart."""
+    """A tensor that is not there or cannot be read, and why. `damaged` tells the two apart.
+
+    `path` is the file that cannot be read, empty where there is none.
+    """
 
     reason: str
     damaged: bool = False
+    path: str = ""
 
 
 Found = AnyTensor | Missing
@@ -36,7 +40,7 @@ class DumpedOp:
     inputs: dict[int, Found] = field(default_factory=dict)
     outputs: dict[int, Found] = field(default_factory=dict)
     #: Files of the op that cannot be read at all.
-    errors: list[str] = field(default_factory=list)
+    errors: list[Missing] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     #: Slots that come from a file older than one that cannot be read.
     older: set[str] = field(default_factory=set)
@@ -91,7 +95,9 @@ class DumpIndex:
         if not nameless:
             return None
         unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
-        unclear.errors = [f"{files[0].path}: file names spell several ops like {real_name}, and the file does not tell"]
+        path = files[0].path
+        why = f"{path}: file names spell several ops like {real_name}, and the file does not tell"
+        unclear.errors = [Missing(why, damaged=True, path=path)]
         return unclear
 
     def forget_changed(self) -> None:
@@ -111,7 +117,7 @@ class DumpIndex:
             try:
                 dump = open_op_dump(file.path)
             except PrecisionToolError as error:
-                op.errors.append(error.advice)
+                op.errors.append(Missing(error.advice, damaged=True, path=file.path))
                 continue
             bad = dict(dump.bad_slots)
             for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
@@ -120,7 +126,8 @@ class DumpIndex:
                     if index in merged or (tensor is None and slot not in bad):
                         continue
                     if tensor is None:
-                        merged[index] = Missing(f"{file.path}: {side} {index}: {bad[slot]}", damaged=True)
+                        why = f"{file.path}: {side} {index}: {bad[slot]}"
+                        merged[index] = Missing(why, damaged=True, path=file.path)
                         continue
                     merged[index] = tensor
                     if op.errors:
@@ -210,7 +217,7 @@ def _open_golden(path: str) -> Found:
     except NoNumbersError as error:
         return Missing(error.message)
     except PrecisionToolError as error:
-        return Missing(error.advice, damaged=True)
+        return Missing(error.advice, damaged=True, path=path)
 
 
 class NoBenchmark(BenchmarkSide):
@@ -240,7 +247,7 @@ class GoldenDumps(BenchmarkSide):
         if index in op.outputs:
             return op.outputs[index]
         if op.errors:
-            return Missing(op.errors[0], damaged=True)
+            return op.errors[0]
         return Missing(f"the other run's dump of {op_name} has no output {index}")
 
     def forget_changed(self) -> None:

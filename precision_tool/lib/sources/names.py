@@ -23,6 +23,7 @@ _GOLDEN_FILE_TF2 = re.compile(
 )
 _GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_OP_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Hexadecimal digits of the hash in a shortened name.
 _HASH = 12
@@ -52,6 +53,12 @@ def pattern(text: str) -> Callable[[str], bool]:
         matches = re.compile(fnmatch.translate(wanted)).match
         return lambda name: matches(flatten(name).lower()) is not None
     return lambda name: wanted in flatten(name).lower()
+
+
+def op_number(text: str) -> int | None:
+    """The number of an op, written `[17]` as results and lists show it; None for any other name."""
+    match = _OP_NUMBER.fullmatch(text.strip())
+    return int(match[1]) if match is not None else None
 
 
 def parse_dump_name(name: str) -> tuple[DumpName, bool] | None:

@@ -35,7 +35,7 @@ class Output:
         if self.pager is not None:
             self.pager(Group(*renderables))
         else:
-            self.out.print(*renderables, sep="\n", crop=False)
+            self.out.print(*renderables, sep="\n")
 
 
 class Completion(StrEnum):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.checks.fusion_blame import Blame, Verdict
+from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, SECTIONS, is_switchable
@@ -23,7 +24,7 @@ from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import counted, json_text, plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.bisect_runner import FILE_VARIABLE, BisectRun, Try, bisected, check_edit, edit_alone
+from precision_tool.lib.shell.bisect_runner import BisectRun, Try, bisected, check_edit, edit_alone
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -54,9 +55,10 @@ def _parser(session: Session) -> Parser:
     parser = Parser(
         prog="fusion",
         description="Without a word: the fusion passes in effect. show: the switch files that the training helper "
-        "points to. off, on PASS: switches passes; all-off: all of them; reset: as installed. blame: which pass "
-        "computes wrong, from a run with fusion and one without, or from one with fusion and the benchmark. bisect: "
-        "which passes must be off for a command of yours to succeed (exit code 1 if that does not help).",
+        "points to, those of the data folder, or the installed ones where it has none. off, on PASS: switches passes; "
+        "all-off: all of them; reset: as installed. blame: which pass computes wrong, from a run with fusion and one "
+        "without, or from one with fusion and the benchmark. bisect: which passes must be off for a command of yours "
+        "to succeed (exit code 1 if that does not help).",
         epilog="example: fusion blame --benchmark; fusion off SoftmaxFusionPass --file my.cfg",
     )
     parser.add_argument(
@@ -70,11 +72,14 @@ def _parser(session: Session) -> Parser:
     files = parser.add_mutually_exclusive_group()
     completes(
         files.add_argument(
-            "--file", metavar="FILE", help="another switch file than the fusion_switch.cfg of the training helper"
+            "--file", metavar="FILE", help="another switch file than the fusion_switch.cfg of the data folder"
         ),
         Completion.FILE,
     )
-    files.add_argument("--off-file", action="store_true", help="the fusion_off.cfg of the training helper")
+    files.add_argument("--off-file", action="store_true", help="the fusion_off.cfg of the data folder")
+    parser.add_argument(
+        "--installed", action="store_true", help="the installed file, which all users and data folders share"
+    )
     parser.add_argument(
         "--section", choices=SECTIONS, help="with off and on: the section of a pass that no data tells of"
     )
@@ -84,8 +89,8 @@ def _parser(session: Session) -> Parser:
     _add_blame(parser, session)
     _add_bisect(parser)
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(1), default=settings.limit,
-        help="with blame: how many ops of a pass to show (default %(default)s)",
+        "-l", dest="limit", metavar="N", type=count(1),
+        help=f"with blame: how many ops of a pass to show (default {settings.limit})",
     )  # fmt: skip
     add_json(parser)
     return parser
@@ -105,8 +110,9 @@ def _add_blame(parser: Parser, session: Session) -> None:
         help="with blame: compare with tf/dump even if there is a run without fusion",
     )
     parser.add_argument(
-        "--threshold", metavar="COS", type=cosine, default=session.settings.threshold,
-        help="with blame: cosine similarity below which a tensor counts as wrong (default %(default)s)",
+        "--threshold", metavar="COS", type=cosine,
+        help="with blame: cosine similarity below which a tensor counts as wrong "
+        f"(default {session.settings.threshold})",
     )  # fmt: skip
     add_workers(parser, None, "with blame: processes that share the work (default: one a core)")
     parser.add_argument(
@@ -122,7 +128,7 @@ def _add_bisect(parser: Parser) -> None:
         "--check",
         metavar="CMD",
         help="with bisect: the command that succeeds (exit code 0) without the fault; the switch file of the try is "
-        f"the one of the training helper, or --file; its path is in ${FILE_VARIABLE} of its environment",
+        f"the one of the data folder, or --file; its path is in ${FILE_VARIABLE} of its environment",
     )
     completes(
         parser.add_argument(
@@ -135,8 +141,8 @@ def _add_bisect(parser: Parser) -> None:
         "--timeout", metavar="SECONDS", type=count(1), help="with bisect: a try that takes longer fails"
     )
     parser.add_argument(
-        "--repeat", metavar="N", type=count(1), default=1,
-        help="with bisect: run each try so often; different answers end it (default %(default)s)",
+        "--repeat", metavar="N", type=count(1),
+        help="with bisect: run each try so often; different answers end it (default 1)",
     )  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="with bisect: do not use the tries of an earlier attempt")
 
@@ -144,6 +150,7 @@ def _add_bisect(parser: Parser) -> None:
 #: What each option goes with; others are refused.
 _GOES_WITH = {
     "--file": ("show", "off", "on", "all-off", "reset", "blame", "bisect"),
+    "--installed": ("show", "off", "on", "all-off", "reset"),
     "--off-file": ("show", "off", "on", "all-off", "reset"),
     "--section": ("off", "on"),
     "--force": ("off", "on", "bisect"),
@@ -152,11 +159,15 @@ _GOES_WITH = {
     "-g": ("blame", "list"),
     "-cf": ("blame",),
     "--benchmark": ("blame",),
+    "--threshold": ("blame",),
+    "--workers": ("blame",),
+    "-l": ("blame",),
     "--write": ("blame", "bisect"),
     "--fail": ("blame",),
     "--check": ("bisect",),
     "--passes": ("bisect",),
     "--timeout": ("bisect",),
+    "--repeat": ("bisect",),
     "--fresh": ("bisect",),
     "PASS": ("off", "on", "bisect"),
 }
@@ -164,15 +175,20 @@ _GOES_WITH = {
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     given = {
-        "--file": args.file, "--off-file": args.off_file, "--section": args.section, "--force": args.force,
-        "-lt": args.left, "-rt": args.right, "-g": args.graph, "-cf": args.other_graph, "--benchmark": args.benchmark,
+        "--file": args.file, "--off-file": args.off_file, "--installed": args.installed, "--section": args.section,
+        "--force": args.force, "-lt": args.left, "-rt": args.right, "-g": args.graph, "-cf": args.other_graph,
+        "--benchmark": args.benchmark, "--threshold": args.threshold, "--workers": args.workers, "-l": args.limit,
         "--write": args.write, "--fail": args.fail, "--check": args.check, "--passes": args.more_passes,
-        "--timeout": args.timeout, "--fresh": args.fresh, "PASS": args.passes,
+        "--timeout": args.timeout, "--repeat": args.repeat, "--fresh": args.fresh, "PASS": args.passes,
     }  # fmt: skip
     for name, value in given.items():
-        if value and args.action not in _GOES_WITH[name]:
+        is_given = bool(value) or (value == 0 and value is not False)
+        if is_given and args.action not in _GOES_WITH[name]:
             what = args.passes[0] if name == "PASS" else name
             raise UsageError(f"fusion {args.action}: {what} goes with {', '.join(_GOES_WITH[name])}", "`fusion -h`")
+    args.threshold = session.settings.threshold if args.threshold is None else args.threshold
+    args.limit = args.limit or session.settings.limit
+    args.repeat = args.repeat or 1
     return _WORDS[args.action](session, args, output)
 
 
@@ -209,10 +225,15 @@ def _seen(session: Session) -> dict[str, str]:
 def _files(session: Session, args: argparse.Namespace, *, both: bool = False) -> list[SwitchFile]:
     """The file that was chosen; without a choice the one for single passes, or `both`."""
     to_write = args.action != "show"
-    if args.file is not None or args.off_file or not both:
-        files = [find_switch_file(session.workspace, args.file, off=args.off_file, to_write=to_write)]
-    else:
-        files = [find_switch_file(session.workspace, off=off, to_write=to_write) for off in (False, True)]
+    if args.file is not None and args.installed:
+        raise UsageError("--file and --installed name two files", "give one of them")
+    offs = [False, True] if both and args.file is None and not args.off_file else [args.off_file]
+    if args.file is None and not args.installed:
+        session.check_data()
+    files = [
+        find_switch_file(session.workspace, args.file, off=off, installed=args.installed, to_write=to_write)
+        for off in offs
+    ]
     if not to_write:
         _note_bisected(session, files)
     elif args.action != "bisect":  # which looks itself
@@ -401,10 +422,10 @@ def _write(
             output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
         for note in before.notes:
             output.err.print(plain(f"note: {note}; it is left out now", "yellow"), soft_wrap=True)
-        output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n", crop=False)
+        output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n")
         if os.path.exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
-        output.out.print(report.script_block(script_lines(file)), crop=False)
+        output.out.print(report.script_block(script_lines(file)))
     if args.json:
         output.out.file.write(json_text({"files": documents}) + "\n")
     return DONE
@@ -449,7 +470,7 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.out.file.write("[" + ",\n".join(documents) + "]\n")
     else:
         for result, path, sources in found:
-            output.out.print(report.blame_sources(sources), crop=False)
+            output.out.print(report.blame_sources(sources))
             output.show(*spaced([*report.blame_lines(result, args.limit)]))
             output.out.print(plain(f"result file: {shown_path(path)}", "dim"), soft_wrap=True)
     if args.write:
@@ -523,7 +544,7 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
     if file.note:
         output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
     console.print(plain(f"switched off in {shown_path(path)}: {', '.join(off)}"), soft_wrap=True)
-    console.print(report.script_block(script_lines(file)), crop=False)
+    console.print(report.script_block(script_lines(file)))
 
 
 # --- bisect -----------------------------------------------------------------------------------------------------------
@@ -602,6 +623,7 @@ def _candidates(session: Session, args: argparse.Namespace) -> tuple[tuple[str, 
         return named, ()
     passes = tuple(sorted(filter(is_switchable, seen)))
     if not passes:
+        session.check_data()
         raise DataNotFoundError(
             "no graph and no fusion_result.json names a pass to search", "name the passes with --passes"
         )

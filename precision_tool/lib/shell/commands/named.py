@@ -21,7 +21,9 @@ from precision_tool.lib.user_files import is_folder
 #: Of many outputs as many are named.
 _LISTED = 8
 OP_GRAPH_HELP = "graph file to look an op up in"
-TENSOR_HELP = "a dump file, one of its slots (FILE:output:0), a .npy file, or an op by any part of its name"
+TENSOR_HELP = (
+    "a dump file, one of its slots (FILE:output:0), a .npy file, or an op: part of its name, or its number as [17]"
+)
 
 
 def add_name(parser: Parser, metavar: str, what: str) -> None:

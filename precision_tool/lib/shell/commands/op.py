@@ -41,7 +41,7 @@ def _parser(session: Session) -> Parser:
     completes(
         parser.add_argument(
             "name", nargs="?", metavar="NAME", help="the op, or an op of the training script that went into it; "
-            "with / or _, whole or a part that only one op has",
+            "with / or _, whole or a part that only one op has, or its number as [17]",
         ),
         Completion.OP,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def _draw(
         drawn = drawing.write_drawing(source, folder, name)
         files |= dict.fromkeys(path for path in (drawn.svg, drawn.gv) if path is not None)
         if not args.json:
-            output.out.print(report.drawing_lines(hood, drawn.gv, drawn.svg, run), crop=False)
+            output.out.print(report.drawing_lines(hood, drawn.gv, drawn.svg, run))
         if hood.left_out:
             more = f"{hood.left_out} ops farther away are left out of the drawing; a smaller depth shows all"
             output.err.print(plain(f"note: {more}", "yellow"))

@@ -24,6 +24,7 @@ from precision_tool.lib.shell.commands.base import (
     spaced,
     tell_notes,
 )
+from precision_tool.lib.sources.names import flatten, op_number
 from precision_tool.lib.workspace import shown_path
 
 # What shows PyTorch dumps takes long to load, and most data has none.
@@ -40,7 +41,7 @@ def _parser(session: Session) -> Parser:
         prog="ls",
         description="List the ops of the graphs in use, or with `ls dump` the dump files, that fit all of the "
         "patterns. A pattern is a part of the name or, with * ? [ ], a glob; / and _ are the same, and so are small "
-        "and capital letters.",
+        "and capital letters. [17] as a name is the op with this number.",
         epilog="example: ls -n conv1 -t Conv2D; ls -f '*Relu*' --below 0.98; ls dump -t Cast",
     )
     for dest, metavar, help_ in (("what", _DUMP, "list dump files"), ("word", "NAME", "the same as -n NAME")):
@@ -140,7 +141,10 @@ def _dumps(
     found: tuple[DumpListing, ...] = ()
     reason: DataNotFoundError | None = None
     try:
-        found = list_dumps(session.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)))
+        ops: set[str] | None = None
+        if name is not None and op_number(name) is not None and not session.has_pytorch_only():
+            ops, name = {flatten(hit.op.name) for hit in session.find_ops(name)}, None
+        found = list_dumps(session.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)), ops=ops)
     except DataNotFoundError as error:
         reason = error
     if not any(session.pytorch_files()):

@@ -101,7 +101,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.show(*report.overflow_lines(found, advice, args.limit, looked_in))
         if mixlist:
             output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
-            output.out.print(script_block(_script_lines(mixlist)), crop=False)
+            output.out.print(script_block(_script_lines(mixlist)))
     is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
     return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
 

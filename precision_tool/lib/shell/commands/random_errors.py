@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import isfinite
 
-from rich.rule import Rule
-
 from precision_tool.lib.checks.random_errors import RandomReport, State
 from precision_tool.lib.present import random_errors as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain
+from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -70,7 +69,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.out.file.write(report.to_json(reports, noise) + "\n")
     else:
         for one in reports:
-            title = [Rule(plain(shown_path(one.left)), align="left", style="dim")] if len(reports) > 1 else []
+            title = [Heading(plain(shown_path(one.left)))] if len(reports) > 1 else []
             output.show(*title, *report.random_lines(one, limit))
         if noise:
             output.out.print(report.noise_line(noise), soft_wrap=True)

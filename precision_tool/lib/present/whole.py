@@ -1,0 +1,131 @@
+"""Tables, boxes and headings that never break a name: what does not fit stands out, and the terminal wraps it.
+
+A name that is broken in the middle cannot be copied. rich folds a long word within its column or box, or cuts it.
+"""
+
+from __future__ import annotations
+
+import rich.box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+#: Wider than anything that is shown.
+_ENDLESS = 1 << 20
+#: Columns of a box's first line that are no title: corners, lines and spaces.
+_TITLE_EDGES = 6
+
+
+class Prose:
+    """Text that wraps between words; a word that is longer than a line stands out over its end, to be copied."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self._text.copy()
+        # Given as an option instead, rich would not wrap at all.
+        text.overflow = "ignore"
+        lines = text.wrap(
+            console,
+            options.max_width,
+            justify=text.justify or options.justify or "default",
+            tab_size=text.tab_size or console.tab_size,
+            no_wrap=text.no_wrap if text.no_wrap is not None else options.no_wrap,
+        )
+        for line in lines:
+            line.rstrip()
+        yield from Text("\n", end="").join(lines).render(console, end=text.end)
+
+
+class NameTable(Table):
+    """A table whose columns are at least as wide as their longest word.
+
+    Where that does not fit, lines end beyond the width: print it with `crop=False`, and let names stand in the last
+    column.
+    """
+
+    def _widen(self, console: Console, options: ConsoleOptions) -> None:
+        endless = options.update(max_width=_ENDLESS)
+        for column in self.columns:
+            column.overflow = "fold"  # only what is wider than its column, and nothing is
+            found = self._measure_column(console, endless, column)
+            # What cannot wrap does not give way where there is too little room.
+            column.no_wrap = column.no_wrap or found.minimum == found.maximum
+            widest = found.maximum if column.no_wrap else found.minimum
+            column.min_width = widest - self._get_padding_width(column._index)
+
+    def _with_room(self, console: Console, options: ConsoleOptions) -> ConsoleOptions:
+        """The options with as much room as the columns need: less would take whole columns away."""
+        self._widen(console, options)
+        needed = super().__rich_measure__(console, options.update(max_width=_ENDLESS)).minimum
+        return options.update(max_width=max(options.max_width, needed))
+
+    def column_widths(self, console: Console, options: ConsoleOptions) -> list[int]:
+        """The width of each column with its padding; of a table without a box."""
+        return self._calculate_column_widths(console, self._with_room(console, options))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        self._widen(console, options)
+        return super().__rich_measure__(console, options.update(max_width=_ENDLESS))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = self._with_room(console, options)
+        for line in Segment.split_lines(super().__rich_console__(console, room)):  # type: ignore[arg-type]
+            yield from _without_end(line)
+            yield Segment.line()
+
+
+def _without_end(line: list[Segment]) -> list[Segment]:
+    """A line without the spaces at its end, which the terminal would wrap behind a long name."""
+    while line and not line[-1].text.rstrip(" ") and not line[-1].control:
+        line = line[:-1]
+    if line and line[-1].text != line[-1].text.rstrip(" "):
+        text, style, control = line[-1]
+        line = [*line[:-1], Segment(text.rstrip(" "), style, control)]
+    return line
+
+
+class Box:
+    """A box with a title; without its sides where a name in it would not fit between them."""
+
+    def __init__(
+        self, content: RenderableType, *, title: Text, style: str, box: rich.box.Box = rich.box.ROUNDED
+    ) -> None:
+        self._content = content
+        self._title = title
+        self._style = style
+        self._box = box
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = Measurement.get(console, options.update(max_width=_ENDLESS), self._content).minimum
+        room = options.max_width - _TITLE_EDGES
+        if needed <= options.max_width - 4 and self._title.cell_len <= room:
+            yield Panel(self._content, title=self._title, title_align="left", border_style=self._style, box=self._box)
+        else:
+            yield from Heading(self._title, style=self._style).__rich_console__(console, options)
+            yield Group(self._content)
+            yield Rule(style=self._style)
+
+
+class Heading:
+    """A title in a line; a title that is longer than that stands alone."""
+
+    def __init__(self, title: Text, style: str = "dim") -> None:
+        self._title = title
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if cell_len(self._title.plain) + _TITLE_EDGES <= options.max_width:
+            yield Rule(self._title, align="left", style=self._style)
+            return
+        title = self._title.copy()
+        title.stylize_before(Style.parse("bold"))
+        yield Rule(style=self._style)
+        yield Prose(title)
