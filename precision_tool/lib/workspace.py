@@ -91,11 +91,6 @@ class Workspace:
         return self.root / "tf" / "dump"
 
     @property
-    def tf_graph_dir(self) -> Path:
-        """Graphs of the TensorFlow benchmark."""
-        return self.root / "tf" / "graph"
-
-    @property
     def tf_checkpoint_dir(self) -> Path:
         """Saved checkpoints `ckpt*`."""
         return self.root / "tf" / "checkpoints"
