@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.numbers.data_types import FLOATS
 from precision_tool.lib.ops.base import Kind, Output
 
 Doubles = npt.NDArray[np.float64]
@@ -16,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 
 #: Unit roundoff, largest number and half the distance of neighbours near 0, by type.
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-LIMIT = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": inf}
+LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32")} | {"float64": inf}
 #: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
 SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
 #: The mean square of rounding to nearest, in units of the unit roundoff (verdict.md).
