@@ -41,8 +41,9 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Table
+from precision_tool.lib.pairing.inserted import counterparts
 from precision_tool.lib.pairing.listing import find_ops
-from precision_tool.lib.pairing.match import GraphMatcher, match_name
+from precision_tool.lib.pairing.match import Counterpart, GraphMatcher, match_name, same_name
 from precision_tool.lib.pairing.selection import OpNames
 from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
@@ -343,7 +344,8 @@ class Session:
             while len(self._matchers) >= _MATCHERS:
                 del self._matchers[next(iter(self._matchers))]
             all_of_run = self._run(run.number) if run.number is not None else None
-            matcher = self._matchers[key] = _Matcher(run, golden, all_of_run.leaves if all_of_run else run.leaves)
+            leaves = all_of_run.leaves if all_of_run else run.leaves
+            matcher = self._matchers[key] = _Matcher(run, golden, leaves, self.run_graphs)
         return matcher.pairs_of(found, looks_again)
 
     def _golden_of(self, number: int | None) -> GoldenFiles | Run | None:
@@ -892,7 +894,13 @@ class Session:
 class _Matcher:
     """Pairs single ops of one leaf as `vc` would with all of them."""
 
-    def __init__(self, run: RunGraph, golden: GoldenFiles | Run | None, leaves: Sequence[DumpLeaf]) -> None:
+    def __init__(
+        self,
+        run: RunGraph,
+        golden: GoldenFiles | Run | None,
+        leaves: Sequence[DumpLeaf],
+        graphs: Callable[[], Sequence[RunGraph]],
+    ) -> None:
         assert run.leaf is not None
         self._of = (run.leaf, run.file, run.is_named, golden)
         self._dumps = DumpIndex(run.leaf)
@@ -909,6 +917,12 @@ class _Matcher:
         self._side = side
         # Two runs are matched by the names of ops, unless a graph is asked for.
         by_name = self._other is not None and not run.is_named
+        self._counterpart: Counterpart = same_name
+        if by_name and self._other is not None:
+            path = self._other.root
+            for one in graphs():
+                if path in (leaf.path for leaf in one.leaves):
+                    self._counterpart = counterparts(run.file, one.file).of
         self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
 
     def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
@@ -924,7 +938,7 @@ class _Matcher:
         if self._by_graph is not None:
             return self._by_graph.pairs_of(found.op)
         other = None if self._other is None else self._other.index
-        return match_name(flatten(found.op.name), self._dumps, self._side, other)
+        return match_name(flatten(found.op.name), self._dumps, self._side, other, self._counterpart)
 
 
 @contextmanager

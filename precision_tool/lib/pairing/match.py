@@ -8,7 +8,7 @@ walking back through the `Cast` and `TransData` ops that the compiler put in and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES, described_inputs
@@ -427,36 +427,68 @@ def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | Non
 # --- without a graph --------------------------------------------------------------------------------------------------
 
 
-def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None) -> Iterator[Pair]:
-    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has."""
+#: The op of the other run for an op of this one, both flattened; None for an op that has none there.
+Counterpart = Callable[[str], str | None]
+
+
+def same_name(name: str) -> str | None:
+    """The counterpart of an op whose run has no graph: the op of the same name."""
+    return name
+
+
+def match_by_name(
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None = None,
+    counterpart: Counterpart = same_name,
+) -> Iterator[Pair]:
+    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has.
+
+    `counterpart` tells of ops that are called otherwise in the other run.
+    """
     names = dumps.names_by_time()
     for index, name in enumerate(names):
-        yield from _match_name(index, name, dumps, benchmark, other)
+        yield from _match_name(index, name, dumps, benchmark, other, counterpart)
     if other is not None:
-        only_other = [name for name in other.names_by_time() if name not in dumps]
+        matched = set(map(counterpart, names))
+        only_other = [name for name in other.names_by_time() if name not in matched]
         for index, name in enumerate(only_other, start=len(names)):
             base = Pair(index=index, op_name=name, op_type=other.op(name).op_type, npu_ops=NO_OPS, golden_ops=(name,))
             yield _without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
 
 
 def match_name(
-    name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None
+    name: str,
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None = None,
+    counterpart: Counterpart = same_name,
 ) -> tuple[Pair, ...]:
     """The rows that `match_by_name` has for the op with this flattened name; () if it was not dumped."""
     if name not in dumps:
         return ()
-    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other))
+    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other, counterpart))
 
 
 def _match_name(
-    index: int, name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None
+    index: int,
+    name: str,
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None,
+    counterpart: Counterpart,
 ) -> Iterator[Pair]:
     op = dumps.op(name)
-    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=(name,))
-    if other is not None and name not in other:
-        alone = replace(base, golden_ops=NO_OPS)
-        yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
+    name_there = counterpart(name)
+    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
+    if name_there is None:
+        why = f"{name} was put in by the graph compiler, and no such op of the other run connects the same ops"
+        yield _without(base, Status.NO_BENCHMARK, why)
         return
+    if other is not None and name_there not in other:
+        yield _without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name_there}")
+        return
+    base = replace(base, golden_ops=(name_there,))
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in op.errors)
     if not op.inputs and not op.outputs:
         if not op.errors:
@@ -468,11 +500,12 @@ def _match_name(
             reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
         else:
-            found = other.op(name).inputs.get(slot, Missing(f"the other run's dump of {name} has no input {slot}"))
+            missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
+            found = other.op(name_there).inputs.get(slot, missing)
             yield _pair_up(row, tensor, found, None, None)
     for slot, tensor in sorted(op.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
-        yield _finish(row, tensor, Origin(name, slot, None, None, is_real=False), None, benchmark)
+        yield _finish(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
 
 
 # --- one row ----------------------------------------------------------------------------------------------------------
