@@ -17,7 +17,7 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
-from precision_tool.lib.pairing.align import Alignment, SizeMismatchError, align
+from precision_tool.lib.pairing.align import SizeMismatchError, align
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.sources.names import flatten
 
@@ -392,7 +392,11 @@ def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
 
 
 def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
-    """Rows of one dumped op: every input, then every output."""
+    """Rows of one dumped op: every input, then every output.
+
+    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor.
+    """
+    orders: dict[str, str] = {}
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
     if not dump.inputs and not dump.outputs:
         if not dump.errors:
@@ -407,10 +411,10 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
             missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
             continue
-        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark)
+        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
     for slot, tensor in sorted(dump.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
-        yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark)
+        yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark, orders)
 
 
 def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
@@ -502,7 +506,7 @@ def _match_name(
         else:
             missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
             found = other.op(name_there).inputs.get(slot, missing)
-            yield _pair_up(row, tensor, found, None, None)
+            yield _pair_up(row, tensor, found, None, None, {})
     for slot, tensor in sorted(op.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
         yield _finish(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
@@ -521,8 +525,12 @@ def _finish(
     origin: Origin | NoOrigin,
     desc: TensorDesc | None,
     benchmark: BenchmarkSide,
+    orders: dict[str, str] | None = None,
 ) -> Pair:
-    """The row of one tensor whose origin is known, or why there is nothing to compare it with."""
+    """The row of one tensor whose origin is known, or why there is nothing to compare it with.
+
+    `orders` has, and gets, the layouts that benchmark tensors were found to be in.
+    """
     if isinstance(origin, NoOrigin):
         return _without(_with_npu(row, tensor), origin.status, origin.reason)
     find = benchmark.output_of if origin.is_real else benchmark.output
@@ -532,7 +540,7 @@ def _finish(
     if desc is not None and desc.origin_layout:
         # The tensor's own description tells how this copy of it is laid out.
         layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
-    return _pair_up(row, tensor, golden, layout, shape)
+    return _pair_up(row, tensor, golden, layout, shape, {} if orders is None else orders)
 
 
 def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
@@ -547,6 +555,7 @@ def _pair_up(
     golden: AnyTensor | Missing,
     origin_layout: str | None,
     origin_shape: tuple[int, ...] | None,
+    orders: dict[str, str],
 ) -> Pair:
     if isinstance(tensor, Missing):
         return _without(row, Status.UNREADABLE, tensor.reason)
@@ -562,11 +571,13 @@ def _pair_up(
     assert isinstance(tensor, Tensor)
     assert isinstance(golden, Tensor)
     try:
-        alignment: Alignment = align(tensor, golden, origin_layout, origin_shape)
+        alignment = align(tensor, golden, origin_layout, origin_shape, orders.get(row.golden_tensor, ""))
     except SizeMismatchError as error:
         return _without(row, Status.SIZE_MISMATCH, str(error))
     except LayoutError as error:
         return _without(row, Status.LAYOUT, str(error))
+    if alignment.golden_layout:
+        orders.setdefault(row.golden_tensor, alignment.golden_layout)
     return replace(
         row,
         npu_plan=alignment.npu_plan,
