@@ -9,6 +9,7 @@ import difflib
 import errno
 import os
 import select
+import signal
 import sys
 import textwrap
 import traceback
@@ -47,7 +48,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except PrecisionToolError as error:
         return _fail(_without_folder(error.message), error.hint, error.exit_code)
     except KeyboardInterrupt:
-        return _fail("stopped", code=STOPPED, label="")
+        return _stopped(argv is None)
     except BrokenPipeError:
         if not (_is_gone(sys.stdout) or _is_gone(sys.stderr)):  # a pipe of ours, to a worker say
             return _internal_error(arguments)
@@ -65,8 +66,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             return _internal_error(arguments)
         _give_up(sys.stdout)
         return _fail(f"the output cannot be written ({error.strerror})", "free some space, or send it elsewhere")
-    except Exception:
-        return _internal_error(arguments)
+    except Exception as error:
+        # Ctrl+C while an import makes a class is said by an error about the class.
+        is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
+        return _stopped(argv is None) if is_stopped else _internal_error(arguments)
+
+
+def _stopped(is_process: bool) -> int:
+    """Says so; in a process of our own one more Ctrl+C changes nothing."""
+    if is_process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return _fail("stopped", code=STOPPED, label="")
 
 
 def _run(arguments: List[str]) -> int:

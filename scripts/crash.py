@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -170,7 +171,9 @@ def _wrong_end(kind: str, code: int | None, known: Known, errors: str) -> list[s
     """What is wrong with the end of a killed command: its exit code, and what it said."""
     number = _KINDS[kind][0]
     found = []
-    if code not in (None, known.code, 130, -number, 128 + number):
+    # Python that is stopped while it starts ends with 1.
+    starts = code == 1 and "KeyboardInterrupt" in errors and "precision_tool" not in errors
+    if code not in (None, known.code, 130, -number, 128 + number) and not starts:
         found.append(f"{kind}: exit code {code}")
     frames = re.findall(r'precision_tool/(\S+)", line (\d+), in (\S+)', errors)
     # While its modules are read there is nobody yet who could catch a signal.
@@ -269,6 +272,7 @@ def _parsed(names: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     """Runs the campaign; 1 where there are findings."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs in the background are born without
     with tempfile.TemporaryDirectory(prefix="crash") as temporary:
         data = make_data(Path(temporary) / "data")
         all_commands = commands(data)
@@ -281,19 +285,20 @@ def main() -> int:
         tallies = {name: Tally() for name in chosen}
         inputs = fingerprint(data.root)
         start = time.monotonic()
-        for number in range(args.kills):
-            name = list(chosen)[number % len(chosen)]
-            if name not in known:
-                known[name] = _undisturbed(chosen[name], folder)
-            kind = (
-                list(_KINDS)[number // len(chosen) % len(_KINDS)]
-                if args.kills >= len(chosen) * 6
-                else rng.choice(list(_KINDS))
-            )
-            _try(chosen[name], known[name], folder, rng, tallies[name], kind)
-            if fingerprint(data.root) != inputs:
-                tallies[name].findings["an input has changed"] += 1
-                inputs = fingerprint(data.root)
+        with suppress(KeyboardInterrupt):  # what is known by then is shown
+            for number in range(args.kills):
+                name = list(chosen)[number % len(chosen)]
+                if name not in known:
+                    known[name] = _undisturbed(chosen[name], folder)
+                kind = (
+                    list(_KINDS)[number // len(chosen) % len(_KINDS)]
+                    if args.kills >= len(chosen) * 6
+                    else rng.choice(list(_KINDS))
+                )
+                _try(chosen[name], known[name], folder, rng, tallies[name], kind)
+                if fingerprint(data.root) != inputs:
+                    tallies[name].findings["an input has changed"] += 1
+                    inputs = fingerprint(data.root)
         return _show(tallies, known, time.monotonic() - start)
 
 

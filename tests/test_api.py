@@ -86,7 +86,7 @@ def test_every_command_runs_from_python(tmp_path: Path) -> None:
         assert code == (1 if "--fail" in call else 0)
         printed[call[0]] = file.getvalue()
     assert "middle/Mul" in printed["ls"]
-    assert "First faulty operator" in printed["ac"]
+    assert "Verdict" in printed["ac"]
     with pytest.raises(DataNotFoundError, match="no op"):
         precision_tool.run("ni", "nothing like it", data=data)
     with pytest.raises(UsageError, match="no such command"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from precision_tool import __version__
-from precision_tool.cli import main
+from precision_tool.cli import STOPPED, main
 from precision_tool.lib import errors
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.words import WORDS, Word
@@ -319,3 +319,16 @@ def test_a_reader_that_stops_reading_is_no_error(lines: int) -> None:
         process.stdin.close()
         assert process.stderr.read() == ""
         assert process.wait() == 141
+
+
+def test_ctrl_c_while_a_class_is_made_is_no_internal_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before Python 3.12 whatever `__set_name__` raises comes as the cause of a RuntimeError."""
+
+    def stopped(arguments: list[str]) -> int:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("precision_tool.cli._run", stopped)
+    assert main([]) == STOPPED
+    assert capsys.readouterr().err == "stopped\n"

@@ -14,6 +14,11 @@ def shown(token: str) -> str:
     return text if len(token) <= _SHOWN and len(text) <= _SHOWN else text[: _SHOWN - 4] + "..." + text[0]
 
 
+def shown_name(token: str) -> str:
+    """The same without the quotes, for a name that is a label of what follows it."""
+    return shown(token)[1:-1]
+
+
 def _bounded(text: str) -> str:
     """A text whose end is cut off where it quotes more than anybody reads: several paths of the longest kind fit."""
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -38,6 +39,7 @@ from precision_tool.lib.graph.choice import find_graph_files
 from precision_tool.lib.graph.chosen import Choice
 from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Table
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.pairing.pytorch_ops import H5Data, H5Hit
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
+    from precision_tool.lib.verdict.decide import Judged
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -817,6 +820,74 @@ class Session:
             analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=_part_of(one))
             for one in paths
         ]
+
+    # --- the verdict ---
+
+    def verdicts(
+        self,
+        analyses: Sequence[Analysis],
+        npu: str | None = None,
+        graph: str | None = None,
+        progress: Progress | None = None,
+    ) -> list[Judged | None]:
+        """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
+        from precision_tool.lib.verdict.runs import Asked, judge
+
+        runs = self._runs_to_judge(graph)
+        found: list[Judged | None] = []
+        for analysis in analyses:
+            leaf, source = analysis.leaf, analysis.source
+            asked: Asked | None = None
+            if analysis.is_pytorch or analysis.part:
+                pass
+            elif leaf is not None:
+                mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
+                file = leaf.graph.file if leaf.graph is not None else mine.file if mine is not None else None
+                if file is not None:
+                    asked = Asked(leaf=leaf.leaf, file=file, golden_root=leaf.golden_root)
+            elif source is not None and source.graph:
+                with suppress(PrecisionToolError):
+                    at = walk.find_run(source.npu).leaves[0]
+                    asked = Asked(leaf=at, file=self._store.load(source.graph), golden_root=source.golden)
+            if asked is None:
+                found.append(None)
+                continue
+            compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
+            asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
+            found.append(judge(asked, runs, progress=progress))
+        return found
+
+    def verdicts_alone(
+        self, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+    ) -> list[Judged]:
+        """Who is to blame in an NPU run without a benchmark, one verdict a model."""
+        from precision_tool.lib.graph.choice import find_graph
+        from precision_tool.lib.verdict.runs import Asked, judge
+
+        runs = self._runs_to_judge(graph)
+        if npu is not None:
+            leaf = walk.find_run(npu).leaves[0]
+            file = find_graph(leaf, graph, (os.curdir,), store=self._store).file
+            return [judge(Asked(leaf=leaf, file=file), runs, progress=progress)]
+        mine = [run for run in runs if run.leaf is not None]
+        number = min((run.number or 0 for run in mine), default=0)
+        return [
+            judge(Asked(leaf=run.leaf, file=run.file), runs, progress=progress)
+            for run in mine
+            if run.leaf is not None and (run.number or 0) == number
+        ]
+
+    def has_dump_alone(self) -> bool:
+        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        if self.workspace.compare_dirs() or not self.workspace.dump_dir(0).is_dir():
+            return False
+        return self._benchmark_folder() is None and not _has_entries(self.workspace.dump_dir(1))
+
+    def _runs_to_judge(self, graph: str | None) -> tuple[RunGraph, ...]:
+        try:
+            return self.run_graphs(graph)
+        except PrecisionToolError:
+            return ()
 
     # --- causes ---
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.user_files import read_bytes
 
@@ -244,7 +244,7 @@ def read_settings_file(path: Path) -> Dict[str, Any]:
         if name not in SETTING_NAMES:
             close = difflib.get_close_matches(name.upper(), SETTING_NAMES, n=1)
             hint = f"did you mean {close[0]}?" if close else "known are: " + ", ".join(SETTING_NAMES)
-            raise UsageError(f"{where}: unknown setting {name}", hint)
+            raise UsageError(f"{where}: unknown setting {shown_name(name)}", hint)
         values[name.lower()] = _checked(name.lower(), value, f"{where}: {name}")
     return values
 
@@ -269,8 +269,9 @@ def _literal_assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]
             )
         value = _literal(node.value)
         if value is _NO_LITERAL:
+            name = shown_name(node.targets[0].id)
             raise UsageError(
-                f"{path} line {node.lineno}: the value of {node.targets[0].id} must be a plain number or text",
+                f"{path} line {node.lineno}: the value of {name} must be a plain number or text",
                 "the file is read, never executed: no names, calls or arithmetic",
             )
         found.append((node.targets[0].id, value, node.lineno))

@@ -19,6 +19,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 #: A text file of this many bytes is no text that a person or a tool of the field wrote by itself.
 MAX_TEXT = 64 << 20
+_PIECE = 1 << 16
 
 
 def user_error(path: str, error: OSError) -> PrecisionToolError:
@@ -81,15 +82,19 @@ def open_text(path: str, encoding: str = "utf-8", errors: str = "strict", newlin
 
 def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
     """A whole regular file of at most `limit` bytes. FormatError for a larger one; else as `open_descriptor`."""
+    data = bytearray()
     with open_binary(path) as file:
         try:
-            data = file.read(limit + 1)  # not by its size, which may grow, and is 0 below /proc
+            # Not by its size, which may grow, and is 0 below /proc; and not at once, which takes memory for the limit.
+            while len(data) <= limit:
+                piece = file.read(_PIECE)
+                if not piece:
+                    return bytes(data)
+                data += piece
         except OSError as error:
             raise user_error(path, error) from error
-    if len(data) > limit:
-        hint = "check what wrote it"
-        raise FormatError(f"{path}: too large: more than {limit} bytes where a small file should be", hint)
-    return data
+    hint = "check what wrote it"
+    raise FormatError(f"{path}: too large: more than {limit} bytes where a small file should be", hint)
 
 
 def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline: Optional[str] = None) -> str:

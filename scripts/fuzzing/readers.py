@@ -262,10 +262,17 @@ def _bisection(path: str) -> Reasons:
     switch_file = str(folder / "switch.cfg")
     file = SwitchFile(path=switch_file, target=switch_file, shipped=parse_switches('{"Switch": {}}'))
     run = BisectRun(folder=folder, check="true", passes=("APass", "BPass"), file=file)
-    yield bisected(folder, switch_file)
-    yield from run.open(fresh=False)
+    told = [bisected(folder, switch_file), *run.open(fresh=False)]
+    yield from (note.replace(_path_in(path), "PATH") for note in told)
     list(run.known)
     run.confirmed.clear()
+
+
+def _path_in(state: str) -> str:
+    """The switch file that a state names: a path may be long, and is escaped where it is shown."""
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        return str(json.loads(Path(state).read_bytes())["file"]) or "?"
+    return "?"
 
 
 # ---- results and small files
@@ -285,7 +292,7 @@ def _result(path: str) -> Reasons:
     cosines = read_output_cosines(path)
     rows = read_result(path)
     assert len(cosines) <= len(rows)
-    return (row.reason for row in rows)
+    return ()
 
 
 def _noise(path: str) -> Reasons:

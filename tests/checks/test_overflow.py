@@ -36,6 +36,8 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.run_values import RunOp, RunValues
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.neighbourhood import Node, Wiring
+from precision_tool.lib.graph.neighbourhood import Step as GraphStep
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.present.overflow import trail_table
@@ -685,3 +687,25 @@ def test_words_for_what_is_bad() -> None:
                      positive_inf_count=1)  # fmt: skip
     assert bad_words(found) == "1 value of ±65504, 1 Inf, 2 NaN (50.0 %)"
     assert bad_words(replace(found, statistics_only=True)).startswith("one or more values of ±65504")
+
+
+def test_the_inputs_of_an_op_are_followed_once_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"op{number}" for number in range(40)]
+    steps = [Step(name=name, output=half(1)) for name in names]
+    made = tree(tmp_path, [*steps, Step(name="hub", inputs=tuple(names), output=half(1))])
+    values = RunValues(made.leaf, made.graph.file)
+    hub = values.find("hub")
+    assert hub is not None
+    asked = []
+    sources = Wiring.sources
+
+    def counted(self: Wiring, node: Node, slot: int, passing: bool = False) -> list[GraphStep]:
+        asked.append(slot)
+        return sources(self, node, slot, passing)
+
+    monkeypatch.setattr(Wiring, "sources", counted)
+    made_by = [values.made_by(hub, slot) for slot in range(len(names))]
+    assert [found and found[0].name for found in made_by] == names
+    assert len(asked) == len(names)

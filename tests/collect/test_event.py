@@ -194,7 +194,7 @@ DAMAGED = {
     "unknown size": (event(tensor_proto("float32", (-1,), FOUR)), "unknown size"),
     "absurd shape": (event(tensor_proto("float32", (1 << 40, 1 << 40), FOUR)), "absurd"),
     "absurd filling": (event(tensor_proto("float32", (1 << 40,), packed("float32", [bytes(4)]))), "absurd"),
-    "many dimensions": (event(tensor_proto("float32", (1,) * 33, FOUR)), "more than 32 dimensions"),
+    "many dimensions": (event(tensor_proto("float32", (1,) * 33, FOUR)), "more than 31 dimensions"),
     "endless number": (b"\x28" + b"\xff" * 20, "longer than ten bytes"),
     "field 0": (b"\x00\x00", "field number 0"),
     "claimed length": (b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "claims"),

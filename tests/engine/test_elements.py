@@ -32,7 +32,7 @@ Doubles = Array
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that tensors of some thousand elements are read in many boxes and parts, twice."""
-    for name, value in {"BLOCK": 512, "_BOX": 1024, "_KEEP": 100, "_PART": 2000}.items():
+    for name, value in {"_BLOCK": 512, "_BOX": 1024, "_KEEP": 100, "_PART": 2000}.items():
         monkeypatch.setattr(elements, name, value)
 
 
@@ -349,7 +349,7 @@ def test_metrics_are_those_of_the_engine(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "BLOCK", 1 << 15)
+    monkeypatch.setattr(elements, "_BLOCK", 1 << 15)
     for name in ("x", "y"):
         with (tmp_path / f"{name}.npy").open("wb") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": (2 << 20, 2)}
@@ -377,7 +377,7 @@ def test_the_smallest_integer_is_within_its_tolerance(tmp_path: Path, dtype: str
 
 
 def test_the_worst_relative_error_is_not_lost_to_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "BLOCK", 8)
+    monkeypatch.setattr(elements, "_BLOCK", 8)
     random = np.random.default_rng(3)
     golden = random.uniform(1, 2, 4000).astype(np.float32)
     npu = (golden.astype(np.float64) * (1 + 0.1)).astype(np.float32)  # of all the errors are almost the same

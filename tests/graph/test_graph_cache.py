@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.formats import ge_graph_lines
 from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file, skim_graph_file, skim_ops
 from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
 from precision_tool.lib.graph import cache as graph_cache
@@ -366,6 +367,17 @@ def test_a_cached_graph_is_the_same_and_the_file_is_not_read(
     assert again.skim(str(graph)) == skim
     assert same(again.load(str(graph)), expected)
     assert again.load(str(graph)) is again.load(str(graph))
+
+
+def test_attributes_of_a_graph_are_read_without_its_ops(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command on passes asks for one of them, and a graph has many ops."""
+    expected = [dict(one.attrs) for one in load_graph_file(graph).graphs]
+    store(tmp_path).load(str(graph))
+    monkeypatch.setattr(ge_graph_lines, "load_graph_file", refuse)
+    again = store(tmp_path).load(str(graph))
+    assert [dict(one.attrs) for one in again.graphs] == expected
 
 
 def test_json_is_cached_and_its_attributes_are_read_on_demand(tmp_path: Path) -> None:

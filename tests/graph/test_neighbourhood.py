@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,7 +17,7 @@ from precision_tool.lib.graph.neighbourhood import (
     connections,
     neighbourhood,
 )
-from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 
 def file_of(*graphs: Graph) -> GraphFile:
@@ -310,3 +310,31 @@ def test_long_chains_and_wide_fans_are_quick() -> None:
     fan = [graph_op(f"r{i}", inputs=["op:0"]) for i in range(20_000)]
     hood = hood_of(file_of(graph(graph_op("op"), *fan)), "op")
     assert (len(hood.nodes), hood.left_out) == (500, 19_501)
+
+
+class Counted(tuple[Edge | None, ...]):
+    """The inputs of an op, which count how often one of them is looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Edge | None]:
+        for edge in tuple.__iter__(self):
+            Counted.looks += 1
+            yield edge
+
+
+def test_the_work_grows_with_the_inputs_and_outputs_of_an_op_and_no_faster() -> None:
+    """An op of very many inputs, and one of very many outputs that are all read."""
+    count = 400
+    given = [graph_op(f"op{number}") for number in range(count)]
+    hub = graph_op("hub", inputs=[f"op{number}:0" for number in range(count)])
+    many = graph_op("many", output_descs=[TensorDesc(dtype="float32", layout="ND")] * count)
+    readers = [graph_op(f"reader{number}", inputs=[f"many:{number}"]) for number in range(count)]
+    hub = replace(hub, inputs=Counted(hub.inputs))
+    wiring = Wiring(file_of(graph(*given, hub, many, *readers)))
+    Counted.looks = 0
+    found = connections(wiring, "root", hub)
+    assert [one.sources[0].end.name for one in found.inputs] == [f"op{number}" for number in range(count)]
+    assert Counted.looks <= 4 * count
+    outputs = connections(wiring, "root", many).outputs
+    assert [[step.end.name for step in one.readers] for one in outputs] == [[f"reader{at}"] for at in range(count)]

@@ -250,7 +250,7 @@ def test_one_hot(tensorflow: TensorFlow, shape: Shape, seed: int, depth: int, ax
     same(arrays_of("OneHot", *given.values(), axis=axis)[0], wanted)
     same(arrays_of("OneHotD", indices, on, off, depth=depth, axis=axis)[0], wanted)
     if axis == -1:
-        (found,) = arrays_of("OneHotD", indices, wanted=(Wanted(shape=wanted.shape),))
+        (found,) = arrays_of("OneHotD", indices, np.float64(1), np.float64(0), wanted=(Wanted(shape=wanted.shape),))
         same(found, wanted == 2)
 
 
@@ -300,7 +300,7 @@ def test_constants(tensorflow: TensorFlow, seed: int, start: int, limit: int, st
         ("PadD", [np.ones(3)], {}, "PadD has no paddings"),
         ("DepthToSpace", [np.ones((1, 1, 1, 3))], {"block_size": 2}, "3 channels do not fill blocks of 2"),
         ("DepthToSpace", [np.ones(3)], {"block_size": 2}, "of 1 axes instead of 4"),
-        ("OneHotD", [i32([1])], {"depth": 2**40}, "has more than"),
+        ("OneHotD", [i32([1]), 1.0, 0.0], {"depth": 2**40}, "has more than"),
         ("OneHotD", [i32([1])], {}, "OneHotD has no depth"),
         ("OneHotD", [np.ones(1)], {"depth": 2}, "indices of the type float64"),
         ("Fill", [i32([2**15, 2**15]), 1.0], {}, "has more than"),

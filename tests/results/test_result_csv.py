@@ -124,14 +124,14 @@ def test_an_address_column_for_each_side_that_is_a_dump(tmp_path: Path, golden_a
     assert (table_read[0].npu_dtype, table_read[0].golden_dtype) == ("float16", "float32")
 
 
-def test_the_file_is_the_owners_alone_and_ends_its_lines_as_the_vendors(tmp_path: Path) -> None:
+def test_the_umask_says_who_reads_the_file_and_its_lines_end_as_the_vendors(tmp_path: Path) -> None:
     path = tmp_path / "new" / "result_1.csv"
-    old = os.umask(0)
+    old = os.umask(0o027)
     try:
         written(path, row(result=metrics()), row(note="two\nlines", result=metrics()))
     finally:
         os.umask(old)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert [entry.name for entry in path.parent.iterdir()] == ["result_1.csv"]
     assert path.read_bytes().count(b"\r\n") == 3
 

@@ -5,6 +5,7 @@ import os
 from typing import FrozenSet, Mapping, Optional
 
 from precision_tool.lib.collect.packages import ScriptError
+from precision_tool.lib.errors import shown
 
 ACTIONS = ("dump", "overflow", "fusion_off", "fusion_switch", "prof", "mixlist")
 
@@ -32,8 +33,8 @@ def parse_action(action: object, environment: Optional[Mapping[str, str]] = None
         if word not in ACTIONS:
             close = difflib.get_close_matches(word, ACTIONS, n=1)
             hint = f"did you mean {close[0]!r}? {_KNOWN}" if close else _KNOWN
-            raise ScriptError(f"unknown action {word!r} in {action!r}", hint)
-    return _check(frozenset(words), f"action {action!r} asks for")
+            raise ScriptError(f"unknown action {shown(word)} in {shown(action)}", hint)
+    return _check(frozenset(words), f"action {shown(action)} asks for")
 
 
 _KNOWN = "known are " + ", ".join(ACTIONS) + ", combined with |"

@@ -14,7 +14,7 @@ from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.fusion_files import switch_file
 from precision_tool.lib.collect.mixlist import find_mixlist
 from precision_tool.lib.collect.packages import ScriptError, npu_dump_config_class, say, tensorflow_module
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.errors import OutputError, PrecisionToolError
 from precision_tool.lib.settings import Settings, load_settings, with_settings
 from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
@@ -339,7 +339,10 @@ def _field(value: Value) -> str:
 
 def _check_switch_file(path: str) -> None:
     """Say what the device would only tell in its own log."""
-    text = read_text(path)
+    try:
+        text = read_text(path)
+    except (OSError, PrecisionToolError) as error:
+        raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
     if not text.lstrip().startswith("{"):
         return  # the old form, lines Pass:on
     try:

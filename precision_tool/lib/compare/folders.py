@@ -105,11 +105,11 @@ class LeafResult:
     details: tuple[Detail, ...] = ()
     #: The graph of the other run, where that is matched by it.
     other_graph: GraphChoice | None = None
-    #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
-    unread_graph: str = ""
     #: The leaf's dump files as they were opened, and the rows of what was compared beside its own pairs.
     dumps: DumpIndex | None = None
     beside: tuple[Row, ...] = ()
+    #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
+    unread_graph: str = ""
 
     @property
     def table(self) -> Table:
@@ -256,8 +256,8 @@ def match_leaf(
         rows=(),
         graph=choice,
         other_graph=other_choice,
-        unread_graph=unread_graph,
         dumps=dumps,
+        unread_graph=unread_graph,
         notes=(
             *notes,
             *_ignored_notes(leaf),

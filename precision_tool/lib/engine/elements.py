@@ -33,6 +33,7 @@ from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.decode import Floats, Numbers
 from precision_tool.lib.numbers.layouts import Box, split_boxes
 
+_BLOCK = DEFAULT.block  # as in every pass
 #: Items of a box of a tensor in a blocked layout.
 _BOX = 1 << 18
 #: Tensors up to this many items are kept decoded between the two passes.
@@ -224,7 +225,7 @@ class _Source:
         self.size = prod(self.shape)
         self.nbytes = self.size * (npu.dtype.itemsize + golden.dtype.itemsize)
         granules = tuple(map(max, npu.granules, golden.granules)) if not self._flat else (1,) * len(self.shape)
-        self.boxes: list[Box] = split_boxes(self.shape, granules, DEFAULT.block if self._flat else _BOX)
+        self.boxes: list[Box] = split_boxes(self.shape, granules, _BLOCK if self._flat else _BOX)
         self._starts = list(accumulate(map(box_size, self.boxes), initial=0))
         self._scratch = Scratch()
         self._kept: list[tuple[Numbers, Numbers]] = []

@@ -59,15 +59,23 @@ class OpenTensors:
         size = -(-tensor.nbytes // 8) * 8  # tensors are compared eight bytes at a time
         if size > self._memory.size:
             return
-        if self._next + size > self._memory.size:
+        self._places.pop(key_of(tensor), None)  # a part of it
+        if self._next + size > self._memory.size:  # what lies behind is the oldest, and is given up
+            self._forget(self._next, self._memory.size)
             self._next = 0
         start, stop = self._next, self._next + size
-        for key, (place, other) in list(self._places.items()):
-            if place < stop and start < place + other.nbytes:
-                del self._places[key]
+        self._forget(start, stop)
         self.file(tensor.path).read_into(tensor.offset, self._memory[start : start + tensor.nbytes].data)
         self._places[key_of(tensor)] = (start, tensor)
         self._next = stop
+
+    def _forget(self, start: int, stop: int) -> None:
+        """Forgets the tensors in a part of the memory, which is filled in turn: they are the oldest ones."""
+        while self._places:
+            place, other = next(iter(self._places.values()))
+            if not (place < stop and start < place + other.nbytes):
+                return
+            self._places.popitem(last=False)
 
     def stored(self, tensor: Tensor) -> Bytes | None:
         """The bytes of a tensor that is in memory; the next one that is kept may overwrite them."""

@@ -102,6 +102,7 @@ class RunValues:
             self._extremes[key] = found
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, str] = {}
+        self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
         self.ops = tuple(self._in_order(file))
         self._by_node = {op.node.key: op for op in self.ops if op.node is not None}
         self._by_flat: dict[str, RunOp] = {}
@@ -223,14 +224,20 @@ class RunValues:
         """The link that ends at each input, across borders of subgraphs; slots as the dump counts them."""
         if op.node is None or op.op is None or self.wiring is None:
             return {}
+        known = self._known_links.get(op.node.key)
+        if known is None:
+            known = self._known_links[op.node.key] = self._find_links(op, op.op, op.node, self.wiring)
+        return known
+
+    def _find_links(self, op: RunOp, in_graph: Op, node: Node, wiring: Wiring) -> dict[int, Link]:
         dump = self.dump(op)
         dumped = max(dump.inputs, default=-1) + 1 if dump is not None else 0
-        slots = [slot for slot, edge in enumerate(op.op.inputs) if edge is not None]
+        slots = [slot for slot, edge in enumerate(in_graph.inputs) if edge is not None]
         # Some releases dump connected inputs only.
-        packed = dumped == len(slots) < len(op.op.inputs)
+        packed = dumped == len(slots) < len(in_graph.inputs)
         found = {}
         for number, slot in enumerate(slots):
-            steps = self.wiring.sources(op.node, slot)
+            steps = wiring.sources(node, slot)
             if steps:
                 found[number if packed else slot] = steps[0].link
         return found

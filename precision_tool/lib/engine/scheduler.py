@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from precision_tool.lib.engine import budget as sizes
 from precision_tool.lib.engine.budget import Budget
@@ -42,6 +42,8 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 
 __all__ = ["Measures", "compare_pairs"]
+
+T = TypeVar("T")
 
 
 def compare_pairs(
@@ -170,9 +172,13 @@ class _Run:
     def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
         done: list[Row] = []
         for number, pair in bundle:
-            same = [known for known in done if storage_key(known.pair) == storage_key(pair)]
             before = self._done
             try:
+                if pair.status != Status.COMPARED:
+                    self.rows[number] = self._looked_at(uncompared(pair), pool)
+                    self._tell(cost(pair))
+                    continue
+                same = [known for known in done if storage_key(known.pair) == storage_key(pair)]
                 row = self._equal_row(same, pair, pool) or self._row_of_parts(pair, pool, here)
             except BrokenProcessPool:
                 raise
@@ -215,9 +221,14 @@ class _Run:
             results += found
         self._tell(cost(pair) - (self._done - told))
         row = row_of_results(pair, [*passes, *whole], results)
-        if self._measures.looks_alone:
-            (row,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
-        return row
+        return self._looked_at(row, pool)
+
+    def _looked_at(self, row: Row, pool: Executor) -> Row:
+        """The row with what was asked for of the NPU's tensor alone."""
+        if not self._measures.looks_alone:
+            return row
+        (found,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
+        return found
 
     def _round(self, parts: Sequence[Part], passes: Sequence[Pass[Any, Any]], pool: Executor, share: int) -> list[Any]:
         """The states of a whole tensor after one round, merged in the order of the parts."""
@@ -226,7 +237,7 @@ class _Run:
         return merge_all(passes, (future.result() for future in futures))
 
 
-def _all(futures: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
+def _all(futures: Sequence[Future[T]]) -> list[T]:
+    found: list[T] = []
     collect(futures, found.append)
     return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, UB
 from precision_tool.lib.storage.files import LocalFile
 
@@ -112,9 +112,9 @@ def _passes(members: Any, kind: str, path: str) -> Iterator[PassCount]:
         raise FormatError(f"{path}: {kind} is no object", _HINT)
     for name, counts in members.items():
         if not isinstance(counts, dict):
-            raise FormatError(f"{path}: {kind}: {name} is no object", _HINT)
+            raise FormatError(f"{path}: {kind}: {shown_name(name)} is no object", _HINT)
         figures = {
-            key: _count(counts.get(key), f"{path}: {kind}: {name}: {key}")
+            key: _count(counts.get(key), f"{path}: {kind}: {shown_name(name)}: {key}")
             for key in ("match_times", "effect_times", "repository_hit_times")
         }
         yield PassCount(

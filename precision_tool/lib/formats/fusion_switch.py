@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, SECTIONS, UB, section_of
 from precision_tool.lib.storage.files import LocalFile
 
@@ -303,7 +303,7 @@ def _from_document(node: _Node, path: str, notes: tuple[str, ...]) -> Switches:
             switches = sections[section] = {}
             for one, one_line, state in members(passes, shown(section)):
                 if not isinstance(state.value, str) or state.value not in _WORDS:
-                    raise error(one_line, f'{one}: {_shown_value(state)} is neither "on" nor "off"')
+                    raise error(one_line, f'{shown_name(one)}: {_shown_value(state)} is neither "on" nor "off"')
                 switches[one] = _WORDS[state.value]
     if _SWITCH not in names:
         raise error(node.line, f"there is no member {_SWITCH!r}")
@@ -333,7 +333,7 @@ def _from_lines(text: str, path: str) -> Switches:
             why = f"{shown(entry)} is neither JSON nor a line PASS:on or PASS:off"
             raise FormatError(f"{path} line {number}: {why}", _HINT)
         if word not in _WORDS:
-            raise FormatError(f"{path} line {number}: {name}: {shown(word)} is neither on nor off", _HINT)
+            raise FormatError(f"{path} line {number}: {shown_name(name)}: {shown(word)} is neither on nor off", _HINT)
         if name in lines:
             raise FormatError(f"{path} line {number}: {shown(name)} stands in line {lines[name]} too", _HINT)
         switches[name], lines[name] = _WORDS[word], number

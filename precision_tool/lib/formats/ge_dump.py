@@ -24,7 +24,6 @@ _NUMBERS = frozenset({"data_type", "format", "size", "address"})
 _OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME = 3, 4, 5, 8, 6
 #: A header describes tensors, it does not hold them; a longer one is damage.
 _MAX_HEADER = 64 << 20
-_MAX_RANK = 64
 _MAX_SLOTS = 1 << 16
 
 
@@ -48,8 +47,8 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
         if name in ("shape", "original_shape") and kind == LENGTH:
             dims: list[int] = getattr(slot, name) or []
             for dim_number, dim_kind, dim_value, dim_end in wire.fields(value, end):
-                if dim_number == 1 and len(dims) <= _MAX_RANK:
-                    dims += wire.repeated_ints(dim_kind, dim_value, dim_end, limit=_MAX_RANK + 1)
+                if dim_number == 1 and len(dims) <= data_types.MAX_RANK:
+                    dims += wire.repeated_ints(dim_kind, dim_value, dim_end, limit=data_types.MAX_RANK + 1)
             setattr(slot, name, dims)
         elif name == "data" and kind == LENGTH:
             slot.data = (value, end)
@@ -89,7 +88,7 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
 def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
     """The shape before the storage layout; None where the header gives none or one with unknown dimensions."""
     dims = slot.original_shape
-    if dims is None or len(dims) > _MAX_RANK or any(dim >= 1 << 63 for dim in dims):
+    if dims is None or len(dims) > data_types.MAX_RANK or any(dim >= 1 << 63 for dim in dims):
         return None
     return None if data_types.is_impossible(dims) else tuple(dims)
 
@@ -97,8 +96,8 @@ def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
     """The tensor of a slot whose bytes start at `offset`; FormatError says what about it is wrong."""
     hint = "dump this op again"
-    if len(slot.shape) > _MAX_RANK:
-        raise FormatError(f"a shape of more than {_MAX_RANK} dimensions", hint)
+    if len(slot.shape) > data_types.MAX_RANK:
+        raise FormatError(f"a shape of more than {data_types.MAX_RANK} dimensions", hint)
     if any(dim >= 1 << 63 for dim in slot.shape):
         raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
     data_types.refuse_impossible(slot.shape)

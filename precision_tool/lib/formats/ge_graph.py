@@ -235,7 +235,7 @@ def graph_nodes(root: Node, path: str) -> list[Node]:
             "look for ge_proto_*_Build.txt beside it (ge_onnx_*.pbtxt holds less and is not read)",
         )
     if not nodes:
-        kind = "a TensorFlow graph" if "node" in root else f"fields {', '.join(list(root)[:5]) or 'none'}"
+        kind = "a TensorFlow graph" if "node" in root else f"fields {', '.join(map(shown, list(root)[:5])) or 'none'}"
         raise FormatError(f"{path}: no GE graph in this file ({kind})", _WANTED)
     return nodes
 

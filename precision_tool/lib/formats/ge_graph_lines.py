@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
@@ -21,6 +22,7 @@ from precision_tool.lib.formats.ge_graph import (
     graph_nodes,
     lines_of,
     load_graph_file,
+    read_graph_bytes,
 )
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.storage.files import LocalFile, Signature, signature_of
@@ -89,7 +91,8 @@ def load_graph_lines(data: bytes, path: str, check: Signature) -> GraphFile | No
     return GraphFile(path=path, graphs=graphs, notes=proto_text.not_utf8_notes(data))
 
 
-def _graphs(text: str, path: str, source: AttrSource) -> tuple[Graph, ...]:
+def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int, int]]]:
+    """The graphs of a text with empty ops, and where the ops' blocks start, and their contents start and end."""
     spans = [(match.start(), *match.span(1)) for match in _OP_BLOCK.finditer(text)]
     between, done = [], 0
     for start, _, end in spans:
@@ -97,10 +100,15 @@ def _graphs(text: str, path: str, source: AttrSource) -> tuple[Graph, ...]:
         done = end + len("\n  }")
     between.append(text[done:])
     root = proto_text.parse_proto_text(_EMPTY_OP.join(between).encode("latin-1"), path).root
-    builder = _Builder(path)
     nodes = graph_nodes(root, path)
     if sum(len(node.get("op", ())) for node in nodes) != len(spans):
         raise _OtherwiseError
+    return tuple(nodes), spans
+
+
+def _graphs(text: str, path: str, source: AttrSource) -> tuple[Graph, ...]:
+    nodes, spans = _apart(text, path)
+    builder = _Builder(path)
     # The text starts with a line end that the file does not have, so the block starts at `start` in the file.
     ops = (
         builder.lean_op(text, begin, end, LazyAttrs(source, number, start))
@@ -110,8 +118,13 @@ def _graphs(text: str, path: str, source: AttrSource) -> tuple[Graph, ...]:
 
 
 def _graph(node: Node, builder: _Builder, ops: Iterator[Op]) -> Graph:
-    bare = builder.graph({field: values for field, values in node.items() if field != "op"})
+    bare = _bare(node, builder)
     return Graph(name=bare.name, ops=tuple(next(ops) for _ in node.get("op", ())), attrs=bare.attrs)
+
+
+def _bare(node: Node, builder: GraphBuilder) -> Graph:
+    """A graph without its ops."""
+    return builder.graph({field: values for field, values in node.items() if field != "op"})
 
 
 class _Builder(GraphBuilder):
@@ -209,7 +222,13 @@ class AttrSource:
         return Attrs(attr_nodes(root["op"][-1], TextScalars()), TextScalars())
 
     def of_graph(self, number: int) -> Mapping[str, Any]:
-        """The attributes of a graph by its number in the file, of which all is read."""
+        """The attributes of a graph by its number in the file, whose ops are skipped where that can be done."""
+        if self._whole is None:
+            self._check_file()
+            text = lines_of(read_graph_bytes(self._path))
+            if text is not None:
+                with suppress(_OtherwiseError, FormatError), proto_text.paused_gc():
+                    return _bare(_apart(text, self._path)[0][number], _Builder(self._path)).attrs
         return self._load().graphs[number].attrs
 
     def _load(self) -> GraphFile:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.h5_bytes import (
     FILTERS,
     H5_ERRORS,
@@ -94,7 +94,7 @@ class _Walk:
     _objects: int = 0
 
     def refuse(self, name: str, why: str) -> FormatError:
-        return FormatError(f"{self.path}: refused: {name} {why}", REFUSED_HINT)
+        return FormatError(f"{self.path}: refused: {shown_name(name)} {why}", REFUSED_HINT)
 
     def enter(self, root: Any) -> None:
         """Looks at every data set below `root`."""
@@ -116,7 +116,7 @@ class _Walk:
                 kind = group.links.get_info(raw).type
                 if kind == h5l.TYPE_EXTERNAL:
                     target = group.links.get_val(raw)[0].decode("utf-8", "backslashreplace")
-                    raise self.refuse(name, f"is a link to another file, {target}")
+                    raise self.refuse(name, f"is a link to another file, {shown_name(target)}")
                 if kind != h5l.TYPE_HARD:
                     raise self.refuse(name, "is a symbolic link")
                 info = h5o.get_info(group, raw)
@@ -141,7 +141,7 @@ class _Walk:
         try:
             tensor, note = self._tensor(dataset, name, device)
         except _NotReadError as error:
-            reason = f"{self.path}: {name}: {error}"
+            reason = f"{self.path}: {shown_name(name)}: {error}"
         value = H5Value(
             path=name,
             direction=direction,
@@ -180,7 +180,7 @@ class _Walk:
             raise self.refuse(name, "is a virtual data set: its data lies in other files")
         if properties.get_external_count():
             target = properties.get_external(0)[0].decode("utf-8", "backslashreplace")
-            raise self.refuse(name, f"keeps its data in another file, {target}")
+            raise self.refuse(name, f"keeps its data in another file, {shown_name(target)}")
         claimed = prod(dataset.shape) * dataset.get_type().get_size() if dataset.shape is not None else 0
         # What HDF5 tells of the space is what the header claims.
         stored = min(dataset.get_storage_size(), self.size)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import FormatError, PrecisionToolError, UsageError, shown_name
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.storage.files import LocalFile
 
@@ -158,7 +158,7 @@ class _Chunks(_Reader):
     """Chunks as if they lay one after the other, in the order of their places."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._name = f"{tensor.path}: {tensor.dataset}"
+        self._name = f"{tensor.path}: {shown_name(tensor.dataset)}"
         self._raw = LocalFile(tensor.path)
         self._file: Any = None
         try:
@@ -361,7 +361,7 @@ class _Gathered(_Reader):
 
 def _small(tensor: Tensor) -> npt.NDArray[Any]:
     """The stored elements of a tensor that fits in memory."""
-    where = f"{tensor.path}: {tensor.dataset}"
+    where = f"{tensor.path}: {shown_name(tensor.dataset)}"
     with open_h5(tensor.path) as file, alone(tensor.path):
         try:
             dataset = file[tensor.dataset].id

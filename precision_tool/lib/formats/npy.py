@@ -24,8 +24,8 @@ from precision_tool.lib.storage.files import LocalFile, temporary_file
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _MAX_HEADER = 1 << 16
 _MAGIC = b"\x93NUMPY"
-#: The most axes numpy's arrays have, and digits of an extent that any file could hold.
-_MAX_RANK, _MAX_DIGITS = 64, 20
+#: The most digits of an extent that any file could hold.
+_MAX_DIGITS = 20
 # One entry of the header's dict: 1 quote, 2 key; then 3 a truth, 5 a string, 6 what is in a tuple of whole numbers, or
 # 7 the beginning of a description of fields; 8 what ends it. Possessive throughout: the time is linear.
 _ENTRY = re.compile(
@@ -146,7 +146,7 @@ def _shape(text: str) -> tuple[int, ...]:
             raise ValueError(f"no shape: ({shown(text)})")
     elif len(extents) == 1:
         raise ValueError("the shape is no tuple")
-    if len(extents) > _MAX_RANK:
+    if len(extents) > data_types.MAX_RANK:
         raise ValueError(f"a shape of {len(extents)} axes")
     for extent in extents:
         if _EXTENT.fullmatch(extent) is None:

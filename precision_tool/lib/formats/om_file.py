@@ -176,8 +176,9 @@ def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) 
     known = BY_NUMBER[message]
     for number, kind, value, end in wire.fields(start, stop):
         field = known.get(number)
-        if field is not None:
-            node.setdefault(field.name, []).extend(_values(wire, field, kind, value, end, depth))
+        values = [] if field is None else [*_values(wire, field, kind, value, end, depth)]
+        if field is not None and values:  # an empty block of numbers is as none
+            node.setdefault(field.name, []).extend(values)
     return node
 
 

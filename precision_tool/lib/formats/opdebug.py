@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.storage.files import LocalFile
@@ -254,7 +254,7 @@ def _units(document: Mapping[str, Any], where: str) -> tuple[UnitStatus, ...]:
 
 def _unit(name: str, fields: Any, where: str) -> UnitStatus:
     if not isinstance(fields, dict):
-        raise FormatError(f"{where}: the status of {name} has no fields", _HINT)
+        raise FormatError(f"{where}: the status of {shown_name(name)} has no fields", _HINT)
 
     def number(key: str) -> int:
         return _number(fields.get(key, 0), key, where)

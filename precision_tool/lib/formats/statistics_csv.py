@@ -32,7 +32,10 @@ def _value(text: str, kind: Callable[[str], T]) -> T | None:
     text = text.strip()
     if not text or text.upper() in ("NA", "N/A"):
         return None
-    return kind(text)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no number") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -45,9 +48,12 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise ValueError(f"{shown(text)} is no whole number of 64 bits")
-    return int(text)
+    try:
+        if len(text) <= _MAX_DIGITS:
+            return int(text)
+    except ValueError:
+        pass
+    raise ValueError(f"{shown(text)} is no whole number of 64 bits")
 
 
 def _type_name(text: str) -> str:

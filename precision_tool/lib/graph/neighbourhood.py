@@ -105,6 +105,11 @@ class Wiring:
                         self._readers.setdefault((graph.name, edge.producer), []).append((edge.index, slot, op))
                 for producer in op.control_inputs:
                     self._readers.setdefault((graph.name, producer), []).append((CONTROL, CONTROL, op))
+        # The same by output: an op may have as many outputs as readers.
+        self._readers_of_output: dict[tuple[str, str, int], list[tuple[int, int, Op]]] = {}
+        for (name, producer), read in self._readers.items():
+            for one in read:
+                self._readers_of_output.setdefault((name, producer, one[0]), []).append(one)
 
     def node(self, graph: str, name: str) -> Node:
         """The op of that name in a graph."""
@@ -153,19 +158,20 @@ class Wiring:
         op = node.op
         if op is None:
             return
-        for number, edge in enumerate(op.inputs):
-            if edge is not None and slot in (None, number):
+        for number in range(len(op.inputs)) if slot is None else (slot,):  # one slot of many is asked for many times
+            edge = op.inputs[number] if 0 <= number < len(op.inputs) else None
+            if edge is not None:
                 yield from self._from(node.graph, edge, node, number)
-        waits_for = [(node.graph, name) for name in op.control_inputs]
+        waits_for = [(node.graph, name) for name in op.control_inputs] if slot in (None, CONTROL) else []
         if op.type == "Data" and op.parent_index is not None and node.graph in self.calls:
             outer, caller = self.calls[node.graph]
             edge = caller.inputs[op.parent_index] if op.parent_index < len(caller.inputs) else None
             if edge is not None and slot in (None, 0):
                 yield from self._from(outer, edge, node, 0)
-            waits_for += [(outer, name) for name in caller.control_inputs]
-        if slot in (None, CONTROL):
-            for graph, name in waits_for:
-                yield from self._from(graph, Edge(producer=name, index=CONTROL), node, CONTROL)
+            if slot in (None, CONTROL):
+                waits_for += [(outer, name) for name in caller.control_inputs]
+        for graph, name in waits_for:
+            yield from self._from(graph, Edge(producer=name, index=CONTROL), node, CONTROL)
 
     def _from(self, graph: str, edge: Edge, consumer: Node, slot: int) -> Iterator[Link]:
         producer = self.node(graph, edge.producer)
@@ -186,9 +192,11 @@ class Wiring:
                 yield from self._to(node, outer, caller.name, index, crosses=True)
 
     def _to(self, node: Node, graph: str, name: str, index: int | None, crosses: bool) -> Iterator[Link]:
-        for number, slot, op in self._readers.get((graph, name), ()):
-            if index is not None and number != index:
-                continue
+        if index is None:
+            found = self._readers.get((graph, name), ())
+        else:
+            found = self._readers_of_output.get((graph, name, index), ())
+        for number, slot, op in found:
             consumer = Node(graph=graph, name=op.name, op=op)
             entries = [
                 Node(graph=body.name, name=one.name, op=one)

@@ -117,6 +117,8 @@ LAYOUT_CODES: dict[str, int] = {name: code for code, name in LAYOUTS.items()}
 
 #: Bits of the largest array that can be addressed, whatever its type.
 _MOST_BITS = 1 << 63
+#: The most axes of a tensor: arrays of numpy 1.26 have 32, and the two parts of complex numbers are an axis here.
+MAX_RANK = 31
 
 
 def is_impossible(shape: Sequence[int]) -> bool:

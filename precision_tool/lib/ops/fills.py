@@ -79,8 +79,8 @@ def _one_value(call: Call, slot: int) -> Array:
 def one_hot(call: Call) -> Outputs:
     """on_value at the places that the indices name along a new axis, off_value elsewhere.
 
-    Which inputs are there is told by their number: OneHotD has the depth as an attribute, and both values default to
-    1 and 0 where neither is connected.
+    Which inputs are there is told by their number: OneHotD has the depth as an attribute. Both values are inputs; a
+    graph that lacks them has them folded away, and they may have been any.
     """
     indices = needed(call, 0).array
     if indices.dtype.kind not in "iu":
@@ -97,7 +97,9 @@ def one_hot(call: Call) -> Outputs:
         depth = wanted[axis]
     else:
         raise NotComputedError(f"{call.op_type} has no depth, neither as attribute nor as input")
-    on, off = (_one_value(call, slot) for slot in rest[:2]) if len(rest) >= 2 else (np.array(1.0), np.array(0.0))
+    if len(rest) < 2:
+        raise NotComputedError(f"{call.op_type} has no on_value and off_value")
+    on, off = (_one_value(call, slot) for slot in rest[:2])
     check_size([*indices.shape, depth])
     hot = np.expand_dims(indices, axis) == np.arange(depth).reshape([-1] + [1] * (indices.ndim - axis))
     return one(np.where(hot, on, off))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from precision_tool.lib.ops.base import OpSpec, known_types
@@ -33,3 +34,8 @@ for _family in _FAMILIES:
 def find(op_type: str) -> OpSpec | None:
     """What is known of an op type, by GE's or TensorFlow's name."""
     return known_types().get(op_type)
+
+
+def all_types() -> Iterable[str]:
+    """Every name that `find` knows."""
+    return known_types().keys()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, UsageError, shown
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
@@ -83,7 +83,9 @@ def parse_range(text: str) -> OpRange:
     """`START,END,STEP`, each of which may be left empty. UsageError for anything else."""
     match = _RANGE.fullmatch(text.replace(" ", ""))
     if match is None:
-        raise UsageError(f"--range: {text!r} is not START,END,STEP", "for example --range 1,100,10, or --range 50,-1,1")
+        raise UsageError(
+            f"--range: {shown(text)} is not START,END,STEP", "for example --range 1,100,10, or --range 50,-1,1"
+        )
     given = {name: int(part) for name, part in match.groupdict().items() if part}
     return OpRange(**given)
 
@@ -92,7 +94,7 @@ def parse_ids(text: str) -> OpIds:
     """Numbers with commas between them. UsageError for anything else."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-        raise UsageError(f"--select: {text!r} is no list of numbers", "for example --select 1,5,7")
+        raise UsageError(f"--select: {shown(text)} is no list of numbers", "for example --select 1,5,7")
     return OpIds(ids=tuple(sorted({int(part) for part in parts})))
 
 

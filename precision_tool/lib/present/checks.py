@@ -5,10 +5,18 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.model.finding import CheckResult
+from precision_tool.lib.model.finding import CheckResult, Grade
 from precision_tool.lib.present.compare import GRADE_STYLE
 from precision_tool.lib.present.text import LabelledLines, plain, shown_reason
 from precision_tool.lib.present.whole import Box
+
+
+def check_line(check: CheckResult) -> RenderableType:
+    """What was found in one sentence, or why the check was not made."""
+    if check.finding is None:
+        return Text.assemble((f"{check.title}: ", "dim"), plain(f"not made: {shown_reason(check.skipped)}", "dim"))
+    style = GRADE_STYLE[check.finding.grade] if check.finding.grade > Grade.INFO else "dim"
+    return Text.assemble((f"{check.title}: ", style), plain(check.finding.message, style))
 
 
 def check_panel(check: CheckResult) -> RenderableType:

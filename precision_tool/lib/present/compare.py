@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from math import isfinite, isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
@@ -32,6 +33,9 @@ from precision_tool.lib.present.text import (
 )
 from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.results.result_json import SCHEMA, row_json
+
+if TYPE_CHECKING:
+    from precision_tool.lib.verdict.model import Verdict
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -110,12 +114,13 @@ def leaf_title(analysis: Analysis) -> str:
     return " ".join(filter(None, parts)) or shown_path(leaf.path)
 
 
-def summary_lines(analyses: Sequence[Analysis]) -> RenderableType:
-    """What was found in each of several results, a sentence each."""
+def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None]) -> RenderableType:
+    """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
     lines = []
-    for analysis in analyses:
-        found = plain("; ".join(finding.message for finding in analysis.findings))
-        found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
+    for analysis, verdict in zip(analyses, verdicts, strict=True):
+        found = verdict or plain("; ".join(finding.message for finding in analysis.findings))
+        if verdict is None:
+            found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
         lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
     return Group(*lines)
 
@@ -380,10 +385,17 @@ def _check_json(check: CheckResult) -> dict[str, Any]:
     }
 
 
-def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None = None) -> str:
-    """All results as one JSON document, of one schema whether compared now or read from a file; `checks` are `ac`'s."""
-    documents = []
-    for analysis in analyses:
+def to_json(
+    analyses: Sequence[Analysis],
+    checks: Sequence[CheckResult] | None = None,
+    verdicts: Sequence[Verdict | None] = (),
+) -> str:
+    """All results as one JSON document, of one schema whether compared now or read from a file.
+
+    `checks` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top.
+    """
+    documents: list[dict[str, Any]] = []
+    for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         leaf, source = analysis.leaf, analysis.source
         documents.append(
             {
@@ -399,5 +411,10 @@ def to_json(analyses: Sequence[Analysis], checks: Sequence[CheckResult] | None =
                 "rows": [row_json(row, analysis.choice) for row in analysis.rows],
             }
         )
-    made = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+        if verdict is not None:
+            documents[-1]["verdict"] = verdict.to_dict()
+    made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+    alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
+    if alone is not None:
+        made["verdict"] = alone.to_dict()
     return json_text({"schema": SCHEMA, "results": documents, **made})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import rich.box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -114,16 +115,19 @@ def _without_end(line: list[Segment]) -> list[Segment]:
 class Box:
     """A box with a title; without its sides where a name in it would not fit between them."""
 
-    def __init__(self, content: RenderableType, *, title: Text, style: str) -> None:
+    def __init__(
+        self, content: RenderableType, *, title: Text, style: str, box: rich.box.Box = rich.box.ROUNDED
+    ) -> None:
         self._content = content
         self._title = title
         self._style = style
+        self._box = box
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         needed = Measurement.get(console, options.update(max_width=_ENDLESS), self._content).minimum
         room = options.max_width - _TITLE_EDGES
         if needed <= options.max_width - 4 and self._title.cell_len <= room:
-            yield Panel(self._content, title=self._title, title_align="left", border_style=self._style)
+            yield Panel(self._content, title=self._title, title_align="left", border_style=self._style, box=self._box)
         else:
             yield from Heading(self._title, style=self._style).__rich_console__(console, options)
             yield Group(self._content)

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from math import isfinite, nan
 from typing import Any
 
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.errors import UsageError, shown
 from precision_tool.lib.model.comparison import NO_OPS, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
@@ -55,7 +55,12 @@ def read_text(cell: str) -> str:
 def read_number(cell: str) -> float | None:
     """A number cell: `NaN` is no result, `nan` is data. ValueError for what is no number."""
     cell = cell.strip()
-    return None if not cell or cell in (NO_RESULT, "*") else float(cell)
+    if not cell or cell in (NO_RESULT, "*"):
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(f"{shown(cell)} is no number") from None
 
 
 def _read_count(cell: str) -> int | None:
@@ -64,7 +69,10 @@ def _read_count(cell: str) -> int | None:
 
 
 def _read_sequence(cell: str) -> int | None:
-    return int(cell) if cell and cell != NO_RESULT else None
+    try:
+        return int(cell) if cell and cell != NO_RESULT else None
+    except ValueError:
+        raise ValueError(f"{shown(cell)} is no whole number") from None
 
 
 def _read_indices(cell: str) -> tuple[int, ...] | None:
@@ -404,7 +412,7 @@ def parse_metrics(text: str) -> tuple[str, ...]:
             found.append(by_name[word])
         else:
             known = ", ".join(f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS))
-            raise UsageError(f"--algorithm: there is no metric {word!r}", f"known are {known}, and all")
+            raise UsageError(f"--algorithm: there is no metric {shown(word)}", f"known are {known}, and all")
     if not found:
         raise UsageError("--algorithm: no metric is named", "for example --algorithm CosineSimilarity,MaxAbsoluteError")
     return tuple(dict.fromkeys(found))

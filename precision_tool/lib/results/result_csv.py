@@ -28,7 +28,7 @@ _NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
 
 
 def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = None) -> None:
-    """Writes the result file (CRLF, mode 0600, as the vendor's). OutputError when it cannot be written."""
+    """Writes the result file (CRLF, as the vendor's). OutputError when it cannot be written."""
     choice = choice or ColumnChoice()
     columns = columns_of(choice)
     with atomic_text(path) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.model.comparison import Metrics, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.results.columns import COSINE, METRICS, READABLE, field_of, metrics_of
@@ -25,7 +25,7 @@ def row_json(row: Row, choice: ColumnChoice) -> dict[str, Any]:
     """
     for name, text in row.damaged:
         raise FormatError(
-            f"line {row.line} of the result file: {name} is no number: {text[:40]!r}", "run `vc` or `ac -c` again"
+            f"line {row.line} of the result file: {name} is no number: {shown(text)}", "run `vc` or `ac -c` again"
         )
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():

@@ -339,7 +339,7 @@ def _is_state(state: dict[str, Any]) -> bool:
             isinstance(value, dict)
             and is_texts(value.get("off"))
             and isinstance(value.get("succeeded"), bool)
-            and (value.get("code", "") is None or type(value["code"]) is int)
+            and ("code" in value and (value["code"] is None or type(value["code"]) is int))
             and type(value.get("seconds")) in (int, float)
             and 0 <= value["seconds"] < _LONGEST
             and isinstance(value.get("log"), str)

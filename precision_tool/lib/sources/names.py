@@ -23,6 +23,7 @@ _GOLDEN_FILE_TF2 = re.compile(
 )
 _GRAPH_FILE = re.compile(r"ge_proto_\d+(?:_.*)?_(?P<suffix>[A-Za-z]+)\.txt", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_OP_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Hexadecimal digits of the hash in a shortened name.
 _HASH = 12
@@ -52,9 +53,6 @@ def pattern(text: str) -> Callable[[str], bool]:
         matches = re.compile(fnmatch.translate(wanted)).match
         return lambda name: matches(flatten(name).lower()) is not None
     return lambda name: wanted in flatten(name).lower()
-
-
-_OP_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
 
 
 def op_number(text: str) -> int | None:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import re
-import tempfile
+import secrets
 import time
 import zlib
 from collections.abc import Iterator
@@ -26,6 +26,8 @@ TEMPORARY, PART = ".precision_tool-", ".part"
 _LEFT_BEHIND = 3600
 #: Seconds that a change of a small file may take, and between two looks whether it is done.
 _LONGEST_EDIT, _POLL = 10.0, 0.01
+#: Bytes of a path, with a zero byte at its end (Linux).
+_LONGEST_PATH = 4096
 #: Bytes of a small JSON file that are read at most.
 _MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
@@ -62,7 +64,8 @@ def signature_of(path: str) -> Signature | None:
 def could_be_path(text: str) -> bool:
     """Whether the operating system takes a text that a file gave for a path."""
     try:
-        return b"\0" not in os.fsencode(text)
+        path = os.fsencode(text)
+        return b"\0" not in path and len(path) < _LONGEST_PATH
     except UnicodeEncodeError:
         return False
 
@@ -70,12 +73,16 @@ def could_be_path(text: str) -> bool:
 def temporary_file(folder: str) -> tuple[int, str]:
     """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
 
-    What killed processes left in the folder is removed. OSError if that cannot be done.
+    Who may read it is as the umask says, as of any file. What killed processes left in the folder is removed. OSError
+    if that cannot be done.
     """
     if folder not in _tidied:  # once is enough, however many files are written
         _tidied.add(folder)
         remove_leftovers(folder)
-    return tempfile.mkstemp(dir=folder, prefix=own_prefix(), suffix=PART)
+    while True:
+        path = os.path.join(folder, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
 
 
 def own_prefix() -> str:
@@ -164,7 +171,7 @@ def _locked_file(lock: str) -> int:
 
 @contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """A text file that appears under its name when it is complete, readable by its owner; OutputError if not."""
+    """A text file that appears under its name when it is complete; OutputError if not."""
     folder = os.path.dirname(path) or "."
     name = ""
     try:

@@ -325,7 +325,10 @@ def _table_problem(path: str) -> str:
         return error.message
     if not text.endswith("\n"):
         return f"{os.path.basename(path)} ends in the middle of a line"
-    lines = list(csv.reader(text.splitlines()))
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        return f"{os.path.basename(path)} is no valid CSV: {error}"
     if len(lines) < 2:
         return f"{os.path.basename(path)} has no line of an op"
     return "" if all(len(line) == len(lines[0]) for line in lines) else f"{os.path.basename(path)} has lines cut off"

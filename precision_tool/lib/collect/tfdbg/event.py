@@ -25,8 +25,8 @@ _DIM_SIZE = 1
 _WINDOW = 4096
 #: Runs of values and dimensions that are kept in memory, at most.
 _MAX_SPANS = 1 << 12
-#: What a `.npy` file may have.
-_MAX_RANK = 32
+#: Axes that the analysis can read: numpy's arrays have 32, and the two parts of complex numbers are one there.
+_MAX_RANK = 31
 _MAX_ELEMENTS = 1 << 62
 #: Bytes of a tensor of which the file only gives the first values, the last of them standing for the rest.
 _MAX_FILLED = 1 << 28

@@ -6,6 +6,8 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
 from precision_tool.lib.checks.casts import cast_pairs
@@ -20,7 +22,7 @@ from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.present import compare as report
-from precision_tool.lib.present.checks import check_panel
+from precision_tool.lib.present.checks import check_line, check_panel
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_path
 from precision_tool.lib.present.whole import Heading
@@ -43,10 +45,20 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
+
+if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
+    from rich.text import Text
+
+    from precision_tool.lib.verdict.decide import Judged
+    from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.sources.h5_files import is_h5_side
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 _TOP, _MOST_TOP = 20, 10000
+
+
+#: Findings of a comparison that no verdict replaces.
+_ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
 
 
 def _add_common(parser: Parser, session: Session) -> None:
@@ -65,6 +77,7 @@ def _add_common(parser: Parser, session: Session) -> None:
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_json(parser)
+    parser.set_defaults(verbose=False)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
     noise = parser.add_argument(
         "--noise-floor",
@@ -225,6 +238,7 @@ def _ac_parser(session: Session) -> Parser:
     _add_sides(parser, session)
     _add_measures(parser)
     _add_common(parser, session)
+    parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
     return parser
 
 
@@ -311,10 +325,17 @@ def _refuse(why: str, holds: bool, options: dict[str, object]) -> None:
         raise UsageError(f"vc: {given[0]} {why}", "`vc -h` shows the options")
 
 
-def _exit_code(analyses: Sequence[Analysis], checks: Sequence[CheckResult], fail: bool) -> int:
+def _exit_code(
+    analyses: Sequence[Analysis],
+    checks: Sequence[CheckResult],
+    fail: bool,
+    verdicts: Sequence[Verdict | None] = (),
+) -> int:
     findings = [finding for analysis in analyses for finding in analysis.findings]
     findings += [check.finding for check in checks if check.finding is not None]
-    return FOUND if fail and any(finding.grade >= Grade.WARNING for finding in findings) else DONE
+    found = any(finding.grade >= Grade.WARNING for finding in findings)
+    found |= any(one is not None and one.culprit is not None for one in verdicts)
+    return FOUND if fail and found else DONE
 
 
 def _print_path(output: Output, label: str, path: str) -> None:
@@ -337,39 +358,67 @@ def _show(
     args: argparse.Namespace,
     output: Output,
     *,
-    verdict: bool,
+    judges: bool,
     checks: Sequence[CheckResult] = (),
+    verdicts: Sequence[Verdict | None] = (),
 ) -> None:
-    """Each result: where it is from, the counts, the ops below, and with `verdict` the findings; then a summary.
+    """Each result: where it is from, the counts, the ops below; with `judges` the verdict, else the findings.
 
     The checks of the run stand before the verdict, or, with several results, before the summary.
     """
     is_many = len(analyses) > 1
-    for analysis in analyses:
+    for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         _show_source(analysis, output, is_one_of_many=is_many)
         if analysis.rows:
             output.out.print(report.overview_lines(analysis))
         if analysis.leaf is not None and analysis.leaf.details:
             _show_details(analysis, output)
-        elif analysis.overview.compared or not verdict:
+        elif analysis.overview.compared or not judges:
             output.out.print(report.below_list(analysis, args.limit))
         if analysis.leaf is not None and analysis.path:
             _print_path(output, "result file", analysis.path)
         if not is_many:
-            _show_checks(checks, output)
-        if verdict:
+            _show_checks(checks, output, verdict, verbose=args.verbose)
+        if judges:
             for finding in analysis.findings:
-                output.out.print(report.finding_panel(finding))
+                # What the comparison alone says is told where nothing better is known.
+                if verdict is None or args.verbose or finding.kind in _ALWAYS_TOLD:
+                    output.out.print(report.finding_panel(finding))
+        _show_verdict(verdict, output)
     if is_many:
-        _show_checks(checks, output)
+        _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
             output.out.print(Heading(plain("summary")))
-            output.out.print(report.summary_lines(analyses))
+            output.out.print(report.summary_lines(analyses, _verdict_lines(analyses, verdicts)))
 
 
-def _show_checks(checks: Sequence[CheckResult], output: Output) -> None:
+def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | None]) -> Sequence[Text | None]:
+    if not any(verdicts):
+        return [None] * len(analyses)
+    from precision_tool.lib.present.verdict import verdict_line
+
+    return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
+
+
+def _show_verdict(verdict: Verdict | None, output: Output) -> None:
+    if verdict is not None:
+        from precision_tool.lib.present.verdict import verdict_block
+
+        output.out.print(verdict_block(verdict))
+
+
+def _show_checks(
+    checks: Sequence[CheckResult], output: Output, verdict: Verdict | None = None, *, verbose: bool = False
+) -> None:
+    """Each check: whole, or in one line where a verdict stands that it says nothing of."""
+    if verdict is None or verbose:
+        for check in checks:
+            output.out.print(check_panel(check))
+        return
+    from precision_tool.lib.present.verdict import belongs_to
+
     for check in checks:
-        output.out.print(check_panel(check))
+        output.out.print(check_panel(check) if belongs_to(verdict, check.name) else check_line(check))
 
 
 def _show_details(analysis: Analysis, output: Output) -> None:
@@ -389,22 +438,25 @@ def _finish(
     analyses: list[Analysis],
     *,
     checks: Sequence[CheckResult] | None = None,
+    verdicts: Sequence[Verdict | None] = (),
     is_whole: bool = False,
 ) -> int:
-    """Shows or prints as JSON; with `checks`, which `ac` has, the verdict too.
+    """Shows or prints as JSON; with `checks` and `verdicts`, which `ac` has, these too.
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts) + "\n")
     else:
-        _show(analyses, args, output, verdict=checks is not None, checks=checks or ())
+        judges = checks is not None
+        telling = [None if one is None or one.is_empty else one for one in verdicts]
+        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
         )
-    return _exit_code(analyses, checks or (), args.fail)
+    return _exit_code(analyses, checks or (), args.fail, verdicts)
 
 
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
@@ -450,7 +502,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     compares = args.compare or any(option is not None for option in asked)
     analyses: list[Analysis] = []
     lack: NoBenchmarkError | None = None
-    if compares:
+    if compares or session.has_dump_alone():
         try:
             options = replace(_measure_options(args), extremes=True, beside=cast_pairs)
             analyses = _compare(session, args, output, options)
@@ -461,16 +513,48 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
     checks = _checks(session, args, analyses)
+    judged = _judge(session, args, output, analyses, is_alone=lack is not None)
+    verdicts = [None if one is None else one.verdict for one in judged]
     if lack is not None:
-        tell_notes(session, output)
-        if args.json:
-            output.out.file.write(report.to_json([], checks) + "\n")
-        _show_checks(() if args.json else checks, output)
-        raise lack
+        return _finish_alone(session, args, output, lack, checks, [one for one in verdicts if one is not None])
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    return _finish(session, args, output, analyses, checks=checks, is_whole=compares)
+    return _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares)
+
+
+def _finish_alone(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    lack: NoBenchmarkError,
+    checks: Sequence[CheckResult],
+    verdicts: Sequence[Verdict],
+) -> int:
+    """What an NPU run tells without a benchmark; raises what is lacking where that is nothing."""
+    says = [one for one in verdicts if not one.is_empty]
+    if says:
+        session.workspace.notes.append(f"{lack.message}: judged by its own dump alone")
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.to_json([], checks, verdicts) + "\n")
+    else:
+        _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
+        for verdict in says:
+            _show_verdict(verdict, output)
+    if not says:
+        raise lack
+    return _exit_code([], checks, args.fail, verdicts)
+
+
+def _judge(
+    session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
+) -> list[Judged | None]:
+    """The verdict on each result, or without a benchmark on the NPU's dump alone."""
+    with ProgressReport(output.err, "recomputing") as progress:
+        if is_alone:
+            return [*session.verdicts_alone(args.left, args.graph, progress)]
+        return session.verdicts(analyses, args.left, args.graph, progress)
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:

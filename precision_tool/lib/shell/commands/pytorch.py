@@ -280,7 +280,14 @@ def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int
 def _apart(function: Callable[..., None], *arguments: object) -> None:
     """Calls a function in a process of its own."""
     with process_pool(1) as pool:
-        pool.submit(function, *arguments).result()
+        pool.submit(_quietly, function, *arguments).result()
+
+
+def _quietly(function: Callable[..., None], *arguments: object) -> None:
+    """Calls a function that the process may die of: the last words of a C library are not for the user."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    function(*arguments)
 
 
 def _copied(hits: Mapping[str, H5Hit], replaced: tuple[str, ...]) -> Iterator[str]:

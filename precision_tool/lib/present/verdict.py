@@ -1,0 +1,286 @@
+"""The verdict as a block of text: who, why, how sure, what it spoils, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, plain, safe
+from precision_tool.lib.present.whole import Box, Prose
+from precision_tool.lib.verdict.model import Cause, Proof, Suspect, Verdict
+
+#: What each cause means, completing the name of the culprit.
+_SENTENCES = {
+    Cause.KERNEL: "what it puts out is not what its inputs and attributes say",
+    Cause.FUSION: "what it puts out is not what its inputs say, and a fusion pass made it",
+    Cause.LAYOUT: "its values are right and stand in the wrong places",
+    Cause.CAST: "the narrower type loses what the network needs",
+    Cause.OVERFLOW: "its true result is beyond the range of its type",
+    Cause.STOMP: "what it reads is not what was put out: the memory was overwritten between",
+    Cause.RANDOM: "it draws other random numbers than the other side",
+    Cause.INPUT: "the two sides were fed different data",
+    Cause.WEIGHTS: "the variable differs between the two sides",
+    Cause.LOSS_SCALE: "one side scales its loss and unscales the gradients: no fault",
+    Cause.NONE: "nothing computes wrong",
+}
+_MISTAKES = {
+    "axes": "every value is there, in another order of the axes",
+    "shifted": "every value is there, some steps further",
+    "permuted": "every value is there, in another order",
+    "zero": "all of it is 0: nothing was written",
+    "scaled": "the wrong ones are the right ones times one factor",
+    "tail": "only the end of it, or of its rows, is wrong",
+    "not_finite": "numbers that are not finite where they should be",
+}
+#: From here on a verdict is called sure, or likely.
+_SURE, _LIKELY = 0.9, 0.65
+#: Further suspects, and kinds of ops that were not recomputed, that are shown.
+_SHOWN = 3
+
+
+#: The checks that a cause makes worth reading whole.
+_BELONGS = {
+    Cause.FUSION: "fusion_passes",
+    Cause.CAST: "dangerous_casts",
+    Cause.OVERFLOW: "overflow",
+}
+
+
+def belongs_to(verdict: Verdict, check: str) -> bool:
+    """Whether a check of this name supports or contradicts a verdict, so that it is shown whole."""
+    return any(_BELONGS.get(one.cause) == check for one in verdict.suspects) and verdict.culprit is not None
+
+
+def verdict_line(verdict: Verdict) -> Text:
+    """The verdict in one line, where several are listed."""
+    first = verdict.first
+    if first is None:
+        return _clean_head(verdict)
+    return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_SENTENCES[first.cause]}")
+
+
+def verdict_block(verdict: Verdict) -> RenderableType:
+    """The heaviest thing on the screen."""
+    first = verdict.first
+    rows: list[tuple[str, Text]] = []
+    if first is None:
+        head, style = _clean_head(verdict), "green" if _is_whole(verdict) else "yellow"
+        rows += _clean_rows(verdict)
+    else:
+        head, style = _head(first, verdict), "bold red" if verdict.confidence >= _LIKELY else "bold yellow"
+        rows += _rows(first, verdict)
+    rows += _others(verdict)
+    rows.append(("judged", plain(_judged(verdict), "dim")))
+    rows += _next(verdict)
+    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
+
+
+def _head(first: Suspect, verdict: Verdict) -> Text:
+    text = Text.assemble((safe(first.culprit), "bold red"))
+    text.append(f" ({safe(first.op_type)})" if first.op_type else "")
+    if verdict.run:
+        text.append(f" of debug_{verdict.run}")
+    text.append("\n")
+    text.append(str(first.cause), style="bold")
+    sentence = _SENTENCES[first.cause] if first.proof is not Proof.RUNS else "it does not repeat itself"
+    text.append(f": {sentence}")
+    return text
+
+
+def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, Text]]:
+    rows: list[tuple[str, Text]] = []
+    if first.pass_name:
+        rows.append(("pass", plain(marked_pass(first.pass_name))))
+    rows += [("why" if not number else "", plain(line)) for number, line in enumerate(_why(first))]
+    if first.also:
+        rows.append((_also_label(first), plain(_named(first.also))))
+    rows.append(("sure", plain(f"{_words(verdict.confidence)} ({verdict.confidence:.0%}): {_proof(first)}")))
+    spoils = f"{counted(first.followers, 'op')} are fed by it, directly or not"
+    if first.below:
+        spoils += f"; {first.below:,} below the threshold follow from it"
+    rows.append(("spoils", plain(spoils)))
+    return rows
+
+
+def _also_label(first: Suspect) -> str:
+    return {Cause.STOMP: "put out by", Cause.FUSION: "also", Cause.CAST: "back by"}.get(first.cause, "also")
+
+
+def _words(confidence: float) -> str:
+    return "sure" if confidence >= _SURE else "likely" if confidence >= _LIKELY else "a guess"
+
+
+def _proof(first: Suspect) -> str:
+    if first.proof is Proof.COPIES:
+        if first.fact("producer_is_right"):
+            return "two copies of one tensor differ, and the op that put it out is right"
+        return "two copies of one tensor differ"
+    if first.proof is Proof.SOURCE:
+        return "nothing in the graph computes it, so nothing in the graph made the difference"
+    if first.proof is Proof.RUNS:
+        return "two runs differ, each of which its inputs explain"
+    if first.proof is Proof.COMPARED:
+        return "it could not be recomputed, only compared"
+    if first.fact("benchmark_obeys"):
+        return "recomputed from its own inputs; the benchmark obeys the same formula"
+    return "recomputed from its own inputs"
+
+
+def _why(first: Suspect) -> list[str]:
+    """The two or three figures behind a suspicion."""
+    fact = first.fact
+    lines: list[str] = []
+    if fact("own_error") is not None:
+        how = ", ".join(map(str, fact("recomputed_as") or ()))
+        lines.append(
+            f"recomputed ({how}) from its own inputs: {_percent(fact('own_error'))} off, "
+            f"where rounding explains {_percent(fact('rounding'))}"
+        )
+        where = f"{fact('wrong_elements'):,} of {counted(fact('elements'), 'element')} of output {fact('output')}"
+        mistake = _MISTAKES.get(str(fact("mistake")))
+        lines.append(f"wrong in {where}" + (f": {mistake}{_detail(first)}" if mistake else _detail(first)))
+    elif fact("overflowed_elements") is not None:
+        lines.append(
+            f"its true result reaches {_figure(fact('largest'))}, {fact('type')} ends at {_figure(fact('limit'))}: "
+            f"{fact('overflowed_elements'):,} of {counted(fact('elements'), 'element')}, from finite inputs"
+        )
+    elif fact("lost") is not None:
+        lines.append(f"{fact('from')} goes through {fact('to')}, which takes {_percent(fact('lost'))} of it away")
+    elif fact("first_byte") is not None:
+        lines.append(
+            f"{fact('reader')} differs from {fact('tensor')} in bytes {fact('first_byte'):,} to "
+            f"{fact('last_byte'):,} of {fact('bytes'):,} ({counted(fact('different_elements'), 'element')})"
+        )
+    elif fact("not_recomputed") is not None:
+        if fact("distance") is not None:
+            lines.append(f"its output is {_percent(fact('distance'))} off, its inputs {_percent(fact('fed'))}")
+        else:
+            lines.append("its inputs agree with the other side and its output does not")
+        lines.append(f"not recomputed: {fact('not_recomputed')}")
+    elif fact("same_inputs"):
+        lines.append(
+            f"the same inputs gave another output {fact('output')} in the other run: {_percent(fact('distance'))} off, "
+            f"in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
+        )
+    elif fact("distance") is not None:
+        lines.append(_departure(first))
+    return lines
+
+
+def _departure(first: Suspect) -> str:
+    fact = first.fact
+    line = f"it is {_percent(fact('distance'))} off the other side's"
+    if fact("elements"):
+        line += f", in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
+    if fact("reordered"):
+        return f"{line}: the same values in another order"
+    if fact("factor") is not None:
+        return f"{line}: all of it times {_figure(fact('factor'))}"
+    return line
+
+
+def _detail(first: Suspect) -> str:
+    fact = first.fact
+    parts = []
+    if fact("order"):
+        parts.append(f"axes {tuple(fact('order'))}")
+    if fact("steps"):
+        parts.append(f"{fact('steps'):+d} along axis {fact('axis')}")
+    elif fact("axis") is not None:
+        parts.append(f"only index {fact('index')} of axis {fact('axis')}")
+    if fact("factor") is not None:
+        parts.append(f"× {_figure(fact('factor'))}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _clean_head(verdict: Verdict) -> Text:
+    worst = verdict.worst
+    if verdict.cause is Cause.LOSS_SCALE:
+        scale = verdict.suspects[0]
+        text = Text.assemble(("no fault", "bold"), f": {safe(scale.culprit)} scales the loss")
+        factor = scale.fact("factor")
+        return text.append(f" by {_figure(factor)} against the benchmark's, and the gradients back" if factor else "")
+    text = Text("nothing computes wrong" if _is_whole(verdict) else "nothing that could be recomputed computes wrong")
+    text.stylize("bold")
+    if worst is not None and worst.cosine < 1 and _is_whole(verdict):
+        text.append(f"; the worst cosine, {worst.cosine:.4g} at {safe(worst.op_name)}, is rounding")
+    elif worst is not None and not worst.below:
+        text.append(f"; every compared tensor reaches the threshold, the worst {worst.cosine:.6g}")
+    return text
+
+
+def _clean_rows(verdict: Verdict) -> list[tuple[str, Text]]:
+    rows: list[tuple[str, Text]] = []
+    worst = verdict.worst
+    if worst is not None and worst.below:
+        words = f"{counted(worst.below, 'op')} below the threshold carry it"
+        if worst.grows_from:
+            words += f"; it grows from {worst.grows_from}"
+        rows.append(("rounding", plain(words)))
+    words = f"{_words(verdict.confidence)} ({verdict.confidence:.0%})"
+    rows.append(("sure", plain(words)))
+    return rows
+
+
+def _is_whole(verdict: Verdict) -> bool:
+    return bool(verdict.tally.ops) and verdict.tally.right >= 0.8 * verdict.tally.ops
+
+
+def _others(verdict: Verdict) -> list[tuple[str, Text]]:
+    """Faults that do not follow from the first."""
+    others = verdict.suspects[1:] if verdict.culprit is not None else ()
+    rows: list[tuple[str, Text]] = []
+    for number, one in enumerate(others[:_SHOWN]):
+        text = Text.assemble((safe(one.culprit), "bold"), f": {one.cause}, {_first(_why(one))}")
+        rows.append(("besides" if not number else "", text))
+    if len(others) > _SHOWN:
+        rows.append(("", plain(f"and {len(others) - _SHOWN} more; --json names all", "dim")))
+    return rows
+
+
+def _first(lines: Sequence[str]) -> str:
+    return safe(lines[0]) if lines else ""
+
+
+def _judged(verdict: Verdict) -> str:
+    tally = verdict.tally
+    done = tally.right + tally.wrong + tally.doubtful
+    line = f"{done:,} of {counted(tally.ops, 'op')} recomputed, {tally.right:,} of them right"
+    if tally.doubtful:
+        line += f", {tally.doubtful:,} in doubt"
+    if tally.reasons:
+        shown = "; ".join(f"{reason} ({count:,})" for reason, count in tally.reasons[:_SHOWN])
+        more = len(tally.reasons) - _SHOWN
+        line += f"; not recomputed {tally.not_recomputed:,}: {shown}" + (f"; and {more} more" if more > 0 else "")
+    return line
+
+
+def _next(verdict: Verdict) -> list[tuple[str, Text]]:
+    rows: list[tuple[str, Text]] = []
+    for number, step in enumerate(verdict.next):
+        text = Text(safe(step.why))
+        if step.line:
+            text.append(f" in {safe(step.file)}: " if step.file else ": ")
+            text.append(safe(step.line), style="bold cyan")
+        rows.append(("next" if not number else "", text))
+    return rows
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _percent(value: float | str | None) -> str:
+    if not isinstance(value, (int, float)) or not isfinite(value):
+        return "all"
+    percent = 100 * value
+    return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"
+
+
+def _figure(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)

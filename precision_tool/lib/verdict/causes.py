@@ -1,0 +1,425 @@
+"""What was found, put down to causes: each independent fault once, its followers left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, log2
+
+import numpy as np
+
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.verdict.copies import Departure, Overwritten
+from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
+from precision_tool.lib.verdict.places import Mistake
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT
+from precision_tool.lib.verdict.trace import Flow, distance
+from precision_tool.lib.verdict.values import DATA_TYPES, Root, RunValues
+
+#: Ops that are random by design.
+_RANDOM = re.compile(
+    r"Random|DropOutGenMask|TruncatedNormal|Multinomial|Bernoulli|^Stateful(?:StandardNormal|Uniform)|^Rng"
+)
+#: An op that cannot be recomputed is suspected if its output is so many times as far off as its inputs, and so far.
+_JUMP, _FAR = 30.0, 0.05
+#: How near a factor must be to a power of two to be a loss scale, and the tensors it scales to each other.
+_POWER = 1e-3
+_SCALED = 0.2
+
+
+def is_random(op: Op) -> bool:
+    """Whether an op draws random numbers."""
+    return bool(_RANDOM.search(op.type))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What the steps before found of one run."""
+
+    judged: Sequence[OpJudgement]
+    overwritten: Sequence[Overwritten]
+    departures: Sequence[Departure]
+
+
+class Explainer:
+    """Names the causes of one run's findings."""
+
+    def __init__(self, values: RunValues, findings: Findings) -> None:
+        self._values = values
+        self._findings = findings
+        self._flow = Flow(values)
+        self._by_id = {id(one.op): one for one in findings.judged}
+
+    @property
+    def flow(self) -> Flow:
+        return self._flow
+
+    def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
+        """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
+        stomps = list(self._stomps())
+        departures, explained = self._borrowed()
+        shared = list(self._shared_inputs(explained))
+        explained |= {name for one in shared for name in (one.culprit, *one.also)}
+        wrong = [*shared, *self._wrong(explained)]
+        lost = list(self._lost_in_integers())
+        sources, scale = self._sources([*self._findings.departures, *departures])
+        proven = [*stomps, *wrong, *lost]
+        ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
+        ops += [one.consumer for one in self._findings.overwritten]
+        over = list(self._overflows([*ops, *self._ops_of(sources)]))
+        proven += over
+        found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
+        if scale is not None:
+            found.append(scale)
+        found += self._jumps(found)
+        return found or list(self._by_comparison(compared))
+
+    # --- memory ---
+
+    def _stomps(self) -> Iterator[Suspect]:
+        for one in self._findings.overwritten:
+            producer = self._by_id.get(id(one.producer))
+            right = producer is not None and producer.state is State.RIGHT
+            facts = [
+                Fact(name="tensor", value=one.root.name), Fact(name="reader", value=one.reader.name),
+                Fact(name="first_byte", value=one.first), Fact(name="last_byte", value=one.last),
+                Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
+                Fact(name="bytes", value=one.nbytes), Fact(name="producer_is_right", value=right),
+            ]  # fmt: skip
+            yield Suspect(
+                culprit=one.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES,
+                confidence=0.98 if right else 0.93, number=self._values.order[id(one.consumer)],
+                op_type=one.consumer.type, also=(one.producer.name,), facts=tuple(facts),
+            )  # fmt: skip
+
+    # --- what recomputing says ---
+
+    def _borrowed(self) -> tuple[list[Departure], set[str]]:
+        """Variables that were not dumped, and that differ as every op shows that was recomputed with the benchmark's.
+
+        With them the names of these ops, which are not to blame.
+        """
+        known = {id(one.root.op): one for one in self._findings.departures}
+        by_parameter: dict[int, list[tuple[Root, OpJudgement]]] = {}
+        for one in self._findings.judged:
+            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
+            for index, source in one.from_elsewhere:
+                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+                parameter = self._values.parameter_of(root) if root is not None else None
+                if source == "benchmark" and parameter is not None:
+                    by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), one))
+        found, explained = [], set()
+        for readers in by_parameter.values():
+            root = readers[0][0]
+            wrong = [one for _, one in readers if one.state is State.WRONG]
+            judged = [one for _, one in readers if one.state in (State.WRONG, State.RIGHT)]
+            if not wrong:
+                continue
+            factors = [factor for one in wrong if (factor := _whole_factor(one)) is not None]
+            size = root.op.output_descs[0].shape if root.op.output_descs else (0,)
+            is_scalar = size in ((), (1,))
+            if id(root.op) not in known:
+                if len(wrong) < len(judged) or (len(wrong) < 2 and not (is_scalar and factors)):
+                    continue
+                slot = wrong[0].worst_slot
+                found.append(
+                    Departure(
+                        root=root, distance=slot.own if slot is not None else 0.0, different=0, size=0, cosine=0.0,
+                        factor=factors[0] if len(factors) == len(wrong) else None, is_scalar=is_scalar,
+                        seen_in=wrong[0].name,
+                    )
+                )  # fmt: skip
+            explained |= {one.name for one in wrong}
+        return found, explained
+
+    def _shared_inputs(self, explained: set[str]) -> Iterator[Suspect]:
+        """Ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
+        readers: dict[tuple[int, int], list[OpJudgement]] = {}
+        roots: dict[tuple[int, int], Root] = {}
+        for one in self._findings.judged:
+            if one.state is not State.WRONG or one.name in explained or not _is_unlike_kernels(one):
+                continue
+            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
+            for index, source in one.from_elsewhere:
+                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+                if root is not None and source == "producer":
+                    readers.setdefault(root.key, []).append(one)
+                    roots[root.key] = root
+        done: set[str] = set()
+        for key, together in sorted(readers.items(), key=lambda item: (-len(item[1]), item[1][0].number)):
+            producer = self._by_id.get(id(roots[key].op))
+            names = {one.name for one in together}
+            if len(names) < 2 or names & done or producer is None or producer.state is not State.RIGHT:
+                continue
+            if len({one.op.pass_names for one in together}) == 1 and together[0].op.pass_names:
+                continue  # the same pass made them all: that explains it as well
+            done |= names
+            first = min(together, key=lambda one: one.number)
+            suspect = self._own_error(first)
+            facts = (Fact(name="tensor", value=roots[key].name), *suspect.facts)
+            yield replace(
+                suspect, cause=Cause.STOMP, confidence=0.75, pass_name="", facts=facts,
+                also=(*sorted(names - {first.name}), roots[key].op.name),
+            )  # fmt: skip
+
+    def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
+        """Ops with an error of their own; those of one pass are one suspect."""
+        by_pass: dict[str, list[Suspect]] = {}
+        for one in self._findings.judged:
+            if one.state is not State.WRONG or one.name in explained:
+                continue
+            suspect = self._own_error(one)
+            if suspect.cause is Cause.FUSION:
+                by_pass.setdefault(suspect.pass_name, []).append(suspect)
+            else:
+                yield suspect
+        for together in by_pass.values():
+            first = min(together, key=lambda one: one.number)
+            yield replace(first, also=tuple(one.culprit for one in together if one is not first))
+
+    def _own_error(self, one: OpJudgement) -> Suspect:
+        slot = one.worst_slot
+        assert slot is not None
+        wrong = [other for other in one.slots if other.beyond]
+        moved = all(other.places is not None and other.places.is_moved for other in wrong)
+        cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
+        sure = 0.97 if one.is_confirmed else 0.9
+        if slot.places is not None and slot.places.is_run and _is_seen_apart(one):
+            cause, sure = Cause.STOMP, 0.7
+        facts = [
+            Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
+            Fact(name="worst_over_rounding", value=_number(slot.worst)), Fact(name="wrong_elements", value=slot.beyond),
+            Fact(name="elements", value=slot.size), Fact(name="exactly_rounded", value=_number(slot.exact_share)),
+            Fact(name="recomputed_as", value=list(one.how)), Fact(name="output", value=slot.slot),
+        ]  # fmt: skip
+        if slot.places is not None:
+            facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
+            for name in ("axis", "index", "factor", "steps"):
+                value = getattr(slot.places, name)
+                if value is not None and (name != "steps" or value):
+                    facts.append(Fact(name=name, value=value))
+            if slot.places.order:
+                facts.append(Fact(name="order", value=list(slot.places.order)))
+        for name in ("fed", "benchmark_own", "amplification"):
+            value = getattr(slot, name)
+            if value is not None:
+                facts.append(Fact(name=name, value=_number(value)))
+        if one.is_confirmed is not None:
+            facts.append(Fact(name="benchmark_obeys", value=one.is_confirmed))
+        return Suspect(
+            culprit=one.name, cause=cause, proof=Proof.RECOMPUTED, confidence=sure if one.is_dumped else sure - 0.1,
+            number=one.number, op_type=one.op.type, facts=tuple(facts), judgement=one,
+            pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+        )  # fmt: skip
+
+    def _overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
+        """Ops whose true result their type cannot hold; not those fed by another such op."""
+        over = [one for one in self._findings.judged if one.overflow is not None]
+        spoiled = self._flow.behind(one.op for one in over)
+        after_faults = self._flow.behind(faulty)
+        for one in over:
+            slot = one.overflow
+            assert slot is not None
+            if id(one.op) in spoiled or not one.finite_inputs:
+                continue
+            golden = distance(self._values, Root(one.op, slot.slot))
+            beyond_too = golden is not None and golden.largest > LIMIT.get(slot.dtype, np.inf)
+            if id(one.op) in after_faults and not beyond_too:
+                continue
+            is_cast = one.op.type == "Cast"
+            facts = [
+                Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
+                Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
+                Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
+            ]  # fmt: skip
+            yield Suspect(
+                culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
+                confidence=0.95 if beyond_too else 0.9, number=one.number, op_type=one.op.type, facts=tuple(facts),
+                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+
+    def _lost_in_integers(self) -> Iterator[Suspect]:
+        """Casts that the compiler put in, through an integer type, of numbers that are no integers."""
+        for one in self._findings.judged:
+            op = one.op
+            if op.type != "Cast" or op.original_names or one.state is State.WRONG:
+                continue
+            if not op.input_descs or not op.output_descs:
+                continue
+            source, target = op.input_descs[0].dtype, op.output_descs[0].dtype
+            if source not in UNIT or target in UNIT or not target.startswith(("int", "uint")):
+                continue
+            lost = self._lost(op)
+            if lost is None:
+                continue
+            back = [
+                slot.op.name
+                for slot in self._values.readers.get((id(op), 0), ())
+                if slot.op.type == "Cast" and slot.op.output_descs and slot.op.output_descs[0].dtype in UNIT
+            ]
+            facts = [
+                Fact(name="from", value=source), Fact(name="to", value=target), Fact(name="lost", value=_number(lost)),
+            ]  # fmt: skip
+            yield Suspect(
+                culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
+                number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
+            )  # fmt: skip
+
+    def _lost(self, op: Op) -> float | None:
+        """The relative distance that a cast to integers takes its input; None if that is nothing."""
+        for slot in self._values.input_slots(op):
+            root = self._values.fed_by.get((id(op), slot.graph_index))
+            loaded = self._values.load_root(root) if root is not None else None
+            if loaded is None and root is not None:
+                loaded = self._values.load_benchmark(root)
+            if loaded is None:
+                return None
+            x = np.asarray(loaded.input.array, np.float64).reshape(-1)
+            x = x[np.isfinite(x)]
+            size = float(np.linalg.norm(x))
+            lost = float(np.linalg.norm(x - np.trunc(x)))
+            return lost / size if size and lost > 1e-6 * size else None
+        return None
+
+    # --- what nothing computes ---
+
+    def _sources(self, departures: Sequence[Departure]) -> tuple[list[Suspect], Suspect | None]:
+        """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart."""
+        found = []
+        scale = None
+        for one in departures:
+            op = one.root.op
+            cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
+            facts = (
+                Fact(name="distance", value=_number(one.distance)), Fact(name="cosine", value=_number(one.cosine)),
+                Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
+                Fact(name="factor", value=one.factor), Fact(name="reordered", value=one.reordered),
+                Fact(name="output", value=one.root.index), Fact(name="seen_in", value=one.seen_in),
+            )  # fmt: skip
+            suspect = Suspect(
+                culprit=op.name, cause=cause, proof=Proof.SOURCE, confidence=0.9,
+                number=self._values.order[id(op)], op_type=op.type, facts=facts,
+            )  # fmt: skip
+            if cause is Cause.WEIGHTS and self._is_loss_scale(one):
+                scale = replace(suspect, cause=Cause.LOSS_SCALE)
+                continue
+            found.append(suspect)
+        together: dict[str, Suspect] = {}
+        for suspect in found:
+            known = together.get(suspect.culprit)
+            if known is None or suspect.fact("distance") > known.fact("distance"):
+                together[suspect.culprit] = suspect
+        return list(together.values()), scale
+
+    def _is_loss_scale(self, one: Departure) -> bool:
+        """Whether a number that is a power of two times the benchmark's scales gradients, and them back."""
+        if not one.is_scalar or one.factor is None or one.factor <= 0:
+            return False
+        power = log2(one.factor)
+        if abs(power - round(power)) > _POWER or not round(power):
+            return False
+        followers = self._flow.behind([one.root.op])
+        scaled = back = 0
+        for op in followers.values():
+            off = distance(self._values, Root(op, 0))
+            if off is None or not isfinite(off.factor) or off.factor <= 0 or off.residual > _SCALED:
+                continue
+            if abs(abs(log2(off.factor)) - abs(power)) < 0.1:
+                scaled += 1
+            elif abs(log2(off.factor)) < 0.1:
+                back += 1
+        return scaled > 0 and back > 0
+
+    def _ops_of(self, suspects: Iterable[Suspect]) -> list[Op]:
+        names = {one.culprit for one in suspects}
+        return [op for op in self._values.ops if op.name in names]
+
+    # --- by comparison alone ---
+
+    def _jumps(self, known: Sequence[Suspect]) -> Iterator[Suspect]:
+        """The first op that cannot be recomputed, is much farther off than what it is fed, and follows no suspect."""
+        followers = self._flow.behind(self._ops_of(known))
+        named = {name for one in known for name in (one.culprit, *one.also)}
+        for one in self._findings.judged:
+            if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.op.type in ("Cast", "TransData"):
+                continue
+            if id(one.op) in followers or one.name in named:
+                continue
+            out = distance(self._values, Root(one.op, 0))
+            if out is None or not out.relative > _FAR:
+                continue
+            fed = [distance(self._values, root) for root in self._values.producers(one.op)]
+            fed = [found for found in fed if found is not None]
+            if len(fed) < len(list(self._values.producers(one.op))):
+                continue
+            largest = max((found.relative for found in fed if found is not None), default=0.0)
+            if out.relative / max(largest, 2.0**-11) <= _JUMP:
+                continue
+            facts = (
+                Fact(name="distance", value=_number(out.relative)), Fact(name="fed", value=_number(largest)),
+                Fact(name="not_recomputed", value=one.reason),
+            )  # fmt: skip
+            yield Suspect(
+                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.6 if not largest else 0.4, number=one.number, op_type=one.op.type, facts=facts,
+                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+            return
+
+    def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
+        """The first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
+        by_name = {one.name: one for one in self._findings.judged}
+        for name in names:
+            one = by_name.get(name)
+            if one is None or (one.state is not State.NOT_RECOMPUTED and not one.is_guessed):
+                continue
+            yield Suspect(
+                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.35, number=one.number, op_type=one.op.type,
+                facts=(Fact(name="not_recomputed", value=one.reason),), judgement=one,
+                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+            return
+
+
+def _whole_factor(one: OpJudgement) -> float | None:
+    """The one factor by which all of an op's wrong output is off."""
+    slot = one.worst_slot
+    if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
+        return None
+    return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.size == slot.beyond else None
+
+
+def _is_seen_apart(one: OpJudgement) -> bool:
+    """Whether an op was recomputed from what others put out, or its result seen in what others read."""
+    return not one.is_dumped or any(source in ("producer", "reader") for _, source in one.from_elsewhere)
+
+
+def _is_unlike_kernels(one: OpJudgement) -> bool:
+    """Whether none of the simple mistakes of a kernel explains an op's error."""
+    slot = one.worst_slot
+    return (
+        slot is not None
+        and slot.places is not None
+        and slot.places.mistake
+        in (
+            Mistake.UNKNOWN,
+            Mistake.NOT_FINITE,
+            Mistake.TAIL,
+        )
+    )
+
+
+#: Of several sources that differ, the data come first: they explain all the others cannot.
+_SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
+
+
+def _rank(one: Suspect) -> tuple[int, int]:
+    tier = _SOURCES.index(one.cause) if one.cause in _SOURCES else 0
+    return tier, one.number
+
+
+def _number(value: float) -> float | str:
+    return float(f"{value:.6g}") if isfinite(value) else str(value)

@@ -1,0 +1,283 @@
+"""How the original ops of a fused op hang together, where no graph without fusion tells.
+
+Their names tell what they are, as TensorFlow makes names, or the names of their gradients do. Compilers append an op's
+outside inputs as they take it in, so the order of the fused op's inputs says what feeds them. What that leaves open is
+tried: every stage must give what the benchmark has of it, or what the fused op puts out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.ops import table
+from precision_tool.lib.ops.base import Input, NotComputedError, Output
+from precision_tool.lib.pairing.match import originals
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.verdict.formulas import Formula, Ref, Stage, run_stage
+from precision_tool.lib.verdict.rounding import norm
+
+#: Stages that are computed at most to find one chain.
+_MOST_TRIED = 600
+#: How near a stage must come to the benchmark's tensor, which was computed in float32 and another order.
+_NEAR = 2e-4
+#: How near to what was put out in a type of fewer digits.
+_NEAR_STORED = {"float16": 2.0**-9, "bfloat16": 2.0**-6}
+
+#: The names that TensorFlow gives to Python's operators, and types that GE has under another name.
+_SPELLED = {
+    "add": "Add", "addv2": "Add", "mul": "Mul", "sub": "Sub", "truediv": "RealDiv", "div": "RealDiv", "neg": "Neg",
+    "pow": "Pow", "mean": "ReduceMeanD", "sum": "ReduceSumD", "max": "ReduceMaxD", "min": "ReduceMinD",
+    "sqdiff": "SquaredDifference", "squareddifference": "SquaredDifference", "softmax": "SoftmaxV2", "sqrt": "Sqrt",
+    "rsqrt": "Rsqrt", "square": "Square", "matmul": "MatMulV2",
+}  # fmt: skip
+#: How many inputs ops of a chain take; those of other types take two.
+_TAKES = {
+    **dict.fromkeys(
+        ("Relu", "Relu6", "Sigmoid", "Tanh", "Elu", "Selu", "LeakyRelu", "Softplus", "Softsign", "Sqrt", "Rsqrt", "Exp",
+         "Log", "Log1p", "Square", "Neg", "Abs", "Reciprocal", "Inv", "Sign", "Cast", "Identity", "SoftmaxV2", "Gelu",
+         "ReduceMeanD", "ReduceSumD", "ReduceMaxD", "ReduceMinD", "Swish", "Floor", "Erf", "L2Loss", "Softmax"),
+        (1,),
+    ),
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "BatchNorm"), (3, 5)),
+    **dict.fromkeys(("Select", "FusedMulAdd", "SelectV2"), (3,)),
+    **dict.fromkeys(("AddN", "ConcatV2", "ConcatV2D"), (2, 3, 4)),
+}  # fmt: skip
+#: What is tried for an op whose name does not tell what it is.
+_TRIED = (
+    "Relu", "Relu6", "Tanh", "Sigmoid", "Elu", "Square", "Sqrt", "Rsqrt", "Neg", "Exp", "Softplus", "LeakyRelu",
+    "Reciprocal", "Add", "Mul", "Sub", "SquaredDifference", "RealDiv", "Maximum", "Minimum",
+)  # fmt: skip
+_MATRIX_UNIT = frozenset({
+    "Conv2D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2", "DepthwiseConv2D", "Conv3D", "Conv2DBackpropInput",
+    "Conv2DBackpropFilter", "Conv2DBackpropInputD", "Conv2DBackpropFilterD",
+})  # fmt: skip
+
+
+def kind_in(name: str) -> str | None:
+    """The type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
+    word = re.sub(r"_\d+$", "", re.split(r"[/.]", name)[-1])
+    known = _SPELLED.get(word.lower())
+    if known is not None:
+        return known
+    if table.find(word) is not None:
+        return word
+    return next((one for one in table.all_types() if one.lower() == word.lower()), None)
+
+
+class Kinds:
+    """The types of the script's ops as names tell them: their own, or those of the ops of their gradients."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._by_gradient: dict[str, str] = {}
+        for op in file.ops:
+            for name in originals(op):
+                match = re.match(r"(?:.*/)?gradients(?:_\d+)?/(.+)_grad/([A-Za-z0-9]+)Grad(?:_\d+)?$", name)
+                if match and table.find(match[2]) is not None:
+                    self._by_gradient[match[1]] = match[2]
+
+    def of(self, name: str) -> str | None:
+        return self._by_gradient.get(name) or kind_in(name)
+
+    def stages(self, op: Op) -> list[tuple[str, ...]]:
+        """The types that each original op may be of; several where its name does not tell."""
+        names = originals(op)
+        found = [self.of(name) for name in names]
+        if op.type in _MATRIX_UNIT and op.type not in found:
+            # The op's own type stands for the original that spells it otherwise, or does not tell it at all.
+            alike = [at for at, one in enumerate(found) if one in _MATRIX_UNIT and one is not None]
+            unknown = [at for at, one in enumerate(found) if one is None]
+            for at in (alike or unknown)[:1]:
+                found[at] = op.type
+        return [(one,) if one is not None else _TRIED for one in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a chain is held against: tensors of the script by flattened name and output.
+
+    `inputs` are the op's by slot, as the benchmark has them (None where it does not have all).
+    """
+
+    inputs: Mapping[int, Input]
+    golden_inputs: Mapping[int, Input] | None
+    golden: Callable[[str, int], npt.NDArray[np.float64] | None]
+    put_out: Mapping[tuple[str, int], Input]
+
+
+class ChainSearch:
+    """Finds the chain of one fused op. `puts_out` names the tensors of the script that its outputs are."""
+
+    def __init__(self, op: Op, kinds: Kinds, known: Known, puts_out: Mapping[int, tuple[str, int]]) -> None:
+        self._op = op
+        self._names = originals(op)
+        self._flat = [flatten(name) for name in self._names]
+        self._types = kinds.stages(op)
+        self._known = known
+        self._slots = sorted(known.inputs)
+        self._puts_out = puts_out
+        self._shown = {self._flat.index(key[0]) for key in puts_out.values() if key[0] in self._flat}
+        self._left = _MOST_TRIED
+
+    def formulas(self) -> Iterator[Formula]:
+        """Chains that fit, the surest first: the benchmark's; then those that fit what was put out; then the plain."""
+        if self._known.golden_inputs is not None:
+            found = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
+            if found is not None:
+                yield self._formula(found, certain=True)
+                return
+        self._left = _MOST_TRIED
+        fitting = next(self._extend([], [], self._known.inputs, self._is_put_out), None)
+        if fitting is not None:
+            yield self._formula(fitting, certain=False)
+        self._left = _MOST_TRIED
+        if all(len(one) == 1 for one in self._types):
+            plain = _unlike([one for one in self._some(16) if _is_line(one)])
+            for stages in plain:
+                yield self._formula(stages, certain=len(plain) == 1)
+
+    def _some(self, count: int) -> Iterator[list[Stage]]:
+        for number, stages in enumerate(self._extend([], [], self._known.inputs, lambda stage, made: True)):
+            if number >= count:
+                return
+            yield stages
+
+    def _formula(self, stages: Sequence[Stage], *, certain: bool) -> Formula:
+        outputs = {
+            slot: Ref(key[1], self._flat.index(key[0])) for slot, key in self._puts_out.items() if key[0] in self._flat
+        }
+        if not outputs and len(self._op.output_descs) <= 1:
+            outputs = {0: Ref(0, len(stages) - 1)}
+        return Formula(stages=tuple(stages), outputs=outputs, is_certain=certain)
+
+    def _extend(
+        self,
+        stages: list[Stage],
+        made: list[Sequence[Output | None]],
+        inputs: Mapping[int, Input],
+        fits: Callable[[int, Sequence[Output | None]], bool],
+    ) -> Iterator[list[Stage]]:
+        """Every way to go on from some stages, whose results are `made`."""
+        number = len(stages)
+        taken = sum(ref.stage is None for stage in stages for ref in stage.args if ref is not None)
+        used = {ref.stage for stage in stages for ref in stage.args if ref is not None}
+        unused = {at for at in range(number) if at not in used}
+        if number == len(self._names):
+            if taken == len(self._slots) and unused <= self._shown | {number - 1}:
+                yield stages
+            return
+        for op_type in self._types[number]:
+            for arity in _TAKES.get(op_type, (2,)):
+                for args in self._args(number, arity, taken, unused):
+                    if self._left <= 0:
+                        return
+                    self._left -= 1
+                    stage = Stage(name=self._names[number], op_type=op_type, args=args, attrs=self._op.attrs)
+                    try:
+                        result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args))
+                    except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                        continue
+                    if fits(number, result):
+                        yield from self._extend([*stages, stage], [*made, result], inputs, fits)
+
+    def _args(self, number: int, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
+        """What a stage may be fed; results that nothing uses yet come first, and the op's inputs in their order."""
+        results = sorted(range(number), key=lambda stage: (stage not in unused, -stage))
+        choices = [*(Ref(0, stage) for stage in results), None]
+        for chosen in product(choices, repeat=arity):
+            args: list[Ref] = []
+            now = taken
+            for one in chosen:
+                if one is None:
+                    if now >= len(self._slots):
+                        break
+                    args.append(Ref(self._slots[now]))
+                    now += 1
+                else:
+                    args.append(one)
+            if len(args) == arity and len(self._slots) - now <= 4 * (len(self._names) - number - 1):
+                yield tuple(args)
+
+    def _is_golden(self, number: int, made: Sequence[Output | None]) -> bool:
+        """Whether a stage gives what the benchmark has of it; True where it has nothing."""
+        for index, output in enumerate(made):
+            golden = self._known.golden(self._names[number], index) if output is not None else None
+            if golden is None or output is None:
+                continue
+            return _near(np.asarray(output.array, np.float64), golden, _NEAR)
+        return True
+
+    def _is_put_out(self, number: int, made: Sequence[Output | None]) -> bool:
+        """Whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
+        for index, output in enumerate(made):
+            have = self._known.put_out.get((self._flat[number], index))
+            if have is not None and output is not None:
+                near = _NEAR_STORED.get(have.dtype, _NEAR)
+                if not _near(np.asarray(have.array, np.float64), np.asarray(output.array, np.float64), near):
+                    return False
+        return True
+
+
+def _is_line(stages: Sequence[Stage]) -> bool:
+    """Whether every stage works on the result of the one before it."""
+    return all(
+        any(ref is not None and ref.stage == number for ref in stage.args) for number, stage in enumerate(stages[1:])
+    )
+
+
+#: Inputs whose order does not matter.
+_COMMUTING = frozenset({"Add", "AddV2", "AddN", "Mul", "Maximum", "Minimum", "SquaredDifference"})
+#: The names that prototypes give to what flows backwards.
+_GRADIENTS = ("dy", "grad", "gradients", "backprops", "dx")
+
+
+def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
+    """The chains without those that are another with commuted inputs, or that feed a gradient in a wrong place."""
+    found: dict[object, list[Stage]] = {}
+    for stages in chains:
+        shape = tuple(
+            (one.op_type, tuple(sorted(one.args, key=repr)) if one.op_type in _COMMUTING else one.args)
+            for one in stages
+        )
+        found.setdefault(shape, stages)
+    backwards = [stages for stages in found.values() if all(map(_flows_backwards, stages))]
+    return backwards or list(found.values())
+
+
+def _flows_backwards(stage: Stage) -> bool:
+    """Whether the op of a gradient is fed the result before it as the gradient, and not as what it is taken at."""
+    spec = table.find(stage.op_type)
+    if spec is None or not stage.op_type.endswith("Grad") or not set(spec.inputs) & set(_GRADIENTS):
+        return True
+    fed = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
+    return not fed or any(number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in fed)
+
+
+def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:
+    if ref is None:
+        return None
+    if ref.stage is None:
+        return inputs[ref.slot]
+    outputs = made[ref.stage]
+    output = outputs[ref.slot] if ref.slot < len(outputs) else None
+    if output is None:
+        raise NotComputedError("a stage is fed a result that has no formula")
+    return Input(array=output.array, dtype="float32", layout="ND")
+
+
+def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) -> bool:
+    if x.size != y.size:
+        return False
+    x, y = x.reshape(-1), y.reshape(-1)
+    both = np.isfinite(x) & np.isfinite(y)
+    if not both.any():
+        return bool((np.isnan(x) == np.isnan(y)).all())
+    if np.count_nonzero(both) < x.size and not (np.isfinite(x) == np.isfinite(y)).all():
+        return False
+    return norm(x[both] - y[both]) <= limit * norm(y[both])

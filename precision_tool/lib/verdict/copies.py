@@ -1,0 +1,329 @@
+"""Copies of one tensor against each other: an input that is not what its producer put out was overwritten between.
+
+What an op put out and what its readers read is the same memory at different times, so the copies in their dump files
+are the same numbers. Ops that write their output over their input, and variables that are updated, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.reading import as_stored
+from precision_tool.lib.verdict.values import VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
+
+#: Types whose first input is a variable that they update in place.
+_UPDATING = ("Assign", "Apply", "SparseApply", "ResourceApply", "ResourceSparse", "ScatterUpdate", "ScatterAdd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overwritten:
+    """A tensor whose reader read something else than was put out. Offsets are bytes in the tensor as stored.
+
+    `by_producer` is False where the producer was not dumped and another reader's copy stands for it.
+    """
+
+    root: Root
+    reader: Slot
+    first: int
+    last: int
+    different: int
+    size: int
+    nbytes: int
+    by_producer: bool = True
+
+    @property
+    def producer(self) -> Op:
+        return self.root.op
+
+    @property
+    def consumer(self) -> Op:
+        return self.reader.op
+
+
+def overwritten(values: RunValues) -> Iterator[Overwritten]:
+    """Every input that differs from the tensor it is, in the order in which the ops ran."""
+    found = []
+    for op in values.ops:
+        for slot in values.input_slots(op):
+            root = values.fed_by.get((id(op), slot.graph_index))
+            if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
+                continue
+            one = _compare(values, root, slot)
+            if one is not None:
+                found.append(one)
+    yield from sorted(found, key=lambda one: values.order[id(one.consumer)])
+
+
+def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
+    mine = values.found(slot)
+    if not isinstance(mine, Tensor) or _is_in_place(values, slot, mine):
+        return None
+    own = values.found(values.output_slot(root))
+    by_producer = isinstance(own, Tensor)
+    other = own if isinstance(own, Tensor) else _earlier(values, root, slot)
+    if other is None or other.size != mine.size or other.dtype != mine.dtype:
+        return None
+    if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
+        return None
+    different = _differences(values, mine, other, slot)
+    if different is None or not different.size:
+        return None
+    bits = data_types.BY_NAME[mine.dtype].bits
+    return Overwritten(
+        root=root,
+        reader=slot,
+        first=int(different[0]) * bits // 8,
+        last=(int(different[-1]) + 1) * bits // 8,
+        different=int(different.size),
+        size=mine.size,
+        nbytes=mine.nbytes,
+        by_producer=by_producer,
+    )
+
+
+def _earlier(values: RunValues, root: Root, slot: Slot) -> Tensor | None:
+    """The copy that the first other reader of a tensor read, if that ran before."""
+    for other in values.readers.get(root.key, ()):
+        if values.order[id(other.op)] >= values.order[id(slot.op)]:
+            return None
+        tensor = values.found(other)
+        if isinstance(tensor, Tensor) and not _is_in_place(values, other, tensor):
+            return tensor
+    return None
+
+
+def _differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
+    """Flat places, as stored, where two copies differ; None where they cannot be compared."""
+    try:
+        x, y = values.load(mine, slot.desc).array, values.load(other, slot.desc).array
+    except NoValueError:
+        return None
+    if x.size != y.size:
+        return None
+    apart = ~_same(x.reshape(-1), y.reshape(-1))
+    if not apart.any():
+        return np.zeros(0, np.intp)
+    if (mine.layout, mine.shape) == (other.layout, other.shape):
+        try:
+            return np.flatnonzero(~_same(_stored(mine), _stored(other)))
+        except PrecisionToolError:
+            return None
+    return np.flatnonzero(apart)
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    same: np.ndarray = x == y
+    if x.dtype.kind in "fc":
+        same |= np.isnan(x) & np.isnan(y)
+    return same
+
+
+def _stored(tensor: Tensor) -> np.ndarray:
+    """The numbers as they lie, padding included."""
+    with open_reader(tensor, as_stored(tensor).plan) as reader:
+        array = np.empty(reader.logical_shape, reader.dtype)
+        flat = array.reshape(-1)
+        for box in reader.boxes():
+            count = prod(stop - start for start, stop in box)
+            items = np.empty(count, reader.dtype)
+            reader.read(box, items)
+            if reader.is_flat:
+                flat[box[0][0] : box[0][1]] = items
+            else:
+                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
+    return flat
+
+
+def _is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
+    """Whether the op writes over this input: then its dump shows what it wrote."""
+    op = slot.op
+    if slot.graph_index == 0 and op.type.startswith(_UPDATING):
+        return True
+    dump = values.dumped(op)
+    if dump is None or not tensor.address:
+        return False
+    return any(
+        isinstance(one, Tensor)
+        and one.address
+        and one.address < tensor.address + tensor.nbytes
+        and tensor.address < one.address + one.nbytes
+        for one in dump.outputs.values()
+    )
+
+
+# --- against another run ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsteady:
+    """An op that was fed the same numbers in two runs and put out others."""
+
+    op: Op
+    output: int
+    different: int
+    size: int
+    distance: float
+
+
+def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
+    """The first op in execution order that computes differently in two runs, from the very same inputs."""
+    there = {op.name: op for op in other.ops}
+    for op in values.ops:
+        twin = there.get(op.name)
+        mine, its = values.dumped(op), None if twin is None else other.dumped(twin)
+        if twin is None or twin.type != op.type or mine is None or its is None or not mine.inputs or not mine.outputs:
+            continue
+        if set(mine.inputs) != set(its.inputs) or set(mine.outputs) != set(its.outputs):
+            continue
+        if not all(_equal(values, mine.inputs[slot], its.inputs[slot]) for slot in mine.inputs):
+            continue
+        for slot in sorted(mine.outputs):
+            x, y = _flat(values, mine.outputs[slot]), _flat(values, its.outputs[slot])
+            if x is None or y is None or x.size != y.size:
+                continue
+            apart = ~_same(x, y)
+            if apart.any():
+                x, y = x.astype(np.float64), y.astype(np.float64)
+                with np.errstate(all="ignore"):
+                    size = float(np.linalg.norm(y))
+                    off = float(np.linalg.norm(x - y))
+                return Unsteady(
+                    op=op, output=slot, different=int(np.count_nonzero(apart)), size=int(x.size),
+                    distance=off / size if size else float("inf"),
+                )  # fmt: skip
+    return None
+
+
+def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
+    if not isinstance(tensor, Tensor):
+        return None
+    try:
+        return values.load(tensor, None).array.reshape(-1)
+    except NoValueError:
+        return None
+
+
+def _equal(values: RunValues, mine: object, its: object) -> bool:
+    x, y = _flat(values, mine), _flat(values, its)
+    return x is not None and y is not None and x.size == y.size and bool(_same(x, y).all())
+
+
+# --- against the benchmark --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A tensor that nothing in the graph computes, and that is not the benchmark's.
+
+    `distance` is relative, `factor` the one number that all of it was multiplied by (None: it was not), `different`
+    how many elements are off by more than the rounding of their type.
+    """
+
+    root: Root
+    distance: float
+    different: int
+    size: int
+    cosine: float
+    factor: float | None = None
+    #: Every value is there, in another order.
+    reordered: bool = False
+    is_scalar: bool = False
+    seen_in: str = ""
+
+
+#: The rounding of a type, twice.
+_ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-22}
+
+
+def departure(values: RunValues, root: Root) -> Departure | None:
+    """How a tensor differs from the benchmark's; None if it does not, or nothing tells."""
+    golden = values.load_benchmark(root)
+    if golden is None:
+        return None
+    best: Departure | None = None
+    for form in _forms(values, root):
+        for loaded in _loaded(values, form):
+            found = _against(root, loaded, golden)
+            if found is None:
+                return None
+            if best is None or found.distance < best.distance:
+                best = found
+        if best is not None:
+            return best
+    return None
+
+
+def _forms(values: RunValues, root: Root) -> Iterator[Root]:
+    """The tensor, then what casts and conversions of its layout make of it."""
+    waiting, seen = [root], 0
+    while waiting and seen < 64:
+        form = waiting.pop(0)
+        seen += 1
+        yield form
+        for slot in values.readers.get(form.key, ()):
+            if slot.op.type == "TransData" or (slot.op.type == "Cast" and _keeps_digits(slot.op)):
+                waiting.append(Root(slot.op, 0))
+
+
+def _keeps_digits(op: Op) -> bool:
+    """Whether a cast is one between floating types, or between others."""
+    types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
+    return len(types) == 2 and ("float" in types[0]) == ("float" in types[1])
+
+
+def _loaded(values: RunValues, root: Root) -> Iterator[Loaded]:
+    for slot, tensor in values.copies(root):
+        if slot.side == "input" and _is_in_place(values, slot, tensor):
+            continue
+        try:
+            yield Loaded(values.load(tensor, slot.desc), slot.side, slot, tensor)
+        except NoValueError:
+            continue
+
+
+def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
+    x, y = np.asarray(loaded.input.array), np.asarray(golden.input.array)
+    if x.size != y.size or x.dtype.kind == "c" or y.dtype.kind == "c":
+        return None
+    x, y = x.reshape(-1).astype(np.float64), y.reshape(-1).astype(np.float64)
+    dtypes = loaded.input.dtype, golden.input.dtype
+    unit = max(_ROUNDED.get(dtype, 0.0) for dtype in dtypes)
+    smallest = 2.0**-24 if "float16" in dtypes else 1e-37
+    with np.errstate(all="ignore"):
+        if loaded.input.dtype == "float16":
+            y = np.where(np.abs(y) > 65504, np.copysign(np.where(np.isfinite(x), 65504, np.inf), y), y)
+        off = np.abs(x - y)
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) | (off <= unit * np.abs(y) + smallest)
+        different = int(np.count_nonzero(~same))
+        if not different:
+            return None
+        both = np.isfinite(x) & np.isfinite(y)
+        size, mine = float(np.linalg.norm(y[both])), float(np.linalg.norm(x[both]))
+        distance = float(np.linalg.norm(x[both] - y[both]))
+        dot = float(x[both] @ y[both])
+        factor = None
+        if size:
+            scale = dot / size**2
+            if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * mine:
+                factor = scale
+        order = np.allclose(np.sort(x), np.sort(y), rtol=max(unit, 1e-6), atol=smallest, equal_nan=True)
+    return Departure(
+        root=root,
+        distance=distance / size if size else float("inf"),
+        different=different,
+        size=int(x.size),
+        cosine=dot / (size * mine) if size and mine else 0.0,
+        factor=factor,
+        reordered=bool(order),
+        is_scalar=x.size == 1,
+        seen_in=loaded.slot.name if loaded.slot is not None else "",
+    )

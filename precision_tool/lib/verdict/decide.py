@@ -1,0 +1,183 @@
+"""The steps one after the other: judge each op alone, look at copies and sources, name the causes, rank, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
+from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
+from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement, tally
+from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict, WorstCosine
+from precision_tool.lib.verdict.plan import plan
+from precision_tool.lib.verdict.trace import Flow
+from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues
+
+#: Of the run, how long recomputing may take.
+SECONDS = 300.0
+#: A cosine above this is that of a tensor rounded once.
+_NEAR_ONE = 1 - 1e-6
+#: Confidence in a clean verdict of which every op was recomputed.
+_CLEAN = 0.97
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A run to judge: its dump, its graph, the benchmark, and a graph without fusion if there is one.
+
+    `other` is another NPU run of the same script: it tells of random numbers, and of data and weights that differ
+    between the two, but is as likely to be wrong as this one.
+
+    `cosines` are the outputs that were compared, by op name and slot ("output:0").
+    """
+
+    leaf: DumpLeaf
+    file: GraphFile
+    benchmark: BenchmarkSide
+    unfused: GraphFile | None = None
+    other: BenchmarkSide | None = None
+    number: int | None = None
+    cosines: Mapping[tuple[str, str], float] | None = None
+    #: Ops that the comparison alone would suspect, the likeliest first.
+    compared: Sequence[str] = ()
+    threshold: float = 0.98
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The verdict on one run with every op's judgement behind it."""
+
+    verdict: Verdict
+    ops: Sequence[OpJudgement]
+
+
+Progress = Callable[[int, int], None]
+
+
+def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress | None = None) -> Judged:
+    """The verdict on one run."""
+    values = RunValues(subject.leaf, subject.file, subject.benchmark)
+    judge = Judge(values, subject.unfused, seconds=seconds)
+    judged = []
+    for one in judge.judge_all():
+        judged.append(one)
+        if progress is not None:
+            progress(one.number, len(values.ops))
+    judged = judge.judge_again(judged)
+    sides = values
+    if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
+        sides = RunValues(subject.leaf, subject.file, subject.other)
+    findings = Findings(
+        judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(sides, values))
+    )
+    explainer = Explainer(values, findings)
+    suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
+    return Judged(verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged))
+
+
+def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
+    """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
+    values = RunValues(subject.leaf, subject.file, subject.benchmark)
+    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark))
+    if found is None:
+        return None
+    facts = (
+        Fact(name="distance", value=float(f"{found.distance:.6g}")), Fact(name="output", value=found.output),
+        Fact(name="different_elements", value=found.different), Fact(name="elements", value=found.size),
+        Fact(name="same_inputs", value=True),
+    )  # fmt: skip
+    suspect = Suspect(
+        culprit=found.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
+        number=values.order[id(found.op)], op_type=found.op.type, facts=facts,
+    )  # fmt: skip
+    behind = Flow(values).behind([found.op])
+    suspect = replace(suspect, followers=len(behind))
+    verdict = replace(
+        clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
+        ranking=(suspect.culprit,), suspects=(suspect,), facts=facts,
+        next=plan(suspect, (suspect,), clean.verdict.has_benchmark),
+    )  # fmt: skip
+    return replace(clean, verdict=verdict)
+
+
+def departures(values: RunValues, judged: RunValues) -> list[Departure]:
+    """Data, variables, constants and random numbers that differ from the benchmark's; of the ops of `judged`."""
+    if isinstance(values.benchmark, NoBenchmark):
+        return []
+    found = []
+    for op in values.ops:
+        if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
+            continue
+        for index in range(max(len(op.output_descs), 1)):
+            one = departure(values, Root(op, index))
+            if one is not None:
+                found.append(replace(one, root=Root(judged.ops[values.order[id(op)]], index)))
+    return found
+
+
+def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
+    names = {one.culprit, *one.also} if one.cause is not Cause.STOMP else {one.culprit}
+    behind = explainer.flow.behind(op for op in values.ops if op.name in names)
+    cosines = subject.cosines or {}
+    low: dict[str, float] = {}
+    for (name, slot), cosine in cosines.items():
+        if slot.startswith("output"):
+            low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
+    below = sum(low.get(op.name, 1.0) < subject.threshold for op in behind.values())
+    return replace(one, followers=len(behind), below=below)
+
+
+def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:
+    counts = tally(findings.judged)
+    has_benchmark = not isinstance(subject.benchmark, NoBenchmark)
+    base = Verdict(
+        culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
+        has_benchmark=has_benchmark, worst=worst,
+    )  # fmt: skip
+    guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
+    if not guilty:
+        seen = counts.right / counts.ops if counts.ops else 0.0
+        cause = suspects[0].cause if suspects else Cause.NONE
+        facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
+        return replace(
+            base, cause=cause, confidence=_CLEAN * seen, facts=facts, next=plan(None, suspects, has_benchmark)
+        )
+    first = guilty[0]
+    names = dict.fromkeys(name for one in guilty for name in (one.culprit,))
+    names |= dict.fromkeys(name for one in guilty for name in one.also)
+    return replace(
+        base,
+        culprit=first.culprit,
+        cause=first.cause,
+        confidence=first.confidence,
+        pass_name=first.pass_name or None,
+        ranking=tuple(names),
+        suspects=tuple(guilty),
+        facts=first.facts,
+        next=plan(first, suspects, has_benchmark),
+    )
+
+
+def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
+    """The worst cosine of an output, and where the distance behind it begins."""
+    outputs = {key: value for key, value in (subject.cosines or {}).items() if key[1].startswith("output")}
+    if not outputs:
+        return None
+    (name, slot), cosine = min(outputs.items(), key=lambda item: item[1] if item[1] == item[1] else -2.0)
+    below = len({key[0] for key, value in outputs.items() if not value >= subject.threshold})
+    by_name = {op.name: op for op in values.ops}
+    op, seen = by_name.get(name), set()
+    begin = name
+    while op is not None and id(op) not in seen:
+        seen.add(id(op))
+        begin = op.name
+        fed = [(outputs.get((root.op.name, f"output:{root.index}"), 1.0), root.op) for root in values.producers(op)]
+        lowest = min(fed, key=lambda one: one[0], default=(1.0, None))
+        if not lowest[0] < _NEAR_ONE:
+            break
+        op = lowest[1]
+    return WorstCosine(op_name=name, slot=slot, cosine=cosine, below=below, grows_from=begin if begin != name else "")

@@ -1,0 +1,269 @@
+"""What an op of a compiled graph has to put out: one formula, or those of the original ops that were fused into it.
+
+The graph of a run without fusion tells how the original ops hang together; `chains` finds it out where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
+from precision_tool.lib.ops import table
+from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, OpSpec, Output, Wanted
+from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, originals
+from precision_tool.lib.sources.dumps import NoBenchmark
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.verdict.rounding import rounded_to
+
+#: Multiplications and additions that are made for one op at most.
+_MAX_WORK = 4e10
+_IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
+_FILTERS = ("HWCN", "DHWCN")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What a stage is fed: an input of the op by its slot (`stage` None), or a result of an earlier stage."""
+
+    slot: int
+    stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One original op."""
+
+    name: str
+    op_type: str
+    args: tuple[Ref | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    wanted: tuple[Wanted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """The stages of an op and which of their results it puts out, by its output slot.
+
+    `is_certain` tells that nothing was guessed.
+    """
+
+    stages: tuple[Stage, ...]
+    outputs: Mapping[int, Ref]
+    is_certain: bool = True
+
+    @property
+    def how(self) -> tuple[str, ...]:
+        """Types of the stages."""
+        return tuple(stage.op_type for stage in self.stages)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What formulas of ops that are fused alike share."""
+        return tuple((stage.op_type, stage.args) for stage in self.stages)
+
+    @property
+    def kind(self) -> Kind:
+        """How its results are rounded."""
+        kinds = {spec.kind for stage in self.stages if (spec := table.find(stage.op_type)) is not None}
+        return next(iter(kinds)) if len(kinds) == 1 else Kind.COMPOSITE
+
+    def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
+        """Results by output slot. With `stored` every stage's result is rounded to that type.
+
+        NotComputedError says why there are none.
+        """
+        done: list[Sequence[Output | None]] = []
+        for stage in self.stages:
+            args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
+            done.append(run_stage(stage, args, stored))
+        results = {}
+        for slot, ref in self.outputs.items():
+            made = done[ref.stage or 0]
+            found = made[ref.slot] if ref.slot < len(made) else None
+            if found is not None:
+                results[slot] = found
+        if not results:
+            raise NotComputedError(f"no output of it has a formula ({', '.join(self.how)})")
+        return results
+
+
+def _value(
+    ref: Ref | None, inputs: Mapping[int, Input], done: list[Sequence[Output | None]], stage: Stage
+) -> Input | None:
+    if ref is None:
+        return None
+    if ref.stage is None:
+        if ref.slot not in inputs:
+            raise NotComputedError(f"input {ref.slot} of {stage.name} is not known")
+        return inputs[ref.slot]
+    made = done[ref.stage]
+    output = made[ref.slot] if ref.slot < len(made) else None
+    if output is None:
+        raise NotComputedError(f"{stage.name} is fed a result that has no formula")
+    return Input(array=output.array, dtype="float32", layout="ND")
+
+
+def run_stage(stage: Stage, args: tuple[Input | None, ...], stored: str = "") -> Sequence[Output | None]:
+    """The results of one original op from its inputs."""
+    spec = table.find(stage.op_type)
+    if spec is None:
+        raise NotComputedError(f"there is no formula for {stage.op_type}")
+    call = Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
+    if spec.work is not None:
+        work = spec.work(call)
+        if work > _MAX_WORK:
+            raise NotComputedError(f"too large to recompute: {work:.2g} products")
+    with np.errstate(all="ignore"):
+        made = spec.function(call)
+        if not stored:
+            return made
+        return [None if one is None else _stored(one, stored) for one in made]
+
+
+def _stored(output: Output, dtype: str) -> Output:
+    if output.array.dtype.kind != "f":
+        return output
+    return replace(output, array=rounded_to(output.array, dtype))
+
+
+def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tuple[Input | None, ...]:
+    """The inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
+    named = str(stage.attrs.get("data_format") or "")
+    result: list[Input | None] = []
+    for number, one in enumerate(args):
+        name = spec.inputs[min(number, len(spec.inputs) - 1)] if spec.inputs else ""
+        layout = one.layout if one is not None else "ND"
+        if one is not None and len(named) == one.array.ndim and named in _IMAGES:
+            if "filter" in name:
+                layout = ("HWCN" if one.array.ndim == 4 else "DHWCN") if layout in ("ND", "NHWC", "NDHWC") else layout
+            elif layout in ("ND", *_FILTERS):
+                layout = named
+        result.append(one if one is None or layout == one.layout else replace(one, layout=layout))
+    return tuple(result)
+
+
+def wanted_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
+    """What a graph says of outputs."""
+    return tuple(
+        Wanted(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
+        for desc in descs
+    )
+
+
+# --- single ops -------------------------------------------------------------------------------------------------------
+
+
+def direct(op: Op, slots: Mapping[int, int]) -> Formula:
+    """The formula of the op's own type. `slots` are its dump's input slots by those of the graph."""
+    last = max(slots, default=-1)
+    args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
+    count = max(len(op.output_descs), 1)
+    stage = Stage(name=op.name, op_type=op.type, args=args, attrs=_attributes(op), wanted=wanted_of(op.output_descs))
+    return Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(count)})
+
+
+def _attributes(op: Op) -> Mapping[str, Any]:
+    """The op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
+    shape = op.output_descs[0].origin_shape if op.output_descs else None
+    if shape is None:
+        return op.attrs
+    more: dict[str, Any] = {}
+    if "BackpropFilter" in op.type or "BackpropInput" in op.type:
+        name = "filter_size" if "BackpropFilter" in op.type else "input_size"
+        if sum(edge is not None for edge in op.inputs) == 2 and not {name, f"{name}s"} & set(op.attrs):
+            more[name] = list(shape)
+    elif op.type.startswith("Reduce") and op.type.endswith("D") and not {"axes", "axis"} & set(op.attrs):
+        before = op.input_descs[0].origin_shape if op.input_descs else None
+        if before is not None and prod(shape) == 1:
+            more = {"axes": list(range(len(before))), "keep_dims": len(shape) == len(before) > 0}
+    return {**op.attrs, **more} if more else op.attrs
+
+
+def is_fused(op: Op) -> bool:
+    """Whether an op does the work of several."""
+    return len(originals(op)) > 1
+
+
+# --- fused ops, by a graph without fusion -----------------------------------------------------------------------------
+
+
+class UnfusedGraph:
+    """The original ops of a graph without fusion by flattened name, and the tensors of the script that feed them."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._origins = Origins(file, groups_of(file))
+        self.ops: dict[str, Op] = {}
+        self.order: dict[str, int] = {}
+        several: set[str] = set()
+        for number, op in enumerate(file.ops):
+            names = originals(op)
+            for name in map(flatten, names):
+                if name in self.order:
+                    several.add(name)
+                self.order.setdefault(name, number)
+                if len(names) == 1:
+                    self.ops[name] = op
+        for name in several:  # whatever one of several ops does, it is not what the original did
+            self.ops.pop(name, None)
+
+    def inputs(self, op: Op) -> list[tuple[str, int] | None]:
+        """The tensors of the script that feed an op, by its slots."""
+        return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
+                for edge in op.inputs]  # fmt: skip
+
+    def formula(
+        self, op: Op, fed: Mapping[tuple[str, int], int], puts_out: Mapping[int, tuple[str, int]]
+    ) -> Formula | None:
+        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors."""
+        names = sorted({flatten(name) for name in originals(op)} & set(self.ops), key=lambda name: self.order[name])
+        if len(names) != len(set(map(flatten, originals(op)))):
+            return None
+        made: dict[tuple[str, int], Ref] = {}
+        stages = []
+        for number, name in enumerate(names):
+            original = self.ops[name]
+            args: list[Ref | None] = []
+            for key in self.inputs(original):
+                if key is not None and key in made:
+                    args.append(made[key])
+                elif key is not None and key in fed:
+                    args.append(Ref(fed[key]))
+                elif key is None:
+                    args.append(None)
+                else:
+                    return None
+            stages.append(
+                Stage(
+                    name=original.name, op_type=original.type, args=tuple(args), attrs=original.attrs,
+                    wanted=wanted_of(original.output_descs),
+                )
+            )  # fmt: skip
+            for slot in range(max(len(original.output_descs), 1)):
+                made[name, slot] = Ref(slot, number)
+        outputs = {slot: made[key] for slot, key in puts_out.items() if key in made}
+        return Formula(stages=tuple(stages), outputs=outputs) if outputs else None
+
+
+def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int] | None:
+    """The tensor of the script that an output stands for."""
+    origin = None if op is None else origins.of(op, index, NoBenchmark())
+    return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
+
+
+def noise_of(formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output]) -> dict[int, Doubles]:
+    """What float32 inside makes of each output of a chain, flat: how far one way to round every stage takes it."""
+    if len(formula.stages) < 2:
+        return {}
+    stored = formula.run(inputs, "float32")
+    noise = {}
+    for slot, one in stored.items():
+        with np.errstate(all="ignore"):
+            off = np.abs(np.asarray(one.array, np.float64) - np.asarray(true[slot].array, np.float64)).reshape(-1)
+        off = np.where(np.isfinite(off), off, 0.0)
+        noise[slot] = np.maximum(off, float(np.sqrt(np.mean(off**2))) if off.size else 0.0)
+    return noise

@@ -1,0 +1,446 @@
+"""Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed.
+
+With x the inputs, y the output, N the NPU side and B the benchmark, y_N − f(x_N) is the op's own error, f(x_N) − f(x_B)
+what it inherited and y_B − f(x_B) the benchmark's own (verdict.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+import numpy as np
+
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops import table
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known
+from precision_tool.lib.verdict.formulas import (
+    Formula,
+    UnfusedGraph,
+    direct,
+    is_fused,
+    noise_of,
+    script_tensor,
+)
+from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.places import places_of
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, norm, rounded_to
+from precision_tool.lib.verdict.values import (
+    DATA_TYPES,
+    PARAMETER_TYPES,
+    PASSING,
+    NoValueError,
+    Root,
+    RunValues,
+    missing_reason,
+)
+
+#: Ops that compute nothing, or nothing that a formula could tell.
+NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
+    "NetOutput", "NoOp", "IteratorV2", "Iterator", "MakeIterator", "PartitionedCall", "StatefulPartitionedCall",
+    "StreamActive", "StreamSwitch", "StreamMerge", "Send", "Recv", "Label", "If", "While", "Case", "Memcpy",
+    "MemcpyAsync",
+    "End", "TensorDataset", "DeviceQueueDataset", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "AtomicAddrClean", "MemSet",
+}  # fmt: skip
+#: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
+_HF32 = 2.0**-12
+#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
+_DOUBT = 4.0
+#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
+_INEXACT = 0.6
+_FEW = 64
+#: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
+_OBEYS = 2e-3
+
+
+@dataclass(slots=True)
+class _Fed:
+    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
+
+    inputs: dict[int, Input] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    elsewhere: dict[int, str] = field(default_factory=dict)
+
+
+class Judge:
+    """Judges the ops of one run. `unfused` is a graph that has the original ops of its fused ones."""
+
+    def __init__(self, values: RunValues, unfused: GraphFile | None = None, *, seconds: float = 600.0) -> None:
+        self.values = values
+        self._unfused = UnfusedGraph(unfused) if unfused is not None else None
+        self._kinds = Kinds(values.file)
+        self._deadline = time.monotonic() + seconds
+        #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
+        self._fitting: dict[object, tuple[object, ...]] = {}
+
+    def judge_all(self) -> Iterator[OpJudgement]:
+        """Every op that computes something, in the order in which they ran."""
+        for op in self.values.ops:
+            if op.type not in NOT_COMPUTING:
+                yield self.judge(op)
+
+    def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+        """The same, with those done again whose way of being fused other ops have shown since."""
+        return [self.judge(one.op) if one.is_guessed and self._key(one.op) in self._fitting else one for one in judged]
+
+    def _key(self, op: Op) -> object:
+        """What ops that are fused alike share."""
+        return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
+
+    def judge(self, op: Op) -> OpJudgement:
+        """One op. Whatever goes wrong in it is a reason, never an exception."""
+        base = OpJudgement(
+            op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
+            is_dumped=self.values.dumped(op) is not None,
+        )  # fmt: skip
+        start = time.monotonic()
+        if start > self._deadline:
+            return replace(base, reason="the time for recomputing was over")
+        try:
+            with np.errstate(all="ignore"):
+                found = self._judge(base)
+        except (NotComputedError, NoValueError) as error:
+            found = replace(base, reason=str(error))
+        except PrecisionToolError as error:
+            found = replace(base, reason=error.message)
+        except MemoryError:
+            found = replace(base, reason="too large for the memory there is")
+        except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
+            found = replace(base, reason=f"its formula failed: {type(error).__name__}: {error}")
+        return replace(found, seconds=time.monotonic() - start)
+
+    # --- what it was fed, and what it put out ---
+
+    def _outputs(self, op: Op) -> dict[int, Tensor]:
+        """The outputs by slot: its own, or as those that read them have them."""
+        found: dict[int, Tensor] = {}
+        dump = self.values.dumped(op)
+        count = max(len(op.output_descs), max(dump.outputs, default=-1) + 1 if dump is not None else 0)
+        for slot in range(count):
+            own = dump.outputs.get(slot) if dump is not None else None
+            if isinstance(own, Tensor):
+                found[slot] = own
+                continue
+            copy = next(iter(self.values.copies(Root(op, slot))), None)
+            if copy is not None:
+                found[slot] = copy[1]
+        return found
+
+    def _fed(self, op: Op) -> _Fed:
+        fed = _Fed()
+        values = self.values
+        for slot in values.input_slots(op):
+            own = values.found(slot)
+            if isinstance(own, Tensor):
+                fed.inputs[slot.index] = values.load(own, slot.desc)
+                continue
+            root = values.fed_by.get((id(op), slot.graph_index))
+            loaded = None
+            if root is not None:
+                loaded = values.load_root(root)
+                if loaded is None and values.parameter_of(root) is not None:
+                    loaded = values.load_benchmark(root)
+            if loaded is None:
+                fed.missing[slot.index] = f"input {slot.index}: {missing_reason(own)}"
+                continue
+            array = loaded.input.array
+            shape = slot.desc.origin_shape if slot.desc is not None else None
+            if shape is not None and array.shape != shape and int(np.prod(shape)) == array.size:
+                array = array.reshape(shape)
+            dtype = loaded.input.dtype
+            if loaded.source == "benchmark" and slot.desc is not None and slot.desc.dtype in UNIT:
+                dtype = slot.desc.dtype
+                array = rounded_to(np.asarray(array, np.float64), dtype)
+            layout = loaded.input.layout
+            if slot.desc is not None and slot.desc.origin_layout and len(slot.desc.origin_layout) == array.ndim:
+                layout = slot.desc.origin_layout
+            fed.inputs[slot.index] = Input(
+                array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND"
+            )
+            fed.elsewhere[slot.index] = loaded.source
+        return fed
+
+    # --- which formula ---
+
+    def _formulas(self, op: Op, fed: _Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
+        """What the op may compute, best first."""
+        slots = self.values.input_slots(op)
+        graph_slots = {slot.graph_index: slot.index for slot in slots}
+        if not is_fused(op):
+            yield direct(op, graph_slots)
+            return
+        puts_out = {}
+        for number in range(max(len(op.output_descs), 1)):
+            key = script_tensor(self.values.origins, op, number)
+            if key is not None:
+                puts_out[number] = key
+        if self._unfused is not None:
+            keys: dict[tuple[str, int], int] = {}
+            for slot in slots:
+                root = self.values.fed_by.get((id(op), slot.graph_index))
+                key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
+                if key is not None:
+                    keys.setdefault(key, slot.index)
+            formula = self._unfused.formula(op, keys, puts_out)
+            if formula is not None:
+                yield formula
+        if not fed.missing:
+            known = Known(
+                inputs=fed.inputs,
+                golden_inputs=self._golden_inputs(op, fed),
+                golden=self._golden,
+                put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
+            )
+            yield from ChainSearch(op, self._kinds, known, puts_out).formulas()
+        if table.find(op.type) is not None:
+            yield replace(direct(op, graph_slots), is_certain=False)
+
+    # --- one op ---
+
+    def _judge(self, base: OpJudgement) -> OpJudgement:
+        op = base.op
+        if not is_fused(op) and table.find(op.type) is None:
+            return replace(base, reason=f"there is no formula for {op.type}")
+        outputs = self._outputs(op)
+        if not outputs and op.type != "Cast":
+            return replace(base, reason="neither it nor what reads it was dumped")
+        fed = self._fed(op)
+        if not outputs:
+            return self._unseen_cast(base, fed)
+        if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
+            # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
+            return replace(self._unseen_cast(base, fed), reason="its input was not dumped")
+        got = {}
+        for slot, tensor in outputs.items():
+            desc = op.output_descs[slot] if slot < len(op.output_descs) else None
+            got[slot] = self.values.load(tensor, desc)
+        if not fed.inputs and fed.missing:
+            return replace(base, reason=next(iter(fed.missing.values())))
+        finite = all(np.isfinite(one.array).all() for one in fed.inputs.values() if one.array.dtype.kind in "fc")
+        clean = finite and all(
+            not (np.abs(one.array) >= LIMIT["float16"]).any() for one in fed.inputs.values() if one.dtype == "float16"
+        )
+        base = replace(
+            base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(sorted(fed.elsewhere.items()))
+        )
+        chosen: OpJudgement | None = None
+        reason = ""
+        key = self._key(op)
+        tried: list[tuple[Formula, OpJudgement]] = []
+        for formula in self._formulas(op, fed, got):
+            try:
+                found = self._by(base, formula, fed.inputs, got)
+            except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
+                if not is_fused(op):
+                    missing = "; ".join(fed.missing.values())
+                    raise NotComputedError(missing or str(error)) from error
+                reason = reason or str(error)
+                continue
+            if found.state is State.RIGHT:
+                self._fitting.setdefault(key, formula.shape)
+                return found
+            tried.append((formula, found))
+        known = self._fitting.get(key)
+        for formula, found in tried:
+            if known is not None and formula.shape == known:
+                chosen = replace(found, is_confirmed=True)
+                break
+        if chosen is None and tried:
+            chosen = self._confirmed(tried, key, fed)
+        if chosen is None and not tried:
+            missing = "; ".join(fed.missing.values())
+            return replace(base, reason=missing or reason or "how it is fused is not known")
+        assert chosen is not None
+        return chosen
+
+    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: _Fed) -> OpJudgement:
+        """The judgement by the formula that the benchmark obeys, or by the certain one."""
+        best: OpJudgement | None = None
+        for formula, found in tried:
+            split = self._split(found, formula, fed)
+            if split is None:
+                continue
+            if all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots):
+                self._fitting.setdefault(key, formula.shape)
+                return replace(split, is_confirmed=True)
+            if formula.is_certain and best is None:
+                best = split
+        if best is not None:
+            reason = "the benchmark does not obey its formula either"
+            return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
+        for formula, found in tried:
+            if formula.is_certain:
+                return found
+        formula, found = min(tried, key=lambda one: one[1].worst_slot.own if one[1].worst_slot is not None else np.inf)
+        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason="how its ops hang together is only guessed")
+
+    def _by(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement:
+        """The op judged by one formula."""
+        true = formula.run(inputs)
+        kind = formula.kind
+        wide = (
+            kind in (Kind.MATRIX, Kind.COMPOSITE)
+            and any(one.dtype == "float32" for one in inputs.values())
+            and any(spec is not None and spec.kind is Kind.MATRIX for spec in map(table.find, formula.how))
+        )
+        u_in = _HF32 if wide else 0.0
+        noise = noise_of(formula, inputs, true) if len(formula.stages) > 1 else {}
+        stored: dict[str, dict[int, Output]] = {}
+        slots = []
+        for slot, out in true.items():
+            if slot not in got:
+                continue
+            have = got[slot]
+            if have.array.size != np.asarray(out.array).size:
+                raise NotComputedError(
+                    f"output {slot} has the shape {list(have.array.shape)}, the recomputed one {list(out.array.shape)}"
+                )
+            fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+            if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
+                # A kernel that stores every stage's result is right as well.
+                if have.dtype not in stored:
+                    stored[have.dtype] = formula.run(inputs, have.dtype)
+                other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+                if other.worst < fit.worst:
+                    fit = other
+            slots.append(_slot(slot, have, out, fit, kind))
+        if not slots:
+            raise NotComputedError("no output that has a formula was dumped")
+        return replace(base, how=formula.how, slots=tuple(slots), state=_state(base, slots))
+
+    def _unseen_cast(self, base: OpJudgement, fed: _Fed) -> OpJudgement:
+        """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
+        op = base.op
+        base = replace(base, reason="neither it nor what reads it was dumped")
+        dtype = op.output_descs[0].dtype if op.output_descs else ""
+        if not fed.inputs or dtype not in LIMIT:
+            return base
+        array = np.asarray(next(iter(fed.inputs.values())).array)
+        if array.dtype.kind != "f":
+            return base
+        fit = misfit(array, Output(array=array), dtype, Kind.EXACT)
+        over = int(np.count_nonzero(fit.over))
+        if not over:
+            return base
+        have = Input(array=array, dtype=dtype)
+        slot = replace(_slot(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
+        elsewhere = tuple(sorted(fed.elsewhere.items()))
+        return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
+
+    # --- beside the benchmark ---
+
+    def _golden(self, name: str, index: int) -> np.ndarray | None:
+        """A tensor of the script as the benchmark has it."""
+        golden = self.values.benchmark.output_of(name, index)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            return np.asarray(self.values.load(golden, None).array, np.float64)
+        except NoValueError:
+            return None
+
+    def _golden_inputs(self, op: Op, fed: _Fed) -> dict[int, Input] | None:
+        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack."""
+        values = self.values
+        inputs: dict[int, Input] = {}
+        for slot in values.input_slots(op):
+            root = values.fed_by.get((id(op), slot.graph_index))
+            loaded = values.load_benchmark(root) if root is not None else None
+            mine = fed.inputs.get(slot.index)
+            if loaded is None:
+                if mine is None or root is None or values.parameter_of(root) is None:
+                    return None
+                inputs[slot.index] = mine
+                continue
+            array = loaded.input.array
+            if mine is not None and array.shape != mine.array.shape and array.size == mine.array.size:
+                array = array.reshape(mine.array.shape)
+            layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
+            inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
+        return inputs
+
+    def _split(self, found: OpJudgement, formula: Formula, fed: _Fed) -> OpJudgement | None:
+        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell."""
+        values = self.values
+        op = found.op
+        inputs = self._golden_inputs(op, fed)
+        if inputs is None:
+            return None
+        try:
+            true = formula.run(inputs)
+            mine_true = formula.run(fed.inputs)
+        except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+            return None
+        moved = _relative(
+            np.concatenate(
+                [np.asarray(fed.inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
+                or [np.zeros(0)]
+            ),
+            np.concatenate(
+                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
+                or [np.zeros(0)]
+            ),
+        )
+        slots = []
+        for slot in found.slots:
+            golden = values.load_benchmark(Root(op, slot.slot))
+            if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
+                return None
+            f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)
+            f_n = np.asarray(mine_true[slot.slot].array, np.float64).reshape(-1)
+            own = _relative(np.asarray(golden.input.array, np.float64).reshape(-1), f_b)
+            inherited = _relative(f_n, f_b)
+            kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
+            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
+        return replace(found, slots=tuple(slots))
+
+
+def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
+    bad = fit.bad
+    count = int(np.count_nonzero(bad))
+    places = None
+    true = np.asarray(out.array)
+    if count and true.dtype.kind in "fbiu":
+        places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
+    over = int(np.count_nonzero(fit.over))
+    return SlotJudgement(
+        slot=slot,
+        dtype=have.dtype,
+        size=int(fit.got.size),
+        kind=kind,
+        own=fit.own,
+        rounding=fit.rounding,
+        worst=fit.worst,
+        slack=fit.slack,
+        beyond=count,
+        exact_share=fit.exact_share,
+        overflowed=over,
+        largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
+        not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
+        places=places,
+    )
+
+
+def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
+    wrong = [slot for slot in slots if slot.beyond]
+    if not wrong:
+        return State.RIGHT
+    for slot in wrong:
+        proof = slot.worst > _DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _FEW)
+        if proof and base.finite_inputs:
+            return State.WRONG
+    return State.DOUBTFUL
+
+
+def _relative(x: np.ndarray, y: np.ndarray) -> float:
+    both = np.isfinite(x) & np.isfinite(y)
+    size = norm(y[both])
+    distance = norm(x[both] - y[both])
+    return distance / size if size else (0.0 if not distance else np.inf)

@@ -1,0 +1,124 @@
+"""What is known of one op when it is judged alone: values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.ops.base import Kind
+from precision_tool.lib.verdict.places import Places
+
+
+class State(StrEnum):
+    """What recomputing an op said."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    #: Off by more than rounding, but so little, or on such doubtful ground, that it accuses nobody.
+    DOUBTFUL = "doubtful"
+    NOT_RECOMPUTED = "not_recomputed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotJudgement:
+    """One output, recomputed from the inputs. Distances are relative, ‖x − y‖ / ‖y‖.
+
+    `own` is y_N − f(x_N), `rounding` what rounding makes of it (rms), `worst` the largest error of an element over its
+    rms of rounding, `slack` what of that is allowed, `beyond` how many elements exceed it. `overflowed` counts the
+    elements whose true result is beyond the type's range, up to `largest`. `fed` is f(x_N) − f(x_B), `benchmark_own`
+    y_B − f(x_B) and `amplification` κ (verdict.md); None where the benchmark does not tell.
+    """
+
+    slot: int
+    dtype: str
+    size: int
+    kind: Kind
+    own: float
+    rounding: float
+    worst: float
+    slack: float
+    beyond: int
+    exact_share: float
+    overflowed: int = 0
+    largest: float = 0.0
+    not_finite: int = 0
+    places: Places | None = None
+    fed: float | None = None
+    benchmark_own: float | None = None
+    amplification: float | None = None
+    #: The factor of a uniform scale between this output and the benchmark's.
+    cosine: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpJudgement:
+    """One op of the run. `number` is its place in the order of execution.
+
+    `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
+    `clean_inputs` is False if an input has numbers that are not finite, or that sit at the limit of float16.
+    `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark), `is_guessed`
+    that how its original ops hang together is not known for sure.
+    """
+
+    op: Op
+    number: int
+    state: State
+    how: tuple[str, ...] = ()
+    reason: str = ""
+    slots: tuple[SlotJudgement, ...] = ()
+    clean_inputs: bool = True
+    finite_inputs: bool = True
+    #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
+    from_elsewhere: tuple[tuple[int, str], ...] = ()
+    is_confirmed: bool | None = None
+    is_guessed: bool = False
+    is_dumped: bool = True
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @property
+    def worst_slot(self) -> SlotJudgement | None:
+        """The output that is farthest beyond rounding."""
+        return max(
+            self.slots, key=lambda slot: (slot.beyond > 0, slot.worst / max(slot.slack, 1e-9), slot.own), default=None
+        )
+
+    @property
+    def overflow(self) -> SlotJudgement | None:
+        """The output whose true result is beyond its type."""
+        return next((slot for slot in self.slots if slot.overflowed), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many ops of a run were judged, and how."""
+
+    ops: int
+    right: int
+    wrong: int
+    doubtful: int
+    not_recomputed: int
+    reasons: tuple[tuple[str, int], ...] = ()
+
+
+def tally(judged: Sequence[OpJudgement]) -> Tally:
+    """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
+    counts: dict[State, int] = dict.fromkeys(State, 0)
+    reasons: dict[str, int] = {}
+    for one in judged:
+        counts[one.state] += 1
+        if one.state is State.NOT_RECOMPUTED:
+            reasons[one.reason] = reasons.get(one.reason, 0) + 1
+    return Tally(
+        ops=len(judged),
+        right=counts[State.RIGHT],
+        wrong=counts[State.WRONG],
+        doubtful=counts[State.DOUBTFUL],
+        not_recomputed=counts[State.NOT_RECOMPUTED],
+        reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+    )

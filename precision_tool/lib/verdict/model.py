@@ -1,0 +1,161 @@
+"""The verdict: who, why, how sure, and what to do. Values that the report shows and programs read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from precision_tool.lib.verdict.judgement import OpJudgement, Tally
+
+
+class Cause(StrEnum):
+    """Why a run differs."""
+
+    KERNEL = "kernel"
+    FUSION = "fusion"
+    LAYOUT = "layout"
+    CAST = "cast"
+    OVERFLOW = "overflow"
+    STOMP = "stomp"
+    RANDOM = "random"
+    INPUT = "input"
+    WEIGHTS = "weights"
+    LOSS_SCALE = "loss_scale"
+    NONE = "none"
+
+
+class Proof(StrEnum):
+    """What a suspicion rests on, the strongest first."""
+
+    #: Two copies of one tensor that differ.
+    COPIES = "copies"
+    #: The op was recomputed from its own inputs.
+    RECOMPUTED = "recomputed"
+    #: What nothing computes differs from the benchmark's.
+    SOURCE = "source"
+    #: It computes differently in two runs, from the same inputs.
+    RUNS = "runs"
+    #: Its output is much farther off than its inputs; it cannot be recomputed.
+    COMPARED = "compared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One figure of the evidence: a name and a number, a word, or a list of these."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What to do: `line` is a command, or a line for the file `file`; empty where there is only advice (`why`)."""
+
+    why: str
+    line: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """One independent fault. `culprit` is an op, or the variable at the root; `number` its place in execution order.
+
+    `also` are further culprits of the same fault: the other ops of a pass, the producer of overwritten memory.
+    """
+
+    culprit: str
+    cause: Cause
+    proof: Proof
+    confidence: float
+    number: int
+    op_type: str = ""
+    pass_name: str = ""
+    also: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    judgement: OpJudgement | None = None
+    #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
+    followers: int = 0
+    below: int = 0
+
+    def fact(self, name: str) -> Any:
+        """The value of a fact, None if it has none of this name."""
+        return next((fact.value for fact in self.facts if fact.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstCosine:
+    """The worst cosine of a run and its op."""
+
+    op_name: str
+    slot: str
+    cosine: float
+    #: Ops that are below the threshold, all of them by rounding where the verdict is a clean one.
+    below: int = 0
+    #: The op from which the distance grows, going back along the worst inputs.
+    grows_from: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to blame for one run. `culprit` is None where nothing computes wrong.
+
+    `ranking` are all suspects, best first, `run` the number of the run that is meant (None: the folder named).
+    """
+
+    culprit: str | None
+    cause: Cause
+    confidence: float
+    pass_name: str | None = None
+    ranking: tuple[str, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    next: tuple[Step, ...] = ()
+    tally: Tally = field(default_factory=lambda: Tally(ops=0, right=0, wrong=0, doubtful=0, not_recomputed=0))
+    run: int | None = None
+    has_benchmark: bool = True
+    worst: WorstCosine | None = None
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Suspect | None:
+        """The suspect that the verdict names."""
+        return self.suspects[0] if self.culprit is not None and self.suspects else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be judged, so that it says nothing."""
+        return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object `verdict` of JSON."""
+        return {
+            "culprit": self.culprit,
+            "cause": str(self.cause),
+            "pass": self.pass_name,
+            "confidence": round(self.confidence, 3),
+            "ranking": list(self.ranking),
+            "evidence": {fact.name: fact.value for fact in self.facts},
+            "next": [{"why": step.why, "line": step.line, "file": step.file} for step in self.next],
+            "suspects": [_suspect(one) for one in self.suspects],
+            "ops": {
+                "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
+                "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
+                "reasons": dict(self.tally.reasons),
+            },
+            "worst_cosine": None if self.worst is None else {
+                "op": self.worst.op_name, "slot": self.worst.slot, "cosine": self.worst.cosine,
+                "below": self.worst.below, "grows_from": self.worst.grows_from,
+            },
+            "run": self.run,
+            "benchmark": self.has_benchmark,
+            "gaps": list(self.gaps),
+        }  # fmt: skip
+
+
+def _suspect(one: Suspect) -> dict[str, Any]:
+    return {
+        "culprit": one.culprit, "cause": str(one.cause), "pass": one.pass_name or None, "proof": str(one.proof),
+        "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
+        "evidence": {fact.name: fact.value for fact in one.facts},
+    }  # fmt: skip

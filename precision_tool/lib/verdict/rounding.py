@@ -1,0 +1,156 @@
+"""How far rounding can take an output, element by element, and which part of a difference is more than that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.ops.base import Kind, Output
+
+Doubles = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+#: Unit roundoff, largest number and half the distance of neighbours near 0, by type.
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LIMIT = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": inf}
+#: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
+SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
+#: The mean square of rounding to nearest, in units of the unit roundoff (verdict.md).
+_MEAN_SQUARE = 0.18
+#: What a kernel accumulates in.
+_ACCUMULATED = 2.0**-24
+#: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
+#: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
+SLACK = {
+    Kind.EXACT: 5.0, Kind.ROUNDED: 6.0, Kind.SUM: 8.0, Kind.MATRIX: 8.0, Kind.APPROXIMATE: 16.0, Kind.COMPOSITE: 16.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """How an output differs from the true result. Arrays are flat and as long as the output.
+
+    `ratio` is |y − f| over what rounding makes of it (rms), 0 where the two cannot or need not be compared; `bad` is
+    True where that is more than the kind's slack. `over` is True where the true result is beyond the type's range.
+    """
+
+    got: Doubles
+    true: Doubles
+    sigma: Doubles
+    ratio: Doubles
+    bad: Flags
+    over: Flags
+    compared: Flags
+    slack: float
+
+    @property
+    def own(self) -> float:
+        """‖y − f‖ / ‖f‖ over what was compared; inf if numbers are missing that should be there."""
+        where = self.compared
+        off = self.got[where] - self.true[where]
+        if not np.isfinite(off).all():
+            return inf
+        size = norm(self.true[where])
+        distance = norm(off)
+        return distance / size if size else (0.0 if not distance else inf)
+
+    @property
+    def rounding(self) -> float:
+        """‖σ‖ / ‖f‖: the relative distance that rounding explains."""
+        where = self.compared
+        size = norm(self.true[where])
+        noise = norm(self.sigma[where])
+        return noise / size if size else (0.0 if not noise else inf)
+
+    @property
+    def worst(self) -> float:
+        """The largest of the ratios; inf for a number that is not finite and should be."""
+        return float(self.ratio.max(initial=0.0))
+
+    @property
+    def exact_share(self) -> float:
+        """Share of what was compared that is the true result, correctly rounded."""
+        where = self.compared
+        count = int(np.count_nonzero(where))
+        if not count:
+            return 1.0
+        return float(np.count_nonzero(np.abs(self.ratio[where]) <= 1 / sqrt(_MEAN_SQUARE) * 1.0001)) / count
+
+
+def norm(array: npt.NDArray[Any]) -> float:
+    """The Euclidean norm, also of numbers whose squares leave float64's range."""
+    flat = array.reshape(-1)
+    if not flat.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        direct = float(np.linalg.norm(flat))
+        if direct not in (0.0, inf):
+            return direct
+        largest = float(np.abs(flat).max())
+        return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
+
+
+def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:
+    """The rms of rounding per element (flat)."""
+    unit = UNIT.get(dtype, 0.0)
+    parts = (unit * np.abs(true)) ** 2
+    for size, rounded in ((out.summed, _ACCUMULATED), (out.terms, u_in)):
+        if rounded:
+            wide = np.broadcast_to(np.asarray(size, np.float64), out.array.shape).reshape(-1)
+            parts = parts + (rounded * wide) ** 2
+    result: Doubles = np.sqrt(_MEAN_SQUARE * parts + SMALLEST.get(dtype, 0.0) ** 2 / 3)
+    return result
+
+
+def misfit(
+    got: npt.NDArray[Any], out: Output, dtype: str, kind: Kind, *, u_in: float = 0.0, noise: Doubles | None = None
+) -> Misfit:
+    """Compares an output with the true one. `noise` is what rounding inside makes of an element beside `out`'s.
+
+    Both may be of any shape of as many elements. Where the true result is not finite nothing is compared; beyond the
+    range of the type neither (`over`).
+    """
+    with np.errstate(all="ignore"):
+        y = np.asarray(got, np.float64).reshape(-1)
+        true = np.asarray(out.array, np.float64).reshape(-1)
+        sigma = sigma_of(true, out, dtype, u_in)
+        if noise is not None:
+            sigma = np.sqrt(sigma**2 + noise**2)
+        limit = LIMIT.get(dtype, inf)
+        finite = np.isfinite(true)
+        over = finite & (np.abs(true) > limit * (1 + UNIT.get(dtype, 0.0)))
+        compared = finite & ~over
+        near = finite & (np.abs(true) > limit - 8 * np.where(np.isfinite(sigma), sigma, 0.0))
+        off = np.abs(y - true)
+        # At the very edge of the range, rounding decides whether it overflows.
+        off = np.where(near & ~np.isfinite(y), 0.0, off)
+        ratio = np.where(off == 0, 0.0, off / sigma)
+        ratio = np.where(compared, np.where(np.isnan(ratio), inf, ratio), 0.0)
+        if out.doubtful is not None:
+            ratio = np.where(np.broadcast_to(out.doubtful, out.array.shape).reshape(-1), 0.0, ratio)
+        slack = SLACK[kind]
+        if dtype not in UNIT:  # integers and bools are right or wrong
+            slack = 0.0
+            ratio = np.where(ratio > 0, inf, 0.0)
+    return Misfit(
+        got=y, true=true, sigma=sigma, ratio=ratio, bad=ratio > slack, over=over, compared=compared, slack=slack
+    )
+
+
+def rounded_to(array: Doubles, dtype: str) -> Doubles:
+    """The array as a type stores it: to nearest; what is beyond its range becomes infinite."""
+    if dtype == "float16":
+        with np.errstate(all="ignore"):
+            return array.astype(np.float16).astype(np.float64)
+    if dtype == "float32":
+        with np.errstate(all="ignore"):
+            return array.astype(np.float32).astype(np.float64)
+    if dtype == "bfloat16":
+        fraction, exponent = np.frexp(array)
+        result: Doubles = np.ldexp(np.rint(np.ldexp(fraction, 8)), exponent - 8)
+        return np.where(np.abs(result) > LIMIT["bfloat16"], np.copysign(inf, result), result)
+    return array

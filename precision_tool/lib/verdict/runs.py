@@ -1,0 +1,95 @@
+"""The verdicts on the runs of a data folder: which runs there are to judge, and which of two is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import nan
+
+from precision_tool.lib.compare.folders import find_golden, golden_leaf
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
+from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run, unsteady
+
+#: Of the runs beside the one that is asked about, how many are judged.
+_OTHERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One dump that a verdict is wanted of, and what is known of it."""
+
+    leaf: DumpLeaf
+    file: GraphFile
+    golden_root: str | None = None
+    rows: Sequence[Row] = ()
+    #: Ops that the comparison alone would suspect, the likeliest first.
+    compared: Sequence[str] = ()
+    threshold: float = 0.98
+
+
+def judge(
+    asked: Asked, runs: Sequence[RunGraph], *, seconds: float = SECONDS, progress: Progress | None = None
+) -> Judged:
+    """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
+
+    `runs` are the graphs of the data folder's runs.
+    """
+    mine = next((run for run in runs if any(leaf.path == asked.leaf.path for leaf in run.leaves)), None)
+    number = mine.number if mine is not None else None
+    others = [run for run in runs if run.leaf is not None and run is not mine and run.number != number]
+    others = [run for run in others if mine is not None]
+    benchmark, other_run = _benchmark(asked, others)
+    subject = Subject(
+        leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
+        other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
+        threshold=asked.threshold,
+    )  # fmt: skip
+    first = judge_run(subject, seconds=seconds, progress=progress)
+    if first.verdict.culprit is not None:
+        return first
+    for run in others[:_OTHERS]:
+        assert run.leaf is not None
+        other = Subject(
+            leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=asked.file, number=run.number,
+            threshold=asked.threshold,
+        )  # fmt: skip
+        found = judge_run(other, seconds=seconds, progress=progress)
+        if found.verdict.culprit is not None:
+            return found
+        differs = unsteady(subject, other, first)
+        if differs is not None:
+            return differs
+    return first
+
+
+def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
+    """What the dump is held against, and another NPU run that tells of random numbers."""
+    golden: GoldenFiles | Run | None = None
+    if asked.golden_root is not None:
+        with suppress(PrecisionToolError):
+            golden = find_golden(asked.golden_root)
+    if isinstance(golden, GoldenFiles):
+        return golden, None
+    leaf: DumpLeaf | None = None
+    if golden is not None:
+        with suppress(DataNotFoundError):
+            leaf = golden_leaf(golden, asked.leaf, 0, 1)
+    other = next((run for run in others if leaf is None or any(one.path == leaf.path for one in run.leaves)), None)
+    if other is None or other.leaf is None:
+        return NoBenchmark(), None
+    return NoBenchmark(), GraphDumps(leaf or other.leaf, other.file)
+
+
+def _cosines(rows: Sequence[Row]) -> Mapping[tuple[str, str], float]:
+    return {
+        (row.op_name, row.slot): nan if row.mismatches else row.cosine
+        for row in rows
+        if row.cosine is not None and not row.is_scalar
+    }

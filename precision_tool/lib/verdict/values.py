@@ -1,0 +1,375 @@
+"""The tensors of one run as formulas take them: whose they are, where copies of them lie, and their numbers.
+
+A tensor of a run is the output of an op. Its copies are that output in the op's own dump file and the inputs of every
+op that reads it, so that an op whose file is missing can still be judged by what its neighbours hold.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.reading import reading_of
+from precision_tool.lib.ops.base import Input
+from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.sources.names import flatten
+
+Numbers = npt.NDArray[Any]
+
+#: Larger tensors are not read whole.
+MAX_ELEMENTS = 1 << 26
+#: Bytes of numbers that are kept decoded.
+_KEPT_BYTES = 192 << 20
+#: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
+PASSING = frozenset({
+    "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
+    "ReFormat", "SqueezeV2", "UnsqueezeV2", "Unsqueeze", "Bitcast",
+})  # fmt: skip
+#: What a network has learned or was built with.
+CONSTANT_TYPES = frozenset({"Const", "Constant", "ConstPlaceHolder"})
+VARIABLE_TYPES = frozenset({"Variable", "VariableV2", "VarHandleOp", "RefData"})
+PARAMETER_TYPES = CONSTANT_TYPES | VARIABLE_TYPES
+#: Where data come in.
+DATA_TYPES = frozenset({
+    "GetNext", "IteratorGetNext", "DynamicGetNext", "DynamicGetNextV2", "Data", "AnnData", "AippData", "Placeholder",
+    "QueueData", "GetNextFromQueue", "QueueDequeue", "QueueDequeueMany",
+})  # fmt: skip
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+#: Ops in a row that a walk passes through at most.
+_MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Output `index` of an op: what names a tensor of a run."""
+
+    op: Op
+    index: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return id(self.op), self.index
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:output:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input or output of an op as it stands in a dump: `side` is "input" or "output"."""
+
+    op: Op
+    side: str
+    index: int
+    #: Its place among the graph's inputs (unconnected ones counted).
+    graph_index: int
+    desc: TensorDesc | None
+    edge: Edge | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:{self.side}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Numbers in the order of the script, and where they were found: "own", "producer", "reader", "benchmark"."""
+
+    input: Input
+    source: str
+    slot: Slot | None = None
+    tensor: Tensor | None = None
+
+
+@dataclass(slots=True)
+class _Cache:
+    """Decoded tensors, the least recently used forgotten first."""
+
+    arrays: OrderedDict[object, tuple[Numbers, str]] = field(default_factory=OrderedDict)
+    held: int = 0
+
+    def get(self, key: object) -> tuple[Numbers, str] | None:
+        found = self.arrays.get(key)
+        if found is not None:
+            self.arrays.move_to_end(key)
+        return found
+
+    def put(self, key: object, value: tuple[Numbers, str]) -> None:
+        self.arrays[key] = value
+        self.held += value[0].nbytes
+        while self.held > _KEPT_BYTES and len(self.arrays) > 1:
+            _, (old, _) = self.arrays.popitem(last=False)
+            self.held -= old.nbytes
+
+
+class NoValueError(Exception):
+    """Why the numbers of a tensor cannot be had; the message names the tensor."""
+
+
+class RunValues:
+    """One run: its graph, its dump, the benchmark, and every tensor's copies."""
+
+    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide) -> None:
+        self.leaf, self.file, self.benchmark = leaf, file, benchmark
+        self.dumps = DumpIndex(leaf)
+        self.origins = Origins(file, groups_of(file))
+        self.ops: list[Op] = in_order(file)
+        self.order = {id(op): number for number, op in enumerate(self.ops)}
+        self._graphs = {graph.name: graph for graph in file.graphs}
+        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
+        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
+        self._alike = _alike(file)
+        self._dumped: dict[int, DumpedOp | None] = {}
+        self._cache = _Cache()
+        #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
+        self.readers: dict[tuple[int, int], list[Slot]] = {}
+        self.fed_by: dict[tuple[int, int], Root] = {}
+        for op in self.ops:
+            for number, edge in enumerate(op.inputs):
+                root = self.root_of(op, edge) if edge is not None else None
+                if root is None:
+                    continue
+                self.fed_by[id(op), number] = root
+        for op in self.ops:
+            for slot in self.input_slots(op):
+                root = self.fed_by.get((id(op), slot.graph_index))
+                if root is not None:
+                    self.readers.setdefault(root.key, []).append(slot)
+
+    # --- the graph ---
+
+    def root_of(self, op: Op, edge: Edge) -> Root | None:
+        """The tensor that an edge into `op` carries, behind ops that only pass it on and borders of subgraphs."""
+        reader = op
+        for _ in range(_MAX_STEPS):
+            producer = self.origins.producer(reader, edge)
+            if producer is None:
+                return None
+            behind = self._behind(producer, edge.index)
+            if behind is None:
+                return Root(producer, edge.index)
+            reader, edge = behind
+        return None
+
+    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """The op and its edge that feed what `op` only passes on."""
+        if op.type in PASSING and index == 0 and self.dumped(op) is None:
+            edge = next((edge for edge in op.inputs if edge is not None), None)
+            return (op, edge) if edge is not None else None
+        if op.type == "Data" and op.parent_index is not None:
+            caller = self._callers.get(self._home[id(op)].name)
+            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
+                edge = caller.inputs[op.parent_index]
+                return (caller, edge) if edge is not None else None
+        if op.type in _CALLS:
+            for name in op.subgraph_names:
+                graph = self._graphs.get(name)
+                output = None
+                if graph is not None:
+                    output = graph.by_name.get(f"{name}_Node_Output") or next(
+                        (one for one in graph.ops if one.type == "NetOutput"), None
+                    )
+                if output is not None:
+                    edges = [edge for edge in output.inputs if edge is not None]
+                    if index < len(edges):
+                        return output, edges[index]
+        return None
+
+    def producers(self, op: Op) -> Iterator[Root]:
+        """The tensors that feed an op."""
+        for number in range(len(op.inputs)):
+            root = self.fed_by.get((id(op), number))
+            if root is not None:
+                yield root
+
+    def parameter_of(self, root: Root) -> Op | None:
+        """The variable or constant that a tensor is, also behind casts and conversions of its layout."""
+        op, index = root.op, root.index
+        for _ in range(_MAX_STEPS):
+            if op.type in PARAMETER_TYPES:
+                return op
+            if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
+                return None
+            behind = self.fed_by.get((id(op), 0))
+            if behind is None:
+                return None
+            op, index = behind.op, behind.index
+        return None
+
+    def parameter_is_updated(self, root: Root) -> bool:
+        """Whether a tensor is a variable's memory, which ops of the run write to."""
+        return root.op.type.startswith(("Assign", "Apply", "SparseApply")) and bool(root.op.inputs)
+
+    # --- dumps ---
+
+    def dumped(self, op: Op) -> DumpedOp | None:
+        """The op's dump; None if it has none."""
+        if id(op) not in self._dumped:
+            name = flatten(op.name)
+            if name not in self.dumps:
+                found = None
+            elif name in self._alike:
+                found = self.dumps.op_by_header(name, op.name)
+            else:
+                found = self.dumps.op(name)
+            self._dumped[id(op)] = found
+        return self._dumped[id(op)]
+
+    def input_slots(self, op: Op) -> list[Slot]:
+        """The connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
+        dump = self.dumped(op)
+        count = max(dump.inputs, default=-1) + 1 if dump is not None and dump.inputs else len(op.inputs)
+        slots = []
+        numbers = {id(edge): number for number, edge in enumerate(op.inputs) if edge is not None}
+        for index, (edge, desc) in enumerate(input_places(op, count)):
+            if edge is not None:
+                slots.append(Slot(op, "input", index, numbers[id(edge)], desc, edge))
+        return slots
+
+    def output_slot(self, root: Root) -> Slot:
+        """The output as a slot of its op."""
+        descs = root.op.output_descs
+        desc = descs[root.index] if root.index < len(descs) else None
+        return Slot(root.op, "output", root.index, root.index, desc)
+
+    def found(self, slot: Slot) -> AnyTensor | Missing | None:
+        """The tensor of a slot as its own dump file has it."""
+        dump = self.dumped(slot.op)
+        if dump is None:
+            return None
+        return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
+
+    def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
+        """Every copy of a tensor in the dump: what its op put out, then what its readers read."""
+        for slot in (self.output_slot(root), *self.readers.get(root.key, ())):
+            tensor = self.found(slot)
+            if isinstance(tensor, Tensor) and tensor.size:
+                yield slot, tensor
+
+    # --- numbers ---
+
+    def load(self, tensor: Tensor, desc: TensorDesc | None) -> Input:
+        """The numbers of a tensor in the order of the script. NoValueError says why not."""
+        named = desc.origin_layout if desc is not None else None
+        shape = desc.origin_shape if desc is not None else None
+        array, layout = self._read(tensor, named, shape)
+        if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
+            array = array.reshape(shape)
+        if layout in ("", "ND") and named and len(named) == array.ndim:
+            layout = named
+        if len(layout) != array.ndim:
+            layout = "ND"
+        return Input(array=array, dtype=tensor.dtype, layout=layout)
+
+    def _read(self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None) -> tuple[Numbers, str]:
+        key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape)
+        known = self._cache.get(key)
+        if known is None:
+            known = read_values(tensor, named, shape)
+            known[0].flags.writeable = False
+            self._cache.put(key, known)
+        return known
+
+    def load_root(self, root: Root, *, but: Slot | None = None) -> Loaded | None:
+        """A tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
+        for slot, tensor in self.copies(root):
+            if but is not None and slot.op is but.op and slot.side == but.side and slot.index == but.index:
+                continue
+            try:
+                found = self.load(tensor, slot.desc)
+            except NoValueError:
+                continue
+            return Loaded(found, "producer" if slot.side == "output" else "reader", slot, tensor)
+        return None
+
+    def load_benchmark(self, root: Root) -> Loaded | None:
+        """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not."""
+        origin = self.origins.of(root.op, root.index, self.benchmark)
+        if isinstance(origin, NoOrigin):
+            return None
+        find = self.benchmark.output_of if origin.is_real else self.benchmark.output
+        golden = find(origin.op_name, origin.index)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            array, layout = self._read(golden, origin.layout, origin.shape)
+        except NoValueError:
+            return None
+        layout = origin.layout if origin.layout and len(origin.layout) == array.ndim else layout
+        return Loaded(Input(array=array, dtype=golden.dtype, layout=layout or "ND"), "benchmark", None, golden)
+
+
+def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None) -> tuple[Numbers, str]:
+    """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
+
+    NoValueError for what has no numbers, is too large, damaged, or in an order that nothing tells.
+    """
+    known = data_types.BY_NAME.get(tensor.dtype)
+    if known is None or not known.is_numeric:
+        raise NoValueError(f"a tensor of type {tensor.dtype}")
+    if tensor.size > MAX_ELEMENTS:
+        raise NoValueError(f"a tensor of {tensor.size:,} numbers is too large")
+    reading = reading_of(tensor, named, shape)
+    declared = tensor.origin_shape if tensor.origin_shape is not None else shape
+    if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
+        # One number a channel: GE stores it as an image of one pixel.
+        as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
+        reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
+    if not reading.layout:
+        raise NoValueError(reading.note or "the order of its axes is not known")
+    try:
+        with open_reader(tensor, reading.plan) as reader:
+            kind: Any = (
+                np.float64 if not known.is_integer else np.dtype(known.numpy_name if known.bits >= 8 else "int8")
+            )
+            array = np.empty(reader.logical_shape, kind)
+            flat = array.reshape(-1)
+            for box in reader.boxes():
+                count = prod(stop - start for start, stop in box)
+                items = np.empty(count, reader.dtype)
+                reader.read(box, items)
+                if reader.is_flat:
+                    flat[box[0][0] : box[0][1]] = items
+                else:
+                    cut = tuple(slice(*limits) for limits in box)
+                    array[cut] = items.reshape([stop - start for start, stop in box])
+    except PrecisionToolError as error:
+        raise NoValueError(error.message) from error
+    except MemoryError as error:
+        raise NoValueError("too large for the memory there is") from error
+    if known.is_complex:
+        array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
+    elif known.name == "bool":
+        array = array != 0
+    if prod(reading.shape) == array.size:
+        array = array.reshape(reading.shape)
+    return array, reading.layout
+
+
+def missing_reason(found: AnyTensor | Missing | None) -> str:
+    """Why a slot has no numbers."""
+    if isinstance(found, Missing):
+        return found.reason
+    return "only statistics of it were dumped" if isinstance(found, TensorStatistics) else "it was not dumped"
+
+
+def _alike(file: GraphFile) -> frozenset[str]:
+    """Flattened names that stand for several ops."""
+    names: dict[str, set[str]] = {}
+    for op in file.ops:
+        names.setdefault(flatten(op.name), set()).add(op.name)
+    return frozenset(flat for flat, spelled in names.items() if len(spelled) > 1)
