@@ -1,4 +1,4 @@
-"""The fusion rules of formats.md §5 on graphs made here, tiny dump files and a benchmark that is a dictionary."""
+"""The fusion rules of FORMATS.md §5 on graphs made here, tiny dump files and a benchmark that is a dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which benchmark tensor each NPU tensor must equal: the fusion rules of formats.md §5, or plain op names.
+"""Which benchmark tensor each NPU tensor must equal: the fusion rules of FORMATS.md §5, or plain op names.
 
 Ops that were made from the same original ops, named in the same order, form a group and share an index. An output
 must equal the original tensor the graph names for it; an input must equal what its producer had to put out, found by
