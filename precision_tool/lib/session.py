@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_result import GraphPasses
     from precision_tool.lib.formats.fusion_switch import Switches
+    from precision_tool.lib.inspect.arrays import TensorProxy
     from precision_tool.lib.model.pytorch import H5Op
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.pairing.pytorch_ops import H5Data, H5Hit
@@ -350,6 +351,39 @@ class Session:
             leaves = all_of_run.leaves if all_of_run else run.leaves
             matcher = self._matchers[key] = _Matcher(run, golden, leaves, self.run_graphs)
         return matcher.pairs_of(found, looks_again)
+
+    def tensors(self, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
+        """The tensors of an op or of a file, as arrays that are read when their values are asked for.
+
+        Parameters
+        ----------
+        name : str
+            An op, as for `find_ops`; a dump file or `.npy`; either with a slot behind it, ``"conv1:output:0"``; or an
+            op or data set of PyTorch's dumps, ``"/Addmm/4/output/result"``.
+        graph : str, optional
+            A graph file to look the op up in; by default those of the runs.
+
+        Returns
+        -------
+        tuple of TensorProxy
+            Inputs, then outputs. Those of an op have their `benchmark`, where there is one.
+
+        Raises
+        ------
+        DataNotFoundError
+            Nothing is called so, or it was not dumped.
+        FormatError
+            The file is damaged, or holds statistics only.
+        """
+        from precision_tool.lib.inspect.arrays import open_tensors
+
+        return open_tensors(self, name, graph)
+
+    def tensor(self, name: str, graph: str | None = None) -> TensorProxy:
+        """The one tensor of a name, as `tensors` takes it; UsageError where there are several."""
+        from precision_tool.lib.inspect.arrays import one_tensor
+
+        return one_tensor(self, name, graph)
 
     def _golden_of(self, number: int | None) -> GoldenFiles | Run | None:
         """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
