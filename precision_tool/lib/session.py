@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.formats.fusion_switch import Switches
+    from precision_tool.lib.inspect.arrays import TensorProxy
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
@@ -96,6 +97,43 @@ class Session(DataFolder):
         if op_number(word) is not None:  # the number is that of the graph in use
             word = self.find_ops(word)[0].op.name
         return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
+
+    # --- tensors as arrays ---
+
+    def tensors(self, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
+        """The tensors of an op or of a file, as arrays that are read when their values are asked for.
+
+        Parameters
+        ----------
+        name : str
+            An op, as for `find_ops`; a dump file or `.npy`; either with a slot behind it, ``"conv1:output:0"``; or an
+            op or data set of PyTorch's dumps, ``"/Addmm/4/output/result"``.
+        graph : str, optional
+            A graph file to look the op up in; by default those of the runs.
+
+        Returns
+        -------
+        tuple of TensorProxy
+            Inputs, then outputs. Those of an op have their `benchmark`, where there is one.
+
+        Raises
+        ------
+        DataNotFoundError
+            Nothing is called so, or it was not dumped.
+        FormatError
+            The file is damaged, or holds statistics only.
+        """
+        from precision_tool.lib.inspect.arrays import open_tensors
+
+        return open_tensors(self, name, graph)
+
+    def tensor(self, name: str, graph: str | None = None) -> TensorProxy:
+        """The one tensor of a name, as `tensors` takes it; UsageError where there are several."""
+        from precision_tool.lib.inspect.arrays import one_tensor
+
+        return one_tensor(self, name, graph)
+
+    # --- fusion ---
 
     def fusion_graphs(
         self,
