@@ -1,4 +1,4 @@
-"""Every data type of formats.md §2 against plain formulas: bytes in, numbers out."""
+"""Every data type of FORMATS.md §2 against plain formulas: bytes in, numbers out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from precision_tool.lib.numbers import data_types, decode, layouts
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
 
-#: code → (name, bits of an element), typed from formats.md.
+#: code → (name, bits of an element), typed from FORMATS.md.
 TABLE = {
     0: ("undefined", 8), 1: ("float32", 32), 2: ("float16", 16), 3: ("int8", 8), 4: ("uint8", 8), 5: ("int16", 16),
     6: ("uint16", 16), 7: ("int32", 32), 8: ("int64", 64), 9: ("uint32", 32), 10: ("uint64", 64), 11: ("bool", 8),
@@ -152,7 +152,7 @@ def test_the_table_is_the_documented_one(code: int) -> None:
 
 def test_every_type_has_a_reference_here() -> None:
     tested = {*STRUCT, *PAIRS, *PACKED, *BYTE_FLOATS, "bfloat16"}
-    # The two DUAL_SUB types are not in formats.md; they are bytes with and without a sign.
+    # The two DUAL_SUB types are not in FORMATS.md; they are bytes with and without a sign.
     assert {row.name for row in data_types.BY_CODE.values() if row.is_numeric} == tested | {
         "dual_sub_int8",
         "dual_sub_uint8",

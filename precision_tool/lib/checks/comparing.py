@@ -57,8 +57,8 @@ def compare(
     """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
 
     Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
-    `prefix` begins the names of the result files where it is given. When the comparison is stopped the rows that are
-    done are written as `partial_result_*.csv` and the error says where.
+    When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
+    error says where. `prefix` begins the names of the result files where it is given.
     """
     space, options = data.workspace, options or DEFAULT_OPTIONS
     is_default = npu is None and golden is None

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,8 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import check_fits, pair_notes
-from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.inserted import counterparts
+from precision_tool.lib.pairing.match import Counterpart, match_by_graph, match_by_name, same_name
 from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
@@ -196,7 +198,7 @@ def match_leaf(
         if choice.matched < choice.total:
             notes.append(f"the graph names {choice.matched} of {counted(choice.total, 'dumped op')}")
     else:
-        pairs = list(match_by_name(dumps, side, other))
+        pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, extra_folders, store)))
     result = LeafResult(
         leaf=leaf,
         golden_root=root,
@@ -212,6 +214,19 @@ def match_leaf(
         ),
     )
     return pairs, result
+
+
+def _counterpart(
+    inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, extra_folders: Sequence[str], store: GraphStore | None
+) -> Counterpart:
+    """Which op of another NPU run an op belongs to: by both graphs where there are any, else by its name alone."""
+    if other is not None and isinstance(inputs.golden, Run):
+        with suppress(PrecisionToolError):
+            models, others = ({one.model_name for one in run.leaves} for run in (inputs.run, inputs.golden))
+            mine = find_graph(leaf, None, extra_folders, store=store, models=models)
+            theirs = find_graph(other.leaf, None, extra_folders, store=store, models=others)
+            return counterparts(mine.file, theirs.file).of
+    return same_name
 
 
 def _ignored_notes(leaf: DumpLeaf) -> list[str]:

@@ -224,7 +224,9 @@ class DataFolder:
             while len(self._op_pairs) >= _OP_PAIRS:
                 del self._op_pairs[next(iter(self._op_pairs))]
             all_of_run = self._run(run.number) if run.number is not None else None
-            matcher = self._op_pairs[key] = OpPairs(run, golden, all_of_run.leaves if all_of_run else run.leaves)
+            matcher = self._op_pairs[key] = OpPairs(
+                run, golden, all_of_run.leaves if all_of_run else run.leaves, self.run_graphs
+            )
         return matcher.pairs_of(found, looks_again)
 
     def golden_of(self, number: int | None) -> GoldenFiles | Run | None:

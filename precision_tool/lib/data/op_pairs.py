@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import FoundOp, RunGraph
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.pairing.match import GraphMatcher, match_name
+from precision_tool.lib.pairing.inserted import counterparts
+from precision_tool.lib.pairing.match import Counterpart, GraphMatcher, match_name, same_name
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.names import flatten
@@ -18,7 +19,13 @@ from precision_tool.lib.sources.names import flatten
 class OpPairs:
     """Pairs single ops of one leaf as `vc` would with all of them."""
 
-    def __init__(self, run: RunGraph, golden: GoldenFiles | Run | None, leaves: Sequence[DumpLeaf]) -> None:
+    def __init__(
+        self,
+        run: RunGraph,
+        golden: GoldenFiles | Run | None,
+        leaves: Sequence[DumpLeaf],
+        graphs: Callable[[], Sequence[RunGraph]],
+    ) -> None:
         assert run.leaf is not None
         self._of = (run.leaf, run.file, run.is_named, golden)
         self._dumps = DumpIndex(run.leaf)
@@ -33,6 +40,12 @@ class OpPairs:
         self._side = side
         # Two runs are matched by the names of ops, unless a graph is asked for.
         by_name = self._other is not None and not run.is_named
+        self._counterpart: Counterpart = same_name
+        if by_name and self._other is not None:
+            path = self._other.root
+            for one in graphs():
+                if path in (leaf.path for leaf in one.leaves):
+                    self._counterpart = counterparts(run.file, one.file).of
         self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
 
     def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
@@ -48,4 +61,4 @@ class OpPairs:
         if self._by_graph is not None:
             return self._by_graph.pairs_of(found.op)
         other = None if self._other is None else self._other.index
-        return match_name(flatten(found.op.name), self._dumps, self._side, other)
+        return match_name(flatten(found.op.name), self._dumps, self._side, other, self._counterpart)

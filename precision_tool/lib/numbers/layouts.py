@@ -2,7 +2,7 @@
 
 A layout is a list of storage axes. Each is a whole logical axis (`N`), or the outer (`C1`) or inner (`C0`)
 part of one that the device stores in blocks: index = outer * block + inner, the last block padded.
-Source: formats.md §2.
+Source: FORMATS.md §2.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int,
     """A stored array in another layout. `shape` is its shape in a plain layout: that of `target`, or, when
     `target` is blocked, that of `layout`.
 
-    Every pair of formats.md §2; padding is cut off, or filled with zeros where the target has blocks.
+    Every pair of FORMATS.md §2; padding is cut off, or filled with zeros where the target has blocks.
     """
     if is_plain(target):
         to_plain = plan(layout, array.shape, target, shape)
