@@ -263,6 +263,26 @@ def test_with_less(tmp_path: Path, change: dict[str, Any], op: str, cause: Cause
     assert verdict_of(layers().write(tmp_path / "right", **less)).cause is Cause.NONE
 
 
+def one_element(array: Array) -> Array:
+    changed = array.copy()
+    changed[3, 5] += np.abs(array).max()
+    return changed
+
+
+def some_elements(array: Array) -> Array:
+    changed = array.copy()
+    changed.reshape(-1)[32:64] = numbers(32, seed=9).astype(array.dtype)
+    return changed
+
+
+@pytest.mark.parametrize(("wrong", "cause"), [(one_element, Cause.KERNEL), (some_elements, Cause.STOMP)])
+def test_what_can_have_been_overwritten(tmp_path: Path, wrong: Callable[[Array], Array], cause: Cause) -> None:
+    """Memory is overwritten by blocks of 32 bytes: without inputs in the dump, a single element is the kernel's."""
+    network = layers().with_part("drop/mul", wrong=wrong)
+    found = verdict_of(network.write(tmp_path, inputs=False))
+    assert (found.culprit, found.cause) == ("drop/mul", cause)
+
+
 def test_the_culprit_has_no_dump(tmp_path: Path) -> None:
     """What it put out is what the next op read."""
     network = layers().with_part("drop/mul", wrong=negated_column)
