@@ -114,6 +114,30 @@ def test_layout(tmp_path: Path) -> None:
     assert (found.culprit, found.cause) == ("one/MatMul", Cause.LAYOUT)
 
 
+def test_few_values_are_in_nearly_any_order(tmp_path: Path) -> None:
+    """The tail of a mask is not a matter of its layout, though nearly every value is there."""
+
+    def copied_tail(array: Array) -> Array:
+        flat = array.copy().reshape(-1)
+        flat[-16:] = flat[-32:-16]
+        return flat.reshape(array.shape)
+
+    mask = np.zeros((20, 40), np.float32)
+    mask[numbers(20, 40, seed=3) > 1] = 1
+    mask.reshape(-1)[-32:] = [0, 1] * 8 + [1, 0] * 7 + [0, 0]
+    network = Network(
+        parts=(
+            source("IteratorGetNext", mask),
+            source("factor", np.array(0.3, np.float32), op_type="Const"),
+            binary("mask/Mul", "Mul", "IteratorGetNext", "factor", "float32"),
+        )
+    )
+    found = verdict_of(network.with_part("mask/Mul", wrong=copied_tail).write(tmp_path / "tail"))
+    assert (found.culprit, found.cause) == ("mask/Mul", Cause.KERNEL)
+    found = verdict_of(network.with_part("mask/Mul", wrong=stored_transposed).write(tmp_path / "order"))
+    assert (found.culprit, found.cause) == ("mask/Mul", Cause.LAYOUT)
+
+
 def test_a_cast_beyond_the_range(tmp_path: Path) -> None:
     found = verdict_of(large(layers(), 1e6).write(tmp_path / "wrong"))
     assert (found.culprit, found.cause) == ("trans_Cast_3", Cause.CAST)
