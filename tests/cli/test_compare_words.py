@@ -333,7 +333,7 @@ def test_every_leaf_has_its_own_result(several: SmallTree) -> None:
         below = [name for name, row in rows.items() if row["CosineSimilarity"] not in ("1.000000", "NaN")]
         assert below == (["last/Sub:output:0"] if leaf == LEAVES[3] else [])
     # Shown in the order of devices, models and steps (as numbers), each with its graph.
-    rules = re.findall(r"─ (device \d \S+ step \d+) ─", run.out)
+    rules = re.findall(r"^(device \d \S+ step \d+) ─", run.out, re.MULTILINE)
     assert rules == [re.sub(r"(\d)_(.+)_(\d+)", r"device \1 \2 step \3", leaf) for leaf in LEAVES]
     assert re.findall(r"graph/ge_proto_0000000(\d)_graph", run.out) == ["5", "5", "6", "6"]
     assert run.out.count("┏━ Verdict ━") == 1  # of the others nothing can be recomputed
@@ -632,7 +632,7 @@ def test_colours_on_a_terminal_only(tmp_path: Path) -> None:
 def test_the_models_name_is_no_markup(several: SmallTree, tmp_path: Path) -> None:
     leaf = several.copy_leaf("1", "[red]graph[bold]", "1", "0")
     run = tool("vc", cwd=tmp_path)
-    assert "─ device 1 [red]graph[bold] step 0 ─" in run.out
+    assert "device 1 [red]graph[bold] step 0 ─" in run.out
     assert str(leaf.relative_to(tmp_path)) in run.out.split()
 
 

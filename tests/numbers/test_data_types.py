@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.engine import extremes
 from precision_tool.lib.engine.blocks import Scratch, TensorReader
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.tensor import Tensor
@@ -433,3 +435,15 @@ def test_a_byte_an_element_in_any_size_of_buffer(tmp_path: Path, name: str, coun
 def test_the_rest_of_the_buffer_may_be_anything_where_the_bytes_are_no_codes(tmp_path: Path) -> None:
     stored = b"\x21\x43" + b"\xa5" * 30
     assert_same(read_stored(tmp_path, "int4", 4, stored), [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("name", data_types.FLOATS)
+def test_limits_are_those_of_the_types(name: str) -> None:
+    limits = data_types.FLOATS[name]
+    if name == "hifloat8":
+        table = data_types.value_table(name)
+        assert limits.largest == table[np.isfinite(table)].max()
+        return
+    known = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, name, name)))  # type: ignore[no-untyped-call]
+    assert (limits.largest, limits.digits) == (float(known.max), known.nmant)
+    assert extremes.limit_of(name) == limits.largest

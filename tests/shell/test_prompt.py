@@ -376,7 +376,7 @@ def test_the_prompt_raises_what_tab_must_not() -> None:
     """Names that cannot be read are an error of the command, never of Tab."""
     with pytest.raises(DataNotFoundError):
         Session(Settings(data=Path("nowhere"))).find_ops("x")
-    assert Session(Settings(data=Path("nowhere"))).op_names() == ()
+    assert Session(Settings(data=Path("nowhere"))).names.op_names() == ()
 
 
 def test_commands_of_cmd2_that_start_editors_or_python_are_gone(open_prompt: Open) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from precision_tool.lib.checks.overflow_search import Data, Graphs, Progress
+from precision_tool.lib.checks.overflow_search import Graphs, Progress
 from precision_tool.lib.checks.random_errors import RandomReport, check_memory, compare_runs
-from precision_tool.lib.compare.folders import golden_leaf
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
@@ -16,13 +17,14 @@ from precision_tool.lib.pairing.inserted import counterparts
 from precision_tool.lib.pairing.match import same_name
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import refuse_h5
+from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.workspace import lies_in
 
 
 def find_random(
-    data: Data,
+    data: DataFolder,
     left: str | None = None,
     right: str | None = None,
     graph: str | None = None,
@@ -34,7 +36,7 @@ def find_random(
     DataNotFoundError where there is no dump at all.
     """
     if left is None:
-        left = data.default_npu()
+        left = default_npu(data.workspace)
     refuse_h5("random", left, right)
     one = walk.find_run(left)
     if right is None:
@@ -63,7 +65,7 @@ def find_random(
 
 
 def _compare_leaf(
-    data: Data,
+    data: DataFolder,
     leaf: DumpLeaf,
     position: int,
     one: Run,

@@ -88,15 +88,6 @@ def is_known(layout: str) -> bool:
     return layout in _AXES or layout in ("ND", "FRACTAL_NZ")
 
 
-def _letters(layout: str) -> list[str]:
-    """Logical axes of a layout, in the order they first appear."""
-    seen: list[str] = []
-    for letter, _ in _AXES[layout]:
-        if letter not in seen:
-            seen.append(letter)
-    return seen
-
-
 def _build(
     axes: tuple[tuple[str, int], ...], storage_shape: tuple[int, ...], letters: str, shape: tuple[int, ...]
 ) -> Plan:

@@ -29,6 +29,12 @@ _POWER = 1e-3
 _SCALED = 0.2
 
 
+#: Other random numbers differ in nearly every element.
+_OTHER_NUMBERS = 0.5
+#: Readers of a cast that are looked at.
+_MOST_READERS = 16
+
+
 def is_random(op: Op) -> bool:
     """Whether an op draws random numbers."""
     return bool(_RANDOM.search(op.type))
@@ -233,6 +239,7 @@ class Explainer:
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
+                Fact(name="script_ops", value=self._script_ops(one.op)),
             ]  # fmt: skip
             yield Suspect(
                 culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
@@ -261,11 +268,25 @@ class Explainer:
             ]
             facts = [
                 Fact(name="from", value=source), Fact(name="to", value=target), Fact(name="lost", value=_number(lost)),
+                Fact(name="script_ops", value=self._script_ops(op)),
             ]  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
                 number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
             )  # fmt: skip
+
+    def _script_ops(self, op: Op) -> list[str]:
+        """The ops of the script that an op does the work of; of a cast those that read it."""
+        found: dict[str, None] = {}
+        waiting, seen = [op], 0
+        while waiting and seen < _MOST_READERS:
+            one = waiting.pop(0)
+            seen += 1
+            if one.type in ("Cast", "TransData") and not one.original_names:
+                waiting += [slot.op for slot in self._values.readers.get((id(one), 0), ())]
+            else:
+                found |= dict.fromkeys(one.original_names or (one.name,))
+        return list(found)
 
     def _lost(self, op: Op) -> float | None:
         """The relative distance that a cast to integers takes its input; None if that is nothing."""
@@ -292,6 +313,8 @@ class Explainer:
         for one in departures:
             op = one.root.op
             cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
+            if cause is Cause.RANDOM and one.different < _OTHER_NUMBERS * one.size:
+                cause = Cause.KERNEL  # the same numbers, and some of them spoilt
             facts = (
                 Fact(name="distance", value=_number(one.distance)), Fact(name="cosine", value=_number(one.cosine)),
                 Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),

@@ -110,9 +110,11 @@ def _close(y: Doubles, f: Doubles, unit: float) -> bool:
 
 def _moved(y: Doubles, f: Doubles, unit: float) -> dict[str, Any] | None:
     """The order in which every right value is there."""
-    if not _close(np.sort(y, axis=None), np.sort(f, axis=None), unit) or y.size < 2:
-        return None
     flat = y.reshape(-1)
+    if y.size < 2 or _close(flat, f.reshape(-1), unit):
+        return None  # too near to have moved
+    if not _close(np.sort(y, axis=None), np.sort(f, axis=None), unit):
+        return None
     for axis, steps in _steps(f.shape):
         if _close(flat, np.roll(f, steps, axis).reshape(-1), unit):
             return {"mistake": Mistake.SHIFTED, "axis": axis, "steps": steps}
