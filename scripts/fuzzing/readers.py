@@ -56,7 +56,6 @@ from precision_tool.lib.results.noise import read_noise
 from precision_tool.lib.results.result_csv import read_output_cosines, read_result
 from precision_tool.lib.settings import check_dump_step, read_settings_file
 from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
-from precision_tool.lib.shell.commands.pytorch import _apart
 from precision_tool.lib.shell.switch_files import SwitchFile
 from precision_tool.lib.sources import names as file_names
 from precision_tool.lib.sources.h5_files import find_h5_files
@@ -160,9 +159,9 @@ def _h5_copy(path: str) -> Reasons:
         if source == path:
             with suppress(FileNotFoundError):
                 os.unlink(target)
-            copy_ops(source, other, dump.ops[:2], _apart)
+            copy_ops(source, other, dump.ops[:2])
         else:
-            copy_ops(source, other, read_h5(source).ops, _apart)
+            copy_ops(source, other, read_h5(source).ops)
     return ()
 
 

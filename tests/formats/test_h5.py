@@ -21,7 +21,7 @@ from h5_files import CPU, GPU, NPU, Array, add_tensor, write_h5
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
-from precision_tool.lib.formats import h5, h5_bytes
+from precision_tool.lib.formats import h5, h5_bytes, h5_process
 from precision_tool.lib.formats.h5 import in_logical_order, read_h5
 from precision_tool.lib.formats.h5_bytes import fletcher32, open_bytes, unpacked_lzf
 from precision_tool.lib.model.pytorch import H5Dump, H5Value
@@ -504,7 +504,7 @@ def test_every_cut_and_flipped_byte_is_a_user_error_or_read_all_the_same(tmp_pat
     assert all("d.h5" in message for message in messages)
 
 
-@pytest.mark.parametrize("content", [b"", b"no HDF5", h5_bytes.SIGNATURE, h5_bytes.SIGNATURE + bytes(500)])
+@pytest.mark.parametrize("content", [b"", b"no HDF5", h5_process.SIGNATURE, h5_process.SIGNATURE + bytes(500)])
 def test_what_is_no_hdf5_file_is_said_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "d.h5"
     path.write_bytes(content)

@@ -114,6 +114,30 @@ def test_layout(tmp_path: Path) -> None:
     assert (found.culprit, found.cause) == ("one/MatMul", Cause.LAYOUT)
 
 
+def test_few_values_are_in_nearly_any_order(tmp_path: Path) -> None:
+    """The tail of a mask is not a matter of its layout, though nearly every value is there."""
+
+    def copied_tail(array: Array) -> Array:
+        flat = array.copy().reshape(-1)
+        flat[-16:] = flat[-32:-16]
+        return flat.reshape(array.shape)
+
+    mask = np.zeros((20, 40), np.float32)
+    mask[numbers(20, 40, seed=3) > 1] = 1
+    mask.reshape(-1)[-32:] = [0, 1] * 8 + [1, 0] * 7 + [0, 0]
+    network = Network(
+        parts=(
+            source("IteratorGetNext", mask),
+            source("factor", np.array(0.3, np.float32), op_type="Const"),
+            binary("mask/Mul", "Mul", "IteratorGetNext", "factor", "float32"),
+        )
+    )
+    found = verdict_of(network.with_part("mask/Mul", wrong=copied_tail).write(tmp_path / "tail"))
+    assert (found.culprit, found.cause) == ("mask/Mul", Cause.KERNEL)
+    found = verdict_of(network.with_part("mask/Mul", wrong=stored_transposed).write(tmp_path / "order"))
+    assert (found.culprit, found.cause) == ("mask/Mul", Cause.LAYOUT)
+
+
 def test_a_cast_beyond_the_range(tmp_path: Path) -> None:
     found = verdict_of(large(layers(), 1e6).write(tmp_path / "wrong"))
     assert (found.culprit, found.cause) == ("trans_Cast_3", Cause.CAST)
@@ -261,6 +285,26 @@ def test_with_less(tmp_path: Path, change: dict[str, Any], op: str, cause: Cause
     found = verdict_of(layers().with_part(op, **change).write(tmp_path / "wrong", **less))
     assert (found.culprit, found.cause) == (op, cause)
     assert verdict_of(layers().write(tmp_path / "right", **less)).cause is Cause.NONE
+
+
+def one_element(array: Array) -> Array:
+    changed = array.copy()
+    changed[3, 5] += np.abs(array).max()
+    return changed
+
+
+def some_elements(array: Array) -> Array:
+    changed = array.copy()
+    changed.reshape(-1)[32:64] = numbers(32, seed=9).astype(array.dtype)
+    return changed
+
+
+@pytest.mark.parametrize(("wrong", "cause"), [(one_element, Cause.KERNEL), (some_elements, Cause.STOMP)])
+def test_what_can_have_been_overwritten(tmp_path: Path, wrong: Callable[[Array], Array], cause: Cause) -> None:
+    """Memory is overwritten by blocks of 32 bytes: without inputs in the dump, a single element is the kernel's."""
+    network = layers().with_part("drop/mul", wrong=wrong)
+    found = verdict_of(network.write(tmp_path, inputs=False))
+    assert (found.culprit, found.cause) == ("drop/mul", cause)
 
 
 def test_the_culprit_has_no_dump(tmp_path: Path) -> None:

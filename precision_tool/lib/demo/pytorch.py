@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.formats.h5_bytes import h5py_module
+from precision_tool.lib.formats.h5_process import h5py_module
 from precision_tool.lib.model.pytorch import SCALAR_TYPES, Device
 
 Array = npt.NDArray[Any]

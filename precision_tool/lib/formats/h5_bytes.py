@@ -2,30 +2,31 @@
 
 What lies in one piece is read as any other file is (`Access.BYTES`). Chunks are read one at a time and decompressed
 here: HDF5's own filters give a compressed chunk all the memory that it asks for, and a damaged one can end the process.
-h5py is imported when needed.
+Where chunks lie is asked of HDF5 in a process of its own (`h5_process`).
 """
 
 from __future__ import annotations
 
+import base64
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from contextlib import AbstractContextManager
 from math import prod
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, PrecisionToolError, UsageError, shown_name
+from precision_tool.lib.errors import FormatError, shown_name
+from precision_tool.lib.formats.h5_child import CHUNKED, COMPACT, StoredData, chunk_place, h5_reason
+from precision_tool.lib.formats.h5_process import Hdf5Error, ask_hdf5, check_file
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.storage.files import LocalFile
 
-#: What HDF5 files of any kind begin with.
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-#: The superblock of version 0 or 1 up to the end of the widest address of a driver information block.
-_SUPERBLOCK = 28 + 4 * 8
+#: numpy's names of types that are read.
+_NUMBERS = re.compile(r"[<>|=][biufc]\d{1,2}")
 #: The numbers of HDF5's filters.
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
 #: Those that are undone here.
@@ -38,69 +39,8 @@ MAX_GATHERED = 64 << 20
 _KEPT = 64 << 20
 #: What a chunk may take beyond its size where compressing did not make it smaller.
 _SLACK = 1 << 16
-
-#: What h5py raises, whatever is wrong.
-H5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, NotImplementedError)
-
-REFUSED_HINT = "the PyTorch dumper writes no such file: dump again, and do not trust where this one is from"
-INSTALL_HINT = "install it: pip install h5py, or pip install 'precision-tool[h5]'"
-
-
-def h5py_module(path: str) -> ModuleType:
-    """h5py. UsageError that says how to install it; `path` is what it is needed for."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise UsageError(f"{path}: .h5 files need the package h5py, which is not here", INSTALL_HINT) from error
-    module: ModuleType = h5py
-    return module
-
-
-def alone(path: str) -> AbstractContextManager[Any]:
-    """h5py's own lock, to be held while it is used: HDF5 is not safe beside threads, and not all of h5py takes it."""
-    lock: AbstractContextManager[Any] = h5py_module(path)._objects.phil
-    return lock
-
-
-def h5_reason(error: BaseException) -> str:
-    """What h5py says, in one line."""
-    text = str(error.args[0]) if error.args else ""
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-def open_h5(path: str) -> Any:
-    """The file opened for reading, as h5py gives it. The user's errors say what is wrong with it."""
-    with LocalFile(path) as file:  # is it there, a file, readable?
-        size = file.size
-        _check_superblock(file)
-    h5py = h5py_module(path)
-    try:
-        with alone(path):
-            return h5py.File(path, "r", locking=False)
-    except H5_ERRORS as error:
-        why = "the file is empty" if size == 0 else h5_reason(error)
-        raise FormatError(f"{path}: no HDF5 file that can be read: {why}", "copy or dump it again") from error
-
-
-def _check_superblock(file: LocalFile) -> None:
-    """Refuses what HDF5 would take at its word when it opens the file: memory of a size that four bytes claim."""
-    head = file.read_at(0, min(file.size, _SUPERBLOCK))
-    if not head.startswith(SIGNATURE):
-        place = 512
-        while place + len(SIGNATURE) <= file.size:  # where HDF5 looks as well
-            if file.read_at(place, len(SIGNATURE)) == SIGNATURE:
-                raise FormatError(f"{file.path}: refused: its HDF5 data begin at byte {place} only", REFUSED_HINT)
-            place *= 2
-        return  # HDF5 says what is wrong
-    version, width = (head[8], head[13]) if len(head) == _SUPERBLOCK else (2, 0)
-    if version > 1:
-        return
-    place = (24 if version == 0 else 28) + 3 * width
-    if head[place : place + width] != b"\xff" * width:
-        raise FormatError(
-            f"{file.path}: refused: it names a driver information block (byte {place}), as files of several parts have",
-            REFUSED_HINT,
-        )
+#: Chunks whose places are looked up at once, and how many such lots are kept.
+_LOOKED_UP, _KEPT_LOTS = 1024, 8
 
 
 class TensorBytes(Protocol):
@@ -154,45 +94,50 @@ class _Reader(ABC):
         self.close()
 
 
+def _header(tensor: Tensor) -> StoredData:
+    """What the header of a tensor's data set tells now."""
+    check_file(tensor.path)
+    try:
+        (header,) = ask_hdf5("header", tensor.path, dataset=tensor.dataset)
+    except Hdf5Error as error:
+        raise _damaged(tensor, error.reason) from error
+    return StoredData(**header)
+
+
+def dtype_of(header: StoredData) -> np.dtype[Any] | None:
+    """numpy's type of the elements; None for what is no number."""
+    return np.dtype(header.type) if _NUMBERS.fullmatch(header.type) else None
+
+
+def _damaged(tensor: Tensor, why: str) -> FormatError:
+    where = f"{tensor.path}: {shown_name(tensor.dataset)}"
+    return FormatError(f"{where}: cannot be read: {why}", "the file is damaged: copy or dump it again")
+
+
 class _Chunks(_Reader):
     """Chunks as if they lay one after the other, in the order of their places."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._name = f"{tensor.path}: {shown_name(tensor.dataset)}"
-        self._raw = LocalFile(tensor.path)
-        self._file: Any = None
-        try:
-            self._file = open_h5(tensor.path)
-            self._alone = alone(tensor.path)
-            try:
-                with self._alone:
-                    self._open(tensor.dataset)
-            except H5_ERRORS as error:
-                raise self._damaged(h5_reason(error)) from error
-            self._nbytes = prod(self._chunk) * self._dtype.itemsize
-            if self._nbytes > MAX_CHUNK:  # it was not, when the header was read
-                raise self._damaged("the file has changed")
-        except PrecisionToolError:
-            self.close()
-            raise
-        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(self._shape, self._chunk, strict=True))
+        self._tensor = tensor
+        header = _header(tensor)
+        dtype = dtype_of(header)
+        if dtype is None or header.layout != CHUNKED or len(header.chunk) != len(header.shape or ()):
+            raise self._damaged("the file has changed")
+        self._dtype = dtype
+        self._shape, self._chunk, self._filters = tuple(header.shape or ()), header.chunk, header.filters
+        self._nbytes = prod(self._chunk) * self._dtype.itemsize
+        if not 0 < self._nbytes <= MAX_CHUNK:  # it was not so when the dump was read
+            raise self._damaged("the file has changed")
+        self._grid = [-(-extent // chunk) for extent, chunk in zip(self._shape, self._chunk, strict=True)]
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
-
-    def _open(self, dataset: str) -> None:
-        self._id = self._file[dataset].id
-        properties = self._id.get_create_plist()
-        self._chunk = tuple(properties.get_chunk())
-        self._filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
-        self._shape, self._dtype = tuple(self._id.shape), self._id.dtype
+        self._lots: OrderedDict[int, list[Any]] = OrderedDict()
+        self._raw = LocalFile(tensor.path)
 
     def _damaged(self, why: str) -> FormatError:
-        return FormatError(f"{self._name}: cannot be read: {why}", "the file is damaged: copy or dump it again")
+        return _damaged(self._tensor, why)
 
     def close(self) -> None:
         self._raw.close()
-        if self._file is not None:
-            with self._alone:
-                self._file.close()
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         done = 0
@@ -212,45 +157,56 @@ class _Chunks(_Reader):
             self._kept.popitem(last=False)
         if number >= prod(self._grid):
             raise self._damaged(f"it has no chunk {number}")
-        place = self.place(number)
+        place = chunk_place(number, self._grid, self._chunk)
         try:
-            decoded = self._decoded(place)
-        except (*H5_ERRORS, zlib.error) as error:
+            decoded = self._decoded(number)
+        except Hdf5Error as error:
+            raise self._damaged(f"chunk at {list(place)}: {error.reason}") from error
+        except (ValueError, zlib.error) as error:
             raise self._damaged(f"chunk at {list(place)}: {h5_reason(error)}") from error
         if len(decoded) != self._nbytes:
             raise self._damaged(f"chunk at {list(place)} holds {len(decoded)} bytes instead of {self._nbytes}")
         known = self._kept[number] = memoryview(decoded).cast("B")
         return known
 
-    def place(self, number: int) -> tuple[int, ...]:
-        """The index of the first element of a chunk."""
-        place = []
-        for count, chunk in zip(reversed(self._grid), reversed(self._chunk), strict=True):
-            number, at = divmod(number, count)
-            place.append(at * chunk)
-        return tuple(reversed(place))
-
-    def _decoded(self, place: tuple[int, ...]) -> bytes:
-        mask, data = self._stored(place)
-        for number in reversed(range(len(self._filters))):
-            if not mask >> number & 1:
-                data = self._undo(self._filters[number], data)
+    def _decoded(self, number: int) -> bytes:
+        mask, data = self._stored(number)
+        for at in reversed(range(len(self._filters))):
+            if not mask >> at & 1:
+                data = self._undo(self._filters[at], data)
         raw: bytes = data
         return raw
 
-    def _stored(self, place: tuple[int, ...]) -> tuple[int, bytes]:
+    def _place(self, number: int) -> tuple[int, int, int]:
+        """Where a chunk lies, the size that is claimed for it, and the filters that were left out (bits)."""
+        lot, at = divmod(number, _LOOKED_UP)
+        if lot not in self._lots:
+            while len(self._lots) >= _KEPT_LOTS:
+                self._lots.popitem(last=False)
+            start = lot * _LOOKED_UP
+            name = self._tensor.dataset
+            asked = ask_hdf5("places", self._tensor.path, dataset=name, start=start, stop=start + _LOOKED_UP)
+            self._lots[lot] = list(asked)
+        if at >= len(self._lots[lot]):
+            raise ValueError("the file has changed")
+        found = self._lots[lot][at]
+        if isinstance(found, str):
+            raise ValueError(found)
+        offset, size, mask = found
+        if offset is None:
+            raise ValueError("it was never written")
+        return offset, size, mask
+
+    def _stored(self, number: int) -> tuple[int, bytes]:
         """A chunk as it lies in the file, and the filters that were left out (bits).
 
         Not read by HDF5, which copies as many bytes as the index claims into a buffer of a chunk's size.
         """
-        with self._alone:
-            info = self._id.get_chunk_info_by_coord(place)
-            if info.byte_offset is None:
-                raise ValueError("it was never written")
-        applied = [number for number in range(len(self._filters)) if not info.filter_mask >> number & 1]
-        if info.size > 2 * self._nbytes + _SLACK or (not applied and info.size != self._nbytes):
-            raise ValueError(f"it claims {info.size} bytes instead of {self._nbytes}")
-        return info.filter_mask, self._raw.read_at(info.byte_offset, info.size)
+        offset, size, mask = self._place(number)
+        applied = [number for number in range(len(self._filters)) if not mask >> number & 1]
+        if size > 2 * self._nbytes + _SLACK or (not applied and size != self._nbytes):
+            raise ValueError(f"it claims {size} bytes instead of {self._nbytes}")
+        return mask, self._raw.read_at(offset, size)
 
     def _undo(self, code: int, data: bytes) -> bytes:
         if code == DEFLATE:
@@ -281,7 +237,7 @@ class _Chunks(_Reader):
         """The whole data set, which is small."""
         array = np.empty(self._shape, self._dtype)
         for number in range(prod(self._grid)):
-            at = self.place(number)
+            at = chunk_place(number, self._grid, self._chunk)
             block = np.frombuffer(self.chunk(number), self._dtype).reshape(self._chunk)
             target = array[tuple(slice(start, start + step) for start, step in zip(at, self._chunk, strict=True))]
             target[...] = block[tuple(slice(0, extent) for extent in target.shape)]
@@ -361,21 +317,28 @@ class _Gathered(_Reader):
 
 def _small(tensor: Tensor) -> npt.NDArray[Any]:
     """The stored elements of a tensor that fits in memory."""
-    where = f"{tensor.path}: {shown_name(tensor.dataset)}"
-    with open_h5(tensor.path) as file, alone(tensor.path):
-        try:
-            dataset = file[tensor.dataset].id
-            is_chunked = dataset.get_create_plist().get_layout() == h5py_module(tensor.path).h5d.CHUNKED
-            if prod(dataset.shape) != tensor.size or tensor.size * dataset.dtype.itemsize > MAX_GATHERED:
-                raise ValueError("the file has changed")
-            array = np.empty(dataset.shape, dataset.dtype)
-            if not is_chunked:
-                space = dataset.get_space()
-                dataset.read(space, space, array, mtype=dataset.get_type())
-                return array
-        except H5_ERRORS as error:
-            hint = "the file is damaged: copy or dump it again"
-            raise FormatError(f"{where}: cannot be read: {h5_reason(error)}", hint) from error
+    header = _header(tensor)
+    try:
+        dtype, shape = dtype_of(header), tuple(header.shape or ())
+        if dtype is None or prod(shape) != tensor.size or tensor.size * dtype.itemsize > MAX_GATHERED:
+            raise ValueError("the file has changed")
+        if header.layout != CHUNKED:
+            data = _in_one_piece(tensor, header, tensor.size * dtype.itemsize)
+            return np.frombuffer(data, dtype, tensor.size).reshape(shape)
+    except (Hdf5Error, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise _damaged(tensor, error.reason if isinstance(error, Hdf5Error) else h5_reason(error)) from error
     with _Chunks(tensor) as chunks:
         assert isinstance(chunks, _Chunks)
         return chunks.whole()
+
+
+def _in_one_piece(tensor: Tensor, header: StoredData, nbytes: int) -> bytes:
+    if header.layout == COMPACT:
+        (text,) = ask_hdf5("compact", tensor.path, dataset=tensor.dataset, most=nbytes)
+        return base64.b64decode(text)
+    if header.offset is None and nbytes:
+        raise ValueError("its data was never written")
+    with LocalFile(tensor.path) as file:
+        return file.read_at(header.offset or 0, nbytes)

@@ -10,8 +10,9 @@ from math import isfinite, log2
 import numpy as np
 
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.numbers import data_types
 from precision_tool.lib.verdict.copies import Departure, Overwritten
-from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
@@ -31,6 +32,8 @@ _SCALED = 0.2
 
 #: Other random numbers differ in nearly every element.
 _OTHER_NUMBERS = 0.5
+#: Bytes that the device's units write at least; its memory is given out in multiples of them.
+_BLOCK = 32
 #: Readers of a cast that are looked at.
 _MOST_READERS = 16
 
@@ -192,7 +195,7 @@ class Explainer:
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
         sure = 0.97 if one.is_confirmed else 0.9
-        if slot.places is not None and slot.places.is_run and _is_seen_apart(one):
+        if _is_overwritten(slot) and _is_seen_apart(one):
             cause, sure = Cause.STOMP, 0.7
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
@@ -413,6 +416,14 @@ def _whole_factor(one: OpJudgement) -> float | None:
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
     return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.size == slot.beyond else None
+
+
+def _is_overwritten(slot: SlotJudgement) -> bool:
+    """Whether the wrong elements are one run that another tensor may have been written over."""
+    places = slot.places
+    if places is None or not places.is_run:
+        return False
+    return (places.last - places.first + 1) * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
 
 def _is_seen_apart(one: OpJudgement) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from precision_tool.lib.engine.workers import process_pool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5_copy import copy_ops
 from precision_tool.lib.inspect.convert import Source, h5_source
@@ -265,7 +264,7 @@ def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int
     target = args.output
     session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(target)))
     hits = {hit.op.name: hit for text in args.source for hit in _ops_to_copy(session, source, text)}
-    replaced = copy_ops(source, target, [hit.op for hit in hits.values()], _apart)
+    replaced = copy_ops(source, target, [hit.op for hit in hits.values()])
     tell_notes(session, output)
     size = os.path.getsize(target)
     if args.json:
@@ -276,19 +275,6 @@ def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int
     done = f"{counted(len(hits), 'op')} copied to {shown_path(target)}, {byte_size(size)}"
     output.out.print(plain(done, "bold"), soft_wrap=True)
     return DONE
-
-
-def _apart(function: Callable[..., None], *arguments: object) -> None:
-    """Calls a function in a process of its own."""
-    with process_pool(1) as pool:
-        pool.submit(_quietly, function, *arguments).result()
-
-
-def _quietly(function: Callable[..., None], *arguments: object) -> None:
-    """Calls a function that the process may die of: the last words of a C library are not for the user."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    function(*arguments)
 
 
 def _copied(hits: Mapping[str, H5Hit], replaced: tuple[str, ...]) -> Iterator[str]:
