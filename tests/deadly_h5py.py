@@ -51,6 +51,14 @@ def _babbles(file: Any) -> None:
             continue
 
 
+_HOARD: list[bytearray] = []
+
+
+def _hoards(file: Any) -> None:
+    _HOARD.append(bytearray(400 << 20))
+    raise OSError("not that one")
+
+
 _DEEDS = {
     "dies": _dies,
     "aborts": _aborts,
@@ -59,6 +67,7 @@ _DEEDS = {
     "claims": _claims,
     "prints": _prints,
     "babbles": _babbles,
+    "hoards": _hoards,
 }
 
 

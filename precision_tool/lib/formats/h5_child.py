@@ -228,6 +228,9 @@ class _Hdf5:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
+        # HDF5 would take what it knows of a file that is open still, though another one is written over it.
+        while self._files:
+            self._files.popitem()[1].close()
         file = self._open(path)
         try:
             yield file
@@ -360,8 +363,8 @@ def _exactly(count: int) -> bytes:
 def main() -> NoReturn:
     """Answers requests until there are no more.
 
-    What failed leaves its traces in HDF5, which takes them for parts of another file that is written over the damaged
-    one. So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
+    What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a file that is whole.
+    So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
     """
     answers = _Answers(os.fdopen(os.dup(1), "wb", buffering=1 << 16))
     null = os.open(os.devnull, os.O_WRONLY)
