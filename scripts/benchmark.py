@@ -76,7 +76,7 @@ def plain_values(tensor: Tensor, plan: Plan) -> npt.NDArray[np.float32]:
 
 
 def plain_metrics(pair: Pair) -> list[float]:
-    """The ten metrics of formats.md §5 as whole-array numpy expressions."""
+    """The ten metrics of FORMATS.md §5 as whole-array numpy expressions."""
     assert isinstance(pair.npu, Tensor)
     assert isinstance(pair.golden, Tensor)
     assert pair.npu_plan is not None
@@ -232,7 +232,7 @@ def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
 
 
 def bench_graph(folder: Path, repeats: int) -> None:
-    """Loading a text graph against google.protobuf.text_format with a schema of formats.md §4."""
+    """Loading a text graph against google.protobuf.text_format with a schema of FORMATS.md §4."""
     from google.protobuf import text_format
 
     sys.path.insert(0, str(Path(__file__).parent))

@@ -1,4 +1,4 @@
-"""GE's graph messages as protobuf classes, from the field numbers of formats.md §4. Only the benchmark needs them."""
+"""GE's graph messages as protobuf classes, from the field numbers of FORMATS.md §4. Only the benchmark needs them."""
 
 from __future__ import annotations
 

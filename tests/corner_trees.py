@@ -243,7 +243,7 @@ def permuted(name: str, layout: str, origin: str, shape: tuple[int, ...]) -> Cor
 
 
 def layouts() -> list[Corner]:
-    """Every pair of layouts that formats.md §2 names, with and without padding."""
+    """Every pair of layouts that FORMATS.md §2 names, with and without padding."""
     four = (2, 5, 7, 3)
     corners = []
     for origin in ("NCHW", "NHWC"):

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-#: Classes of GE's messages for the benchmark, made from the field numbers of formats.md §4.
+#: Classes of GE's messages for the benchmark, made from the field numbers of FORMATS.md §4.
 _SCHEMA = Path(__file__).resolve().parents[1] / "scripts" / "ge_schema.py"
 
 

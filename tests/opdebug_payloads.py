@@ -1,4 +1,4 @@
-"""Overflow status payloads, byte by byte from the documented layout (formats.md §6)."""
+"""Overflow status payloads, byte by byte from the documented layout (FORMATS.md §6)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def unpacked(tensor: Tensor) -> Array:
 
 
 def formulas(x: Array, y: Array) -> dict[str, float]:
-    """The metrics of formats.md §5 in float64."""
+    """The metrics of FORMATS.md §5 in float64."""
     x, y = x.astype(np.float64).reshape(-1), y.astype(np.float64).reshape(-1)
     error = np.abs(x - y)
     relative = np.where(np.abs(y) > 2.2e-16, error / np.where(y == 0, 1, np.abs(y)), 0)

@@ -91,11 +91,6 @@ class Workspace:
         return self.root / "tf" / "dump"
 
     @property
-    def tf_graph_dir(self) -> Path:
-        """Graphs of the TensorFlow benchmark."""
-        return self.root / "tf" / "graph"
-
-    @property
     def tf_checkpoint_dir(self) -> Path:
         """Saved checkpoints `ckpt*`."""
         return self.root / "tf" / "checkpoints"
@@ -334,3 +329,10 @@ def _try_to_write(folder: Path) -> Optional[str]:
                 path.rmdir()
         return error.strerror or str(error)
     return None
+
+
+def shown_path(path):
+    # type: (str) -> str
+    """A path as a user would type it here: relative to the working folder if it lies below."""
+    folder = os.getcwd()
+    return os.path.relpath(path, folder) if lies_in(os.path.abspath(path), folder) else path

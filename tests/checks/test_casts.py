@@ -205,3 +205,14 @@ def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path)
     result = check_casts([other], [MissingGraph(number=1, model="n", reason="it is damaged")])
     assert result.finding is not None
     assert result.finding.facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")
+
+
+def test_of_many_dangerous_casts_none_of_the_unread_is_listed(tmp_path: Path) -> None:
+    """The panel stays short: with six that lose values there is no room, not room for all but the last."""
+    ops = [an_op(f"bad{number}", "float32", "float16") for number in range(6)]
+    ops += [an_op(f"unread{number}", "float32", "float16") for number in range(4)]
+    dumps = {op.name: (stored([1e6, 1.0], "float32"), stored([np.inf, 1.0], "float16")) for op in ops[:6]}
+    finding = check_casts([run_of(tmp_path, ops, dumps)]).finding
+    assert finding is not None
+    assert [name for name, _ in finding.facts].count("loses") == 6  # five, and how many more
+    assert not [value for name, value in finding.facts if name == "suspicious"]

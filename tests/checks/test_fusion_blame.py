@@ -24,13 +24,14 @@ from precision_tool.lib.checks.fusion_blame import (
     blame,
     smallest_switches,
 )
-from precision_tool.lib.compare.folders import CompareOptions, compare_folders, find_golden
+from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.sources.inputs import find_golden
 
 RIGHT, WRONG, SLIGHTLY = values(1, 2, 3, 4), values(4, 3, 2, 1), values(1.05, 2.1, 2.85, 4)
 FED = values(5, 6, 7, 8)

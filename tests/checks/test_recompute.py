@@ -15,7 +15,7 @@ from builders import Array, graph_op, out_tensor, write_dump
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.checks.recompute import NotRecomputedError, Recomputed, Recomputer
+from precision_tool.lib.checks.recompute import NotRecomputedError, Recomputed, Recomputer, _storing, _Value
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
@@ -504,3 +504,10 @@ def test_large_ones_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("precision_tool.lib.checks.recompute._MAX_ELEMENTS", 50)
     with pytest.raises(NotRecomputedError, match="too large to recompute"):
         recompute(tmp_path, right)
+
+
+def test_the_largest_float32_is_no_infinity() -> None:
+    largest = float(np.finfo(np.float32).max)
+    value = _Value(np.array([largest, -largest, 3.401e38]), False, 0.0, 0)
+    rounded = _storing("float32")("Relu", {}, [value])
+    assert rounded.array.tolist() == [largest, 0.0, float(np.float32(3.401e38))]

@@ -481,9 +481,9 @@ def test_ls_takes_a_name_for_that_of_an_op(data: Path) -> None:
 
 def test_names_are_completed(generated: Path) -> None:
     session = Session(Settings(data=generated / "precision_data"))
-    assert "/Addmm/4" in session.op_names()
-    assert "CudnnConvolution" in session.op_types()
-    assert "/CudnnConvolution/1/input/self" in session.dump_file_names()
+    assert "/Addmm/4" in session.names.op_names()
+    assert "CudnnConvolution" in session.names.op_types()
+    assert "/CudnnConvolution/1/input/self" in session.names.dump_file_names()
 
 
 def test_the_prompt_says_what_is_there(generated: Path) -> None:

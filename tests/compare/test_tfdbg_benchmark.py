@@ -17,7 +17,6 @@ from small_tree import SmallTree, chain, faulty_chain, small_tree
 from tfdbg_files import content, event, number, sized, tensor_proto, varint, write_tensor
 
 import precision_tool
-from precision_tool.lib.compare.folders import find_golden
 from precision_tool.lib.compare.result_source import ResultSource, read_source
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.formats import tfdbg_event
@@ -32,6 +31,7 @@ from precision_tool.lib.present.banner import banner
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources.dumps import GoldenFiles, Missing
+from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.walk import Stamps, find_benchmark, has_benchmark_files
 from precision_tool.lib.workspace import Workspace
 

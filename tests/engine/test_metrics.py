@@ -1,4 +1,4 @@
-"""The ten metrics and both summaries against the formulas of formats.md §5 over whole arrays in float64."""
+"""The ten metrics and both summaries against the formulas of FORMATS.md §5 over whole arrays in float64."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_passes_that_are_always_on() -> None:
-    """Those of formats.md §7, of which the first, the last and one between."""
+    """Those of FORMATS.md §7, of which the first, the last and one between."""
     assert len(ALWAYS_ON) == 90
     assert {"AABiasaddConvFusion", "TransdataCastFusionPass", "sedBatchNormGradFusionPass"} < ALWAYS_ON
     assert not is_switchable("PackFusionPass")

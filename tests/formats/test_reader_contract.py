@@ -68,7 +68,7 @@ def single_dims(*dims: int) -> bytes:
 def op_input(
     data_type: int, layout: int, dims: Iterable[int], size: int | None, data: bytes | None = None, more: bytes = b""
 ) -> bytes:
-    """An OpInput in the field numbers of formats.md §2: data 4, size 5, original_shape 6, address 8."""
+    """An OpInput in the field numbers of FORMATS.md §2: data 4, size 5, original_shape 6, address 8."""
     out = number(1, data_type) + number(2, layout) + chunk(3, packed_dims(*dims))
     out += chunk(4, data) if data is not None else b""
     out += number(5, size) if size is not None else b""
@@ -703,7 +703,7 @@ def test_fewer_bytes_than_the_shape_needs(tmp_path: Path, code: int, nbytes: int
 
 
 def dump_data_class() -> Any:
-    """DumpData as formats.md lists it, made into a class by Google's library."""
+    """DumpData as FORMATS.md lists it, made into a class by Google's library."""
     proto = descriptor_pb2.FileDescriptorProto(name="dump_data_test.proto", package="t", syntax="proto3")
     types = descriptor_pb2.FieldDescriptorProto
     kinds = {"u64": types.TYPE_UINT64, "i32": types.TYPE_INT32, "str": types.TYPE_STRING, "bytes": types.TYPE_BYTES}

@@ -410,7 +410,7 @@ def test_nothing_is_read_again_when_nothing_changed(tree: SmallTree) -> None:
     settled(tree.root.parent)
     session = session_of(tree.root)
     assert session.run_graphs() is session.run_graphs()
-    assert session.op_names() is session.op_names()
+    assert session.names.op_names() is session.names.op_names()
     first = session.run_graphs()
     session.refresh()
     assert session.run_graphs() is not first
@@ -419,20 +419,20 @@ def test_nothing_is_read_again_when_nothing_changed(tree: SmallTree) -> None:
 def test_new_graphs_dumps_and_runs_are_seen(tree: SmallTree) -> None:
     settled(tree.root.parent)
     session = session_of(tree.root)
-    assert len(session.dump_file_names()) == 4
+    assert len(session.names.dump_file_names()) == 4
     assert [run.file.path for run in session.run_graphs()] == [str(tree.graph)]
     # in place, and the folder's time stamp stays
     before = tree.graph.parent.stat()
     write_graph(tree.graph, [*[node.op() for node in chain()], graph_op("fresh")])
     os.utime(tree.graph.parent, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert "fresh" in session.op_names()
+    assert "fresh" in session.names.op_names()
     write_dump(tree.leaf / "Add.fresh.9.0.1772443900000000", "fresh", [], [values(1)])
-    assert "Add.fresh.9.0.1772443900000000" in session.dump_file_names()
+    assert "Add.fresh.9.0.1772443900000000" in session.names.dump_file_names()
     assert session.run_graphs()[0].total == 5
     small_tree(tree.root, chain(), run="debug_1")
     assert [run.number for run in session.run_graphs()] == [0, 1]
     write_golden(tree.root / "tf" / "dump", "fresh", 0, values(1))
-    assert any(name.startswith("fresh.") for name in session.golden_file_names())
+    assert any(name.startswith("fresh.") for name in session.names.golden_file_names())
     shutil.rmtree(tree.root / "npu" / "debug_1")
     assert [run.number for run in session.run_graphs()] == [0]
 
@@ -483,7 +483,7 @@ def test_tab_and_a_command_do_not_meet(tree: SmallTree, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(catalog, "find_run_graphs", slowly)
     with ThreadPoolExecutor(1) as tab:
-        names = tab.submit(session.op_names)
+        names = tab.submit(session.names.op_names)
         assert reading.wait(10)
         session.refresh()
         forgotten.set()
@@ -494,7 +494,7 @@ def test_tab_and_a_command_do_not_meet(tree: SmallTree, monkeypatch: pytest.Monk
 def test_many_threads_find_the_same(tree: SmallTree) -> None:
     session = session_of(tree.root)
     with ThreadPoolExecutor(4) as threads:
-        names = [threads.submit(session.op_names) for _ in range(40)]
+        names = [threads.submit(session.names.op_names) for _ in range(40)]
         for _ in range(20):
             session.refresh()
             assert len(session.run_graphs()) == 1
@@ -776,7 +776,7 @@ def test_the_overview_counts_by_name(tree: SmallTree, tmp_path: Path) -> None:
     assert view.newest_result == ""
     session = session_of(tree.root)
     session.compare(None, None, None, 0.98, 1)
-    assert session.overview().newest_result == session.result_paths()[0]
+    assert session.overview().newest_result == session.names.result_paths()[0]
     assert os.path.isfile(session.overview().newest_result)
 
 
@@ -796,12 +796,12 @@ def test_no_data_is_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (view.exists, view.is_empty, view.runs) == (False, True, ())
     view = session_of(tmp_path).overview()
     assert (view.exists, view.is_empty) == (True, True)
-    session = session_of(tmp_path / "nothing")
-    for names in (
-        session.op_names, session.op_types, session.pass_names, session.kernel_names, session.graph_paths,
-        session.result_paths, session.dump_file_names, session.golden_file_names,
+    names = session_of(tmp_path / "nothing").names
+    for listed in (
+        names.op_names, names.op_types, names.pass_names, names.kernel_names, names.graph_paths, names.result_paths,
+        names.dump_file_names, names.golden_file_names,
     ):  # fmt: skip
-        assert names() == ()
+        assert listed() == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -809,15 +809,15 @@ def test_names_for_completion(tree: SmallTree) -> None:
     fused = graph_op("a/fused", "Conv2D", pass_names=["SomePass"])
     write_graph(tree.graph, [fused, *[node.op() for node in chain()]])
     session = session_of(tree.root)
-    assert session.op_names() == tuple(sorted({"a/fused", *(node.name for node in chain())}))
-    assert session.op_types() == ("Add", "Conv2D", "GetNext", "IteratorV2", "Mul", "Sub")
-    assert session.pass_names() == ("SomePass",)
-    assert [name[:10] for name in session.kernel_names() if "conv2d" in name] == ["te_conv2d_"]
-    assert session.graph_paths() == (str(tree.graph.relative_to(tree.root.parent)),)
-    assert session.dump_file_names() == tuple(sorted(path.name for path in tree.dumps.values()))
-    assert session.golden_file_names() == tuple(sorted(path.name for path in tree.goldens.values()))
+    assert session.names.op_names() == tuple(sorted({"a/fused", *(node.name for node in chain())}))
+    assert session.names.op_types() == ("Add", "Conv2D", "GetNext", "IteratorV2", "Mul", "Sub")
+    assert session.names.pass_names() == ("SomePass",)
+    assert [name[:10] for name in session.names.kernel_names() if "conv2d" in name] == ["te_conv2d_"]
+    assert session.names.graph_paths() == (str(tree.graph.relative_to(tree.root.parent)),)
+    assert session.names.dump_file_names() == tuple(sorted(path.name for path in tree.dumps.values()))
+    assert session.names.golden_file_names() == tuple(sorted(path.name for path in tree.goldens.values()))
     session.compare(None, None, None, 0.98, 1)
-    (result,) = session.result_paths()
+    (result,) = session.names.result_paths()
     assert Path(result).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Every data type of formats.md §2 against plain formulas: bytes in, numbers out."""
+"""Every data type of FORMATS.md §2 against plain formulas: bytes in, numbers out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.engine import extremes
 from precision_tool.lib.engine.blocks import Scratch, TensorReader
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.tensor import Tensor
@@ -22,7 +24,7 @@ from precision_tool.lib.numbers import data_types, decode, layouts
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
 
-#: code → (name, bits of an element), typed from formats.md.
+#: code → (name, bits of an element), typed from FORMATS.md.
 TABLE = {
     0: ("undefined", 8), 1: ("float32", 32), 2: ("float16", 16), 3: ("int8", 8), 4: ("uint8", 8), 5: ("int16", 16),
     6: ("uint16", 16), 7: ("int32", 32), 8: ("int64", 64), 9: ("uint32", 32), 10: ("uint64", 64), 11: ("bool", 8),
@@ -150,7 +152,7 @@ def test_the_table_is_the_documented_one(code: int) -> None:
 
 def test_every_type_has_a_reference_here() -> None:
     tested = {*STRUCT, *PAIRS, *PACKED, *BYTE_FLOATS, "bfloat16"}
-    # The two DUAL_SUB types are not in formats.md; they are bytes with and without a sign.
+    # The two DUAL_SUB types are not in FORMATS.md; they are bytes with and without a sign.
     assert {row.name for row in data_types.BY_CODE.values() if row.is_numeric} == tested | {
         "dual_sub_int8",
         "dual_sub_uint8",
@@ -433,3 +435,15 @@ def test_a_byte_an_element_in_any_size_of_buffer(tmp_path: Path, name: str, coun
 def test_the_rest_of_the_buffer_may_be_anything_where_the_bytes_are_no_codes(tmp_path: Path) -> None:
     stored = b"\x21\x43" + b"\xa5" * 30
     assert_same(read_stored(tmp_path, "int4", 4, stored), [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("name", data_types.FLOATS)
+def test_limits_are_those_of_the_types(name: str) -> None:
+    limits = data_types.FLOATS[name]
+    if name == "hifloat8":
+        table = data_types.value_table(name)
+        assert limits.largest == table[np.isfinite(table)].max()
+        return
+    known = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, name, name)))  # type: ignore[no-untyped-call]
+    assert (limits.largest, limits.digits) == (float(known.max), known.nmant)
+    assert extremes.limit_of(name) == limits.largest

@@ -86,7 +86,7 @@ def sizes(draw: st.DrawFn, letters: str = "NCHW") -> Sizes:
     return extents
 
 
-#: Every conversion of formats.md §2 with four axes. FRACTAL_NZ and five axes have tests of their own.
+#: Every conversion of FORMATS.md §2 with four axes. FRACTAL_NZ and five axes have tests of their own.
 PAIRS = (
     *((one, two) for one in PLAIN_4D for two in PLAIN_4D if one != two),
     *(("NC1HWC0", target) for target in PLAIN_4D),

@@ -1,4 +1,4 @@
-"""The fusion rules of formats.md §5 on graphs made here, tiny dump files and a benchmark that is a dictionary."""
+"""The fusion rules of FORMATS.md §5 on graphs made here, tiny dump files and a benchmark that is a dictionary."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.numbers import layouts
 from precision_tool.lib.pairing.match import match_by_graph, match_by_name
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, Missing
 from precision_tool.lib.sources.walk import find_benchmark, find_run
@@ -769,6 +770,24 @@ def test_by_name_against_golden_files(tmp_path: Path) -> None:
         "alone:output:0": Status.NO_BENCHMARK,
     }
     assert [pair.index for pair in pairs] == [0, 0, 1, 1, 2]
+
+
+def test_an_order_that_an_input_shows_holds_for_the_output(tmp_path: Path) -> None:
+    """The benchmark's weight is [64,3,3,3], which may be NCHW as well as NHWC: both copies are read in one order."""
+    weight = np.arange(64 * 27, dtype=np.float32).reshape(3, 3, 3, 64)
+    world = World(tmp_path)
+    world.goldens["w:0"] = tensor(64, 3, 3, 3)
+    stored = OutTensor(data=weight, layout="HWCN", origin_shape=weight.shape)
+    world.dump("trans_TransData_56", [stored], [OutTensor.packed(weight, "FRACTAL_Z", "HWCN")], op_type="TransData")
+    for declared in ("NHWC", "NCHW"):
+        described = replace(PLAIN, origin_layout=declared)
+        variable = op("w", "Variable", originals=["w"], outputs=[described])
+        copy = op("trans_TransData_56", "TransData", ["w:0"], [], [described], input_descs=(described,))
+        before, after = world.pairs([variable, copy])[1:]
+        assert (before.status, after.status) == (Status.COMPARED, Status.COMPARED)
+        assert (before.reason, after.reason) == ("", "")
+        assert after.npu_plan == layouts.plan("FRACTAL_Z", (9, 4, 16, 16), declared, (64, 3, 3, 3))
+        assert before.npu_plan == layouts.plan("HWCN", (3, 3, 3, 64), declared, (64, 3, 3, 3))
 
 
 def by_name(npu: World, other: World) -> list[Pair]:

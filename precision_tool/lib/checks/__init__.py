@@ -1,1 +1,1 @@
-"""Checks: they turn rows and graphs into findings. They read no files and print nothing."""
+"""Checks: what the rows of a comparison, graphs and dumped values tell. They print nothing and write no files."""

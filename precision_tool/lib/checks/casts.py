@@ -16,6 +16,7 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.data_types import FLOATS, INTEGERS
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import align
 from precision_tool.lib.sources.dumps import DumpIndex, Missing
@@ -29,19 +30,6 @@ _LOST = 0.01
 #: Relative distance of output and input that no rounding to a known type gives (bfloat16: at most 0.004).
 _LARGE_LOSS = 0.05
 _SHOWN = 5
-
-#: Largest value and explicit mantissa bits of the floating-point types.
-_FLOATS = {
-    "float64": (1.7976931348623157e308, 52), "float32": (3.4028234663852886e38, 23), "float16": (65504.0, 10),
-    "bfloat16": (3.3895313892515355e38, 7), "hifloat8": (32768.0, 3), "float8_e5m2": (57344.0, 2),
-    "float8_e4m3fn": (448.0, 3),
-}  # fmt: skip
-#: Smallest and largest value of the integer types.
-_INTEGERS = {
-    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    for sign in ("", "u")
-    for bits in (4, 8, 16, 32, 64)
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +46,19 @@ class CastLoss:
 
 def narrows(source: str, target: str) -> bool:
     """Whether a type holds less than another: values beyond its range, or digits."""
-    if target in _FLOATS:
-        if source in _FLOATS:
-            return any(new < old for new, old in zip(_FLOATS[target], _FLOATS[source], strict=True))
+    if target in FLOATS:
+        if source in FLOATS:
+            new, old = FLOATS[target], FLOATS[source]
+            return new.largest < old.largest or new.digits < old.digits
         # Counters and ids in float32 are the rule, and exact up to 2**24.
-        return source in _INTEGERS and max(_INTEGERS[source]) > 2 ** (_FLOATS[target][1] + 1) and target != "float32"
-    if target not in _INTEGERS:
+        return source in INTEGERS and max(INTEGERS[source]) > 2 ** (FLOATS[target].digits + 1) and target != "float32"
+    if target not in INTEGERS:
         return False
-    if source in _FLOATS:
+    if source in FLOATS:
         return True
-    if source not in _INTEGERS:
+    if source not in INTEGERS:
         return False
-    (low, high), (new_low, new_high) = _INTEGERS[source], _INTEGERS[target]
+    (low, high), (new_low, new_high) = INTEGERS[source], INTEGERS[target]
     return low < new_low or high > new_high
 
 
@@ -124,7 +113,7 @@ def _facts(losses: Sequence[CastLoss], dangerous: Sequence[CastLoss]) -> Iterato
     if len(dangerous) > _SHOWN:
         yield "loses", f"and {len(dangerous) - _SHOWN} more"
     unread = [loss for loss in losses if loss.verdict == "suspicious"]
-    for loss in unread[: _SHOWN - len(dangerous)]:
+    for loss in unread[: max(_SHOWN - len(dangerous), 0)]:
         yield "suspicious", f"{loss.op_name} ({loss.op_type}): {loss.source} → {loss.target}: {loss.reason}"
     for (source, target), count in Counter((loss.source, loss.target) for loss in losses).most_common():
         yield "types", f"{source} → {target}: {count}"
@@ -181,7 +170,7 @@ def _narrowing(file: GraphFile) -> Iterable[Op]:
     """Cast ops to a narrower type, and other ops that put out fewer digits, or a smaller range, than they are fed."""
     for op in file.ops:
         source, target = _types(op)
-        if narrows(source, target) and (op.type == "Cast" or (source in _FLOATS and target in _FLOATS)):
+        if narrows(source, target) and (op.type == "Cast" or (source in FLOATS and target in FLOATS)):
             yield op
 
 
@@ -230,16 +219,16 @@ def _problems(target: str, row: Row, before: Summary, after: Summary) -> list[st
     problems = []
     finite = before.minimum <= before.maximum
     infs = [side.positive_inf_count + side.negative_inf_count for side in (before, after)]
-    if target in _INTEGERS:
-        low, high = _INTEGERS[target]
+    if target in INTEGERS:
+        low, high = INTEGERS[target]
         if finite and (before.minimum < low or before.maximum >= high + 1):
             problems.append(
                 f"values from {before.minimum:g} to {before.maximum:g}, and the type ends at {low} and {high}"
             )
         if before.nan_count + infs[0]:
             problems.append(f"{before.nan_count + infs[0]} NaN or Inf become integers")
-    elif target in _FLOATS:
-        limit = _FLOATS[target][0]
+    elif target in FLOATS:
+        limit = FLOATS[target].largest
         largest = max(-before.minimum, before.maximum) if finite else 0.0
         if largest > limit:
             problems.append(f"values up to {largest:g}, and the type ends at {limit:g}")

@@ -21,6 +21,7 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
@@ -28,6 +29,7 @@ from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion, is_fu
 from precision_tool.lib.pairing.match import Origins, groups_of
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex
+from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.names import flatten
 
 #: An error that is this many times what rounding explains, and at least this large, is a fault and no rounding.
@@ -424,3 +426,20 @@ def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tup
     while left := [one for one in wanted if not one & set(chosen)]:
         chosen.append(max(candidates, key=lambda name: (sum(name in one for one in left), -clean[name])))
     return tuple(chosen), unavoidable
+
+
+def blame_compared(analysis: Analysis, progress: Progress | None = None) -> Blame:
+    """`blame` with what a comparison was with: benchmark tensors, or the run without fusion.
+
+    UsageError for a result that was read from a file, and for two runs that were matched by name.
+    """
+    leaf = analysis.leaf
+    if leaf is None:
+        raise UsageError(f"{analysis.path}: a result file does not tell what fusion did", "compare again")
+    golden = find_golden(leaf.golden_root)
+    if not isinstance(golden, Run):
+        return blame(analysis, golden, progress=progress)
+    if leaf.other_graph is None:
+        raise UsageError("two runs that were matched by name do not tell what fusion did", "name a graph with -cf")
+    unfused = leaf.other_graph.file
+    return blame(analysis, GraphDumps(golden.leaves[0], unfused), unfused, progress)

@@ -6,52 +6,31 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from precision_tool.lib.checks.headroom import Golden
 from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
 from precision_tool.lib.compare.known import NOTHING, KnownValues
+from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph
-from precision_tool.lib.model.comparison import Extremes, Pair
+from precision_tool.lib.graph.catalog import FoundOp, RunGraph
+from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
 from precision_tool.lib.sources.walk import find_run, nothing_below
 from precision_tool.lib.user_files import check_folder, is_folder
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.workspace import check_data
 
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
 
 
-class Data(Protocol):
-    """The data folder: what a Session knows of it."""
-
-    workspace: Workspace
-
-    def check_data(self) -> None:
-        """Raises DataNotFoundError where there is no data folder."""
-
-    def default_npu(self) -> str:
-        """The dump of the NPU run under test."""
-
-    def run_folders(self) -> tuple[RunFolder, ...]:
-        """Every NPU run."""
-
-    def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
-        """The graph of every dumped model."""
-
-    def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
-        """The tensors of an op with their benchmark; `looks_again` whether files changed since they were opened."""
-
-
 class Graphs:
     """The graph of each leaf, as far as there is one."""
 
-    def __init__(self, data: Data, graph: str | None) -> None:
+    def __init__(self, data: DataFolder, graph: str | None) -> None:
         """`graph` is one that was asked for: what is wrong with it is raised, then."""
         self.runs: tuple[RunGraph, ...] = ()
         try:
@@ -67,7 +46,7 @@ class Graphs:
 
 
 def find_overflow(
-    data: Data,
+    data: DataFolder,
     folder: str | None = None,
     graph: str | None = None,
     limit: int = 3,
@@ -82,7 +61,7 @@ def find_overflow(
     """
     known = known or {}
     if folder is None:
-        data.check_data()
+        check_data(data.workspace.root)
         status_root = str(data.workspace.overflow_dump_dir)
         leaves = _data_leaves(data) or leaves_below(status_root)
     else:
@@ -123,7 +102,7 @@ def find_overflow(
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
 
 
-def find_statuses(data: Data, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
+def find_statuses(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
     """The status files below a folder, or of the data folder, and where they were found or at least sought."""
     if folder is not None:
         return find_status_files(folder), folder
@@ -143,7 +122,7 @@ def find_statuses(data: Data, folder: str | None) -> tuple[tuple[StatusFile, ...
     return (), root
 
 
-def _data_leaves(data: Data) -> tuple[DumpLeaf, ...]:
+def _data_leaves(data: DataFolder) -> tuple[DumpLeaf, ...]:
     """The leaves of the run under test."""
     runs = [folder.run for folder in data.run_folders() if folder.run is not None]
     return runs[0].leaves if runs else ()
@@ -163,7 +142,7 @@ def _known_golden(known: KnownValues) -> Golden:
     return lambda op, slot: known.golden_extremes(op.name, f"output:{slot}")
 
 
-def _golden(data: Data, run: RunGraph, leaf: DumpLeaf) -> Golden:
+def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf) -> Golden:
     """The extremes of the benchmark's tensors, which have no limit at 65504."""
     mine = replace(run, leaf=leaf, leaves=(leaf,))
     graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops}

@@ -22,6 +22,7 @@ from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorSta
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import align
+from precision_tool.lib.pairing.match import Counterpart, same_name
 
 #: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(
@@ -192,16 +193,22 @@ def compare_runs(
     *,
     workers: int = 0,
     progress: Progress | None = None,
+    counterpart: Counterpart = same_name,
 ) -> RandomReport:
-    """Every op of both leaves bit by bit, and with metrics where bits differ; `progress` hears of both, in turn."""
+    """Every op of both leaves bit by bit, and with metrics where bits differ; `progress` hears of both, in turn.
+
+    `counterpart` tells what the ops are called in the other run that the compiler put in.
+    """
     pairs: list[tuple[RunOp, list[SlotPair]]] = []
     left_only: list[str] = []
-    right_only = [op.name for op in right.ops if left.find(op.flat) is None]
+    matched = {counterpart(op.flat) for op in left.ops}
+    right_only = [op.name for op in right.ops if op.flat not in matched]
     other_types: list[str] = []
     for number, op in enumerate(left.ops):
         if progress is not None:
             progress(number, len(left.ops))
-        other = right.find(op.flat)
+        flat = counterpart(op.flat)
+        other = None if flat is None else right.find(flat)
         if other is None:
             left_only.append(op.name)
             continue

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from precision_tool.lib.checks.overflow_search import Data, Graphs, Progress
+from precision_tool.lib.checks.overflow_search import Graphs, Progress
 from precision_tool.lib.checks.random_errors import RandomReport, check_memory, compare_runs
-from precision_tool.lib.compare.folders import golden_leaf
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.pairing.inserted import counterparts
+from precision_tool.lib.pairing.match import same_name
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import refuse_h5
+from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.workspace import lies_in
 
 
 def find_random(
-    data: Data,
+    data: DataFolder,
     left: str | None = None,
     right: str | None = None,
     graph: str | None = None,
@@ -32,7 +36,7 @@ def find_random(
     DataNotFoundError where there is no dump at all.
     """
     if left is None:
-        left = data.default_npu()
+        left = default_npu(data.workspace)
     refuse_h5("random", left, right)
     one = walk.find_run(left)
     if right is None:
@@ -61,7 +65,7 @@ def find_random(
 
 
 def _compare_leaf(
-    data: Data,
+    data: DataFolder,
     leaf: DumpLeaf,
     position: int,
     one: Run,
@@ -88,17 +92,22 @@ def _compare_leaf(
     # The other run's own graph, as the compiler may have numbered its ops in another way.
     beside = graphs.of(counterpart)
     right = RunValues(counterpart, beside.file if beside is not None else file)
-    found = compare_runs(left, right, workers=workers, progress=progress)
+    counterpart_of = same_name
+    if run is not None and beside is not None and beside.file is not file:
+        counterpart_of = counterparts(run.file, beside.file).of
+    found = compare_runs(left, right, workers=workers, progress=progress, counterpart=counterpart_of)
     stomps, checked = check_memory(left, name)
     others, others_checked = check_memory(right, _name(counterpart, beside))
     if run is not None and beside is not None and beside.file is not file:
         mine, theirs = ({flatten(op.name): op.name for op in one.file.ops} for one in (run, beside))
+        matched = {flat: counterpart_of(flat) for flat in mine}
+        known = set(matched.values())
+        alone = [mine[flat] for flat, there in matched.items() if there not in theirs]
+        others_alone = [theirs[flat] for flat in theirs if flat not in known]
         found = replace(
             found,
-            left_only=tuple(dict.fromkeys((*found.left_only, *(mine[flat] for flat in mine if flat not in theirs)))),
-            right_only=tuple(
-                dict.fromkeys((*found.right_only, *(theirs[flat] for flat in theirs if flat not in mine)))
-            ),
+            left_only=tuple(dict.fromkeys((*found.left_only, *alone))),
+            right_only=tuple(dict.fromkeys((*found.right_only, *others_alone))),
         )
     return replace(
         found,

@@ -21,6 +21,7 @@ from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.data_types import FLOATS
 from precision_tool.lib.numbers.reading import reading_of
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, input_places, originals
 from precision_tool.lib.pairing.unfused import GraphDumps
@@ -35,7 +36,7 @@ _MAX_PRODUCTS = 10**11
 _SAMPLED_ROWS = 64
 #: Half the distance of neighbouring numbers at 1, and the smallest difference near 0, by type of the output.
 _ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 0.0), "float32": (2.0**-24, 0.0)}
-_LIMIT = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38}
+_LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32")}
 _SUM_ROUNDING = 2.0**-24
 #: float32 goes into sums of products rounded to so much (HF32), on some chips without being asked; and kernels of
 #: exp, tanh and the like approximate it to so much.

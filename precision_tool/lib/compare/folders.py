@@ -6,7 +6,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
@@ -22,13 +24,13 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import check_fits, pair_notes
-from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.inserted import counterparts
+from precision_tool.lib.pairing.match import Counterpart, match_by_graph, match_by_name, same_name
 from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
-from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
-from precision_tool.lib.sources.walk import Stamps
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps
+from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
 Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
@@ -123,58 +125,8 @@ class ComparisonStoppedError(PrecisionToolError):
         self.results = list(results)
         self.exit_code = exit_code
 
-
-@dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """What a comparison will read, found but not opened."""
-
-    run: Run
-    golden: GoldenFiles | Run
-    notes: tuple[str, ...] = ()
-
-
-def find_inputs(npu: str, golden: str) -> Inputs:
-    """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`."""
-    try:
-        run = walk.find_run(npu)
-    except DataNotFoundError as error:
-        if os.path.isdir(npu) and walk.has_benchmark_files(npu):
-            hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
-            raise DataNotFoundError(error.message, hint) from error
-        raise
-    side = find_golden(golden)
-    return Inputs(run=run, golden=side, notes=(*run.notes, *side.notes))
-
-
-def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
-    """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
-    if walk.has_benchmark_files(path):
-        return GoldenFiles(walk.find_benchmark(path, stamps))
-    try:
-        return walk.find_run(path, stamps)
-    except DataNotFoundError:
-        # Neither: say so in the words of what is most often meant.
-        walk.find_benchmark(path)
-        raise
-
-
-def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
-    """The leaf of the other run that stands for the same device, model id and step, or for the same place.
-
-    Different steps are never taken for each other, unless each side is the one folder that was named.
-    """
-    if len(other.leaves) == 1 and count == 1:
-        return other.leaves[0]
-    for parts in (("device", "model_id", "step"), ("device", "step"), ("step",)):
-        fitting = [one for one in other.leaves if all(getattr(one, part) == getattr(leaf, part) for part in parts)]
-        if len(fitting) == 1:
-            return fitting[0]
-    if len(other.leaves) == count and other.leaves[position].step == leaf.step:
-        return other.leaves[position]
-    raise DataNotFoundError(
-        f"{other.root}: no dump of device {leaf.device}, model {leaf.model_id}, step {leaf.step}",
-        "collect the same steps in both runs, or name the two folders of files themselves",
-    )
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.results, self.exit_code)
 
 
 def no_other_graph(golden: str) -> UsageError:
@@ -246,7 +198,7 @@ def match_leaf(
         if choice.matched < choice.total:
             notes.append(f"the graph names {choice.matched} of {counted(choice.total, 'dumped op')}")
     else:
-        pairs = list(match_by_name(dumps, side, other))
+        pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, extra_folders, store)))
     result = LeafResult(
         leaf=leaf,
         golden_root=root,
@@ -262,6 +214,19 @@ def match_leaf(
         ),
     )
     return pairs, result
+
+
+def _counterpart(
+    inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, extra_folders: Sequence[str], store: GraphStore | None
+) -> Counterpart:
+    """Which op of another NPU run an op belongs to: by both graphs where there are any, else by its name alone."""
+    if other is not None and isinstance(inputs.golden, Run):
+        with suppress(PrecisionToolError):
+            models, others = ({one.model_name for one in run.leaves} for run in (inputs.run, inputs.golden))
+            mine = find_graph(leaf, None, extra_folders, store=store, models=models)
+            theirs = find_graph(other.leaf, None, extra_folders, store=store, models=others)
+            return counterparts(mine.file, theirs.file).of
+    return same_name
 
 
 def _ignored_notes(leaf: DumpLeaf) -> list[str]:

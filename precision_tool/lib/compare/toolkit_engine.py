@@ -10,9 +10,6 @@ from precision_tool import __version__
 from precision_tool.lib.compare.folders import (
     DEFAULT_OPTIONS,
     CompareOptions,
-    Inputs,
-    find_inputs,
-    golden_leaf,
     no_other_graph,
 )
 from precision_tool.lib.compare.pytorch import are_h5
@@ -26,6 +23,7 @@ from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
+from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.toolkit.tools import Produced, Tools
 from precision_tool.lib.user_files import open_binary

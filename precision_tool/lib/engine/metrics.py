@@ -1,4 +1,4 @@
-"""The ten metrics of formats.md §5, from two streams of blocks, in one pass and a second for KL divergence.
+"""The ten metrics of FORMATS.md §5, from two streams of blocks, in one pass and a second for KL divergence.
 
 Blocks are float32 (float64 for types float32 cannot hold, integers where both sides are of 64 bits). Sums are
 taken in float32 over short rows and in float64 over rows and blocks, so that the result does not depend on the

@@ -5,7 +5,7 @@ from __future__ import annotations
 GRAPH, UB = "GraphFusion", "UBFusion"
 SECTIONS = (GRAPH, UB)
 
-#: GE runs these whatever the switch file says (formats.md §7): a fault in one of them cannot be avoided by a switch,
+#: GE runs these whatever the switch file says (FORMATS.md §7): a fault in one of them cannot be avoided by a switch,
 #: and a run with fusion off still contains them.
 ALWAYS_ON = frozenset({
     "AABiasaddConvFusion", "ADeformableConv2dPass", "ADepthwiseFusionPass", "ALSTMFusionPass",

@@ -1,4 +1,4 @@
-"""`fusion_result.json`: how often each fusion pass matched and took effect in each graph (formats.md §7).
+"""`fusion_result.json`: how often each fusion pass matched and took effect in each graph (FORMATS.md §7).
 
 Four shapes: one object; several objects, one written after the other; a list; and one object whose members are
 named `session_and_graph_id_{session}_{graph}`.

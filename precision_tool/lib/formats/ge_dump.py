@@ -1,6 +1,6 @@
 """Dump files of GE: v2 (length, `DumpData` header, raw bytes) and v1 (`DumpData` with the bytes inside).
 
-Field numbers and order are those of formats.md §2. Only the header is read; tensors are described by where
+Field numbers and order are those of FORMATS.md §2. Only the header is read; tensors are described by where
 their bytes lie. A tensor whose description or bytes are damaged costs itself only, the others of the file stay.
 """
 

@@ -1,4 +1,4 @@
-"""The messages of GE's graphs (`ge_ir.proto`): names, numbers and kinds of their fields, as data (formats.md §4)."""
+"""The messages of GE's graphs (`ge_ir.proto`): names, numbers and kinds of their fields, as data (FORMATS.md §4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.h5` dumps of the PyTorch 1.5 dumper: `/{op type}/{seq}/{input|output}/…/{name}` data sets (formats.md §3).
+"""`.h5` dumps of the PyTorch 1.5 dumper: `/{op type}/{seq}/{input|output}/…/{name}` data sets (FORMATS.md §3).
 
 Only headers are read. Files come from other machines: what leads out of the file, in circles, or claims more than the
 file can hold is refused, as the dumper writes nothing like it.

@@ -1,6 +1,6 @@
 """Overflow status files (`Opdebug.Node_OpDebug.*`): dump files whose output is a record of the status registers.
 
-Two payloads are known (formats.md §6): the old one, 2048 bytes with a section for each unit, and the new one, which
+Two payloads are known (FORMATS.md §6): the old one, 2048 bytes with a section for each unit, and the new one, which
 begins with a magic number and holds one unit. Both are decoded to the document that the vendor's tool writes as JSON,
 under the same names; files that were decoded already are read back. All numbers are little-endian and unsigned.
 """

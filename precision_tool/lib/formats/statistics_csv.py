@@ -1,4 +1,4 @@
-"""Statistics dumps: one CSV per op with max, min, mean and counts instead of the tensors (formats.md §2)."""
+"""Statistics dumps: one CSV per op with max, min, mean and counts instead of the tensors (FORMATS.md §2)."""
 
 from __future__ import annotations
 

@@ -105,6 +105,9 @@ class ConvertStoppedError(PrecisionToolError):
         self.rows = list(rows)
         self.exit_code = exit_code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.rows, self.exit_code)
+
 
 def result_type(data_type: DataType) -> np.dtype[Any]:
     """The numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""

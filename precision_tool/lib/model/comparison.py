@@ -85,7 +85,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The ten metrics of formats.md §5 (two of them in the summaries), and where the largest error lies.
+    """The ten metrics of FORMATS.md §5 (two of them in the summaries), and where the largest error lies.
 
     Elements that are NaN on both sides, or the same Inf, agree and are left out. Those that are not finite on
     one side only are counted in `non_finite_mismatches`; any of them makes the metrics nan or inf.

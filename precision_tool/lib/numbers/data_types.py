@@ -99,6 +99,33 @@ _ROWS = (
 _WIDEST = max(row.bits for row in _ROWS)
 BY_CODE: dict[int, DataType] = {row.code: row for row in _ROWS}
 BY_NAME: dict[str, DataType] = {row.name: row for row in _ROWS}
+
+
+@dataclass(frozen=True, slots=True)
+class FloatLimits:
+    """The largest number of a floating-point type, and the bits of its mantissa that are stored."""
+
+    largest: float
+    digits: int
+
+
+#: The floating-point types that values are cast to (IEEE 754; bfloat16: float32 without its lower half; hifloat8:
+#: see `_hifloat8_values`; float8: OCP 8-bit floating point specification).
+FLOATS = {
+    "float64": FloatLimits((2 - 2.0**-52) * 2.0**1023, 52),
+    "float32": FloatLimits((2 - 2.0**-23) * 2.0**127, 23),
+    "float16": FloatLimits((2 - 2.0**-10) * 2.0**15, 10),
+    "bfloat16": FloatLimits((2 - 2.0**-7) * 2.0**127, 7),
+    "hifloat8": FloatLimits(2.0**15, 3),
+    "float8_e5m2": FloatLimits(1.75 * 2.0**15, 2),
+    "float8_e4m3fn": FloatLimits(1.75 * 2.0**8, 3),
+}
+#: Smallest and largest value of the integer types.
+INTEGERS = {
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for sign in ("", "u")
+    for bits in (4, 8, 16, 32, 64)
+}
 BY_GE_NAME: dict[str, DataType] = {row.ge_name: row for row in _ROWS}
 
 #: Storage layouts by the number GE gives them.

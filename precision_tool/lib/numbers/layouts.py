@@ -2,7 +2,7 @@
 
 A layout is a list of storage axes. Each is a whole logical axis (`N`), or the outer (`C1`) or inner (`C0`)
 part of one that the device stores in blocks: index = outer * block + inner, the last block padded.
-Source: formats.md §2.
+Source: FORMATS.md §2.
 """
 
 from __future__ import annotations
@@ -86,15 +86,6 @@ def plain_layouts() -> tuple[str, ...]:
 def is_known(layout: str) -> bool:
     """True if tensors of this layout can be read in some order of axes."""
     return layout in _AXES or layout in ("ND", "FRACTAL_NZ")
-
-
-def _letters(layout: str) -> list[str]:
-    """Logical axes of a layout, in the order they first appear."""
-    seen: list[str] = []
-    for letter, _ in _AXES[layout]:
-        if letter not in seen:
-            seen.append(letter)
-    return seen
 
 
 def _build(
@@ -360,7 +351,7 @@ def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int,
     """A stored array in another layout. `shape` is its shape in a plain layout: that of `target`, or, when
     `target` is blocked, that of `layout`.
 
-    Every pair of formats.md §2; padding is cut off, or filled with zeros where the target has blocks.
+    Every pair of FORMATS.md §2; padding is cut off, or filled with zeros where the target has blocks.
     """
     if is_plain(target):
         to_plain = plan(layout, array.shape, target, shape)

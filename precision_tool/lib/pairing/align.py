@@ -15,12 +15,16 @@ from precision_tool.lib.numbers.layouts import LayoutError
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Both reading plans, over one logical shape, and the shape the result file prints."""
+    """Both reading plans, over one logical shape, and the shape the result file prints.
+
+    `golden_layout` is the order of the benchmark tensor's axes, where their names are known, else empty.
+    """
 
     npu_plan: Plan
     golden_plan: Plan
     shape: tuple[int, ...]
     note: str = ""
+    golden_layout: str = ""
 
     def error_shape(self, golden: Tensor) -> tuple[int, ...]:
         """The shape in which the place of an error is told: the benchmark's, if its order is the one compared in."""
@@ -39,16 +43,25 @@ def printed_shape(tensor: Tensor) -> tuple[int, ...]:
     return (tensor.size,) if tensor.layout == "ND" else tensor.shape
 
 
-def align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None) -> Alignment:
+def align(
+    npu: Tensor,
+    golden: Tensor,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+    golden_layout: str = "",
+) -> Alignment:
     """The plans that bring `npu` and `golden` to one order. LayoutError says why there are none.
 
     `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
+    `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
     """
-    alignment = _align(npu, golden, origin_layout, origin_shape)
+    alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
     return _as_they_lie(alignment, npu, golden) if npu.fortran_order or golden.fortran_order else alignment
 
 
-def _align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None) -> Alignment:
+def _align(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None, golden_layout: str
+) -> Alignment:
     """The plans of arrays that both lie in C order."""
     npu_complex, golden_complex = (data_types.BY_NAME[t.dtype].is_complex for t in (npu, golden))
     if npu_complex != golden_complex:
@@ -60,7 +73,7 @@ def _align(npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape:
             return _align_plain(npu, golden, origin_layout)
         # A dump as benchmark knows its own layout.
         layout = golden.layout if layouts.is_named(golden.layout) else origin_layout
-        return _align_blocked(npu, golden, layout, origin_shape)
+        return _align_blocked(npu, golden, layout, origin_shape, golden_layout)
     if (npu.layout, npu.shape) == (golden.layout, golden.shape):
         return _align_stored_alike(npu, golden, origin_layout, origin_shape)
     if layouts.is_plain(npu.layout):
@@ -98,7 +111,15 @@ def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alig
     note = ""
     if layouts.squeezed(npu.shape) != layouts.squeezed(golden.shape):
         note = f"shapes differ, compared in storage order: NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
-    return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), printed_shape(npu), note)
+    # What a dump calls its axes counts for less than what the graph declares.
+    lies_alike = npu.shape == golden.shape and layouts.is_named(npu.layout) and target in (None, "ND", npu.layout)
+    return Alignment(
+        layouts.flat_plan(npu.size),
+        layouts.flat_plan(golden.size),
+        printed_shape(npu),
+        note,
+        npu.layout if lies_alike else "",
+    )
 
 
 def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignment | None:
@@ -115,7 +136,7 @@ def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignmen
             return None  # it lies as it is
         plan = layouts.plan(npu.layout, npu.shape, layout, shape)
         note = "" if layout == target else f"the benchmark tensor is {layout}, the graph declares {target}"
-        return Alignment(plan, layouts.plain_plan(shape), shape, note)
+        return Alignment(plan, layouts.plain_plan(shape), shape, note, layout)
     if npu.shape != golden.shape and sorted(npu.shape) == sorted(golden.shape):
         raise LayoutError(
             f"axes in an unknown order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
@@ -162,10 +183,19 @@ def _targets(
 
 
 def _align_blocked(
-    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+    npu: Tensor,
+    golden: Tensor,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+    golden_layout: str = "",
 ) -> Alignment:
     reasons: list[str] = []
-    for layout, shape, note in _targets(npu, golden.shape, origin_layout, origin_shape):
+    targets = list(_targets(npu, golden.shape, origin_layout, origin_shape))
+    if layouts.is_named(golden_layout) and len(golden_layout) == len(golden.shape):
+        is_declared = golden_layout == origin_layout
+        repaired = f"the benchmark tensor is {golden_layout}, the graph declares {origin_layout}"
+        targets.insert(0, (golden_layout, golden.shape, "" if is_declared else repaired))
+    for layout, shape, note in targets:
         try:
             plan = layouts.plan(npu.layout, npu.shape, layout, shape)
         except LayoutError as error:
@@ -177,7 +207,8 @@ def _align_blocked(
         golden_plan = layouts.plain_plan(plan.logical_shape)
         differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
         shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
-        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note or (shapes if differ else ""))
+        said = note or (shapes if differ else "")
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, said, layout)
     why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
     known = npu.origin_shape if npu.origin_shape is not None else origin_shape
     if known is not None and prod(known) != golden.size:

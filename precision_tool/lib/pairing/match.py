@@ -1,4 +1,4 @@
-"""Which benchmark tensor each NPU tensor must equal: the fusion rules of formats.md §5, or plain op names.
+"""Which benchmark tensor each NPU tensor must equal: the fusion rules of FORMATS.md §5, or plain op names.
 
 Ops that were made from the same original ops, named in the same order, form a group and share an index. An output
 must equal the original tensor the graph names for it; an input must equal what its producer had to put out, found by
@@ -8,7 +8,7 @@ walking back through the `Cast` and `TransData` ops that the compiler put in and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES, described_inputs
@@ -17,7 +17,7 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
-from precision_tool.lib.pairing.align import Alignment, SizeMismatchError, align
+from precision_tool.lib.pairing.align import SizeMismatchError, align
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.sources.names import flatten
 
@@ -392,7 +392,11 @@ def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
 
 
 def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
-    """Rows of one dumped op: every input, then every output."""
+    """Rows of one dumped op: every input, then every output.
+
+    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor.
+    """
+    orders: dict[str, str] = {}
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
     if not dump.inputs and not dump.outputs:
         if not dump.errors:
@@ -407,10 +411,10 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
             missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
             continue
-        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark)
+        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
     for slot, tensor in sorted(dump.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
-        yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark)
+        yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark, orders)
 
 
 def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
@@ -427,36 +431,68 @@ def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | Non
 # --- without a graph --------------------------------------------------------------------------------------------------
 
 
-def match_by_name(dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None) -> Iterator[Pair]:
-    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has."""
+#: The op of the other run for an op of this one, both flattened; None for an op that has none there.
+Counterpart = Callable[[str], str | None]
+
+
+def same_name(name: str) -> str | None:
+    """The counterpart of an op whose run has no graph: the op of the same name."""
+    return name
+
+
+def match_by_name(
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None = None,
+    counterpart: Counterpart = same_name,
+) -> Iterator[Pair]:
+    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has.
+
+    `counterpart` tells of ops that are called otherwise in the other run.
+    """
     names = dumps.names_by_time()
     for index, name in enumerate(names):
-        yield from _match_name(index, name, dumps, benchmark, other)
+        yield from _match_name(index, name, dumps, benchmark, other, counterpart)
     if other is not None:
-        only_other = [name for name in other.names_by_time() if name not in dumps]
+        matched = set(map(counterpart, names))
+        only_other = [name for name in other.names_by_time() if name not in matched]
         for index, name in enumerate(only_other, start=len(names)):
             base = Pair(index=index, op_name=name, op_type=other.op(name).op_type, npu_ops=NO_OPS, golden_ops=(name,))
             yield _without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
 
 
 def match_name(
-    name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None = None
+    name: str,
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None = None,
+    counterpart: Counterpart = same_name,
 ) -> tuple[Pair, ...]:
     """The rows that `match_by_name` has for the op with this flattened name; () if it was not dumped."""
     if name not in dumps:
         return ()
-    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other))
+    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other, counterpart))
 
 
 def _match_name(
-    index: int, name: str, dumps: DumpIndex, benchmark: BenchmarkSide, other: DumpIndex | None
+    index: int,
+    name: str,
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None,
+    counterpart: Counterpart,
 ) -> Iterator[Pair]:
     op = dumps.op(name)
-    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=(name,))
-    if other is not None and name not in other:
-        alone = replace(base, golden_ops=NO_OPS)
-        yield _without(alone, Status.NO_BENCHMARK, f"the other run has no dump of {name}")
+    name_there = counterpart(name)
+    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
+    if name_there is None:
+        why = f"{name} was put in by the graph compiler, and no such op of the other run connects the same ops"
+        yield _without(base, Status.NO_BENCHMARK, why)
         return
+    if other is not None and name_there not in other:
+        yield _without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name_there}")
+        return
+    base = replace(base, golden_ops=(name_there,))
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in op.errors)
     if not op.inputs and not op.outputs:
         if not op.errors:
@@ -468,11 +504,12 @@ def _match_name(
             reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
         else:
-            found = other.op(name).inputs.get(slot, Missing(f"the other run's dump of {name} has no input {slot}"))
-            yield _pair_up(row, tensor, found, None, None)
+            missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
+            found = other.op(name_there).inputs.get(slot, missing)
+            yield _pair_up(row, tensor, found, None, None, {})
     for slot, tensor in sorted(op.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
-        yield _finish(row, tensor, Origin(name, slot, None, None, is_real=False), None, benchmark)
+        yield _finish(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
 
 
 # --- one row ----------------------------------------------------------------------------------------------------------
@@ -488,8 +525,12 @@ def _finish(
     origin: Origin | NoOrigin,
     desc: TensorDesc | None,
     benchmark: BenchmarkSide,
+    orders: dict[str, str] | None = None,
 ) -> Pair:
-    """The row of one tensor whose origin is known, or why there is nothing to compare it with."""
+    """The row of one tensor whose origin is known, or why there is nothing to compare it with.
+
+    `orders` has, and gets, the layouts that benchmark tensors were found to be in.
+    """
     if isinstance(origin, NoOrigin):
         return _without(_with_npu(row, tensor), origin.status, origin.reason)
     find = benchmark.output_of if origin.is_real else benchmark.output
@@ -499,7 +540,7 @@ def _finish(
     if desc is not None and desc.origin_layout:
         # The tensor's own description tells how this copy of it is laid out.
         layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
-    return _pair_up(row, tensor, golden, layout, shape)
+    return _pair_up(row, tensor, golden, layout, shape, {} if orders is None else orders)
 
 
 def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
@@ -514,6 +555,7 @@ def _pair_up(
     golden: AnyTensor | Missing,
     origin_layout: str | None,
     origin_shape: tuple[int, ...] | None,
+    orders: dict[str, str],
 ) -> Pair:
     if isinstance(tensor, Missing):
         return _without(row, Status.UNREADABLE, tensor.reason)
@@ -529,11 +571,13 @@ def _pair_up(
     assert isinstance(tensor, Tensor)
     assert isinstance(golden, Tensor)
     try:
-        alignment: Alignment = align(tensor, golden, origin_layout, origin_shape)
+        alignment = align(tensor, golden, origin_layout, origin_shape, orders.get(row.golden_tensor, ""))
     except SizeMismatchError as error:
         return _without(row, Status.SIZE_MISMATCH, str(error))
     except LayoutError as error:
         return _without(row, Status.LAYOUT, str(error))
+    if alignment.golden_layout:
+        orders.setdefault(row.golden_tensor, alignment.golden_layout)
     return replace(
         row,
         npu_plan=alignment.npu_plan,

@@ -1,4 +1,4 @@
-"""Which op and tensor of a PyTorch dump belongs to which of the other device's, by op and order (formats.md §3).
+"""Which op and tensor of a PyTorch dump belongs to which of the other device's, by op and order (FORMATS.md §3).
 
 The names of ops and parameters that differ between devices are those of the vendor's comparison; what goes beyond
 them is said where it stands.

@@ -1,4 +1,4 @@
-"""An NPU run that is matched by its own graph as the benchmark side: fused against unfused (formats.md §5, `-cf`).
+"""An NPU run that is matched by its own graph as the benchmark side: fused against unfused (FORMATS.md §5, `-cf`).
 
 Every tensor of the other run that stands for a tensor of the training script is one to compare with: the output of the
 op that made it; where that was not dumped (variables, constants, reshapes), its copy behind `Cast` and `TransData`, or

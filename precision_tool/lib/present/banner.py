@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.graph.catalog import DataOverview, RunOverview
-from precision_tool.lib.present.text import LabelledLines, counted, plain, shown_path, whole_path
+from precision_tool.lib.present.text import LabelledLines, counted, plain, whole_path
+from precision_tool.lib.workspace import shown_path
 
 _COLLECT = (
     ("npu/debug_0/dump", "what the NPU dumped (dump_path of the training script)"),

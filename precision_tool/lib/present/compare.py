@@ -27,12 +27,12 @@ from precision_tool.lib.present.text import (
     marked_pass,
     plain,
     safe,
-    shown_path,
     shown_reason,
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.results.result_json import SCHEMA, row_json
+from precision_tool.lib.workspace import shown_path
 
 if TYPE_CHECKING:
     from precision_tool.lib.verdict.model import Verdict

@@ -26,11 +26,11 @@ from precision_tool.lib.present.text import (
     json_text,
     plain,
     safe,
-    shown_path,
     shown_reason,
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
+from precision_tool.lib.workspace import shown_path
 
 _VERDICT_STYLE = {
     Verdict.GUILTY: "bold red",

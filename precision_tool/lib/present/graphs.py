@@ -16,11 +16,11 @@ from precision_tool.lib.present.text import (
     json_text,
     plain,
     safe,
-    shown_path,
     shown_reason,
     whole_path,
 )
 from precision_tool.lib.present.whole import NameTable
+from precision_tool.lib.workspace import shown_path
 
 #: Ops of one file that a search shows where nothing else is asked for.
 SHOWN_OPS = 20

@@ -35,12 +35,12 @@ from precision_tool.lib.present.text import (
     plain,
     safe,
     shape_text,
-    shown_path,
     shown_reason,
     unreadable_lines,
     whole_path,
 )
 from precision_tool.lib.present.whole import Heading, NameTable
+from precision_tool.lib.workspace import shown_path
 
 #: The origins in the user's words, and their colours.
 ORIGIN_WORDS = {

@@ -19,12 +19,12 @@ from precision_tool.lib.present.text import (
     op_heading,
     plain,
     shape_text,
-    shown_path,
     shown_reason,
     unreadable_lines,
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
+from precision_tool.lib.workspace import shown_path
 
 #: The kinds in the user's words, and their colours.
 KIND_WORDS = {

@@ -28,11 +28,11 @@ from precision_tool.lib.present.text import (
     json_text,
     plain,
     shape_text,
-    shown_path,
     shown_reason,
     whole_path,
 )
 from precision_tool.lib.present.whole import Heading, NameTable
+from precision_tool.lib.workspace import shown_path
 
 #: An axis of which no index has so many times its fair share holds the error evenly.
 _EVEN = 1.5

@@ -14,7 +14,7 @@ from rich.text import Text
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.wording import counted as counted
-from precision_tool.lib.workspace import lies_in
+from precision_tool.lib.workspace import shown_path
 
 #: What a fusion pass that GE never switches off is marked with.
 ALWAYS_MARK = "always on"
@@ -57,12 +57,6 @@ def whole_path(path: str) -> Text:
     text = plain(shown_path(path))
     text.no_wrap, text.overflow = True, "ignore"
     return text
-
-
-def shown_path(path: str) -> str:
-    """A path as a user would type it here: relative to the working folder if it lies below."""
-    folder = os.getcwd()
-    return os.path.relpath(path, folder) if lies_in(os.path.abspath(path), folder) else path
 
 
 def shown_reason(text: str) -> str:

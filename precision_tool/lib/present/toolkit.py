@@ -7,8 +7,9 @@ from rich.text import Text
 from precision_tool.lib.formats.om_file import OmHeader
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.present.text import byte_size, plain, shown_path
+from precision_tool.lib.present.text import byte_size, plain
 from precision_tool.lib.toolkit.finder import VARIABLES, Toolkit
+from precision_tool.lib.workspace import shown_path
 
 _WIDTH = 13
 

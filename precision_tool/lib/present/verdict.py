@@ -207,7 +207,7 @@ def _clean_head(verdict: Verdict) -> Text:
     text = Text("nothing computes wrong" if _is_whole(verdict) else "nothing that could be recomputed computes wrong")
     text.stylize("bold")
     if worst is not None and worst.cosine < 1 and _is_whole(verdict):
-        text.append(f"; the worst cosine, {worst.cosine:.4g} at {safe(worst.op_name)}, is rounding")
+        text.append(f"; the worst cosine, {worst.cosine:.6f} at {safe(worst.op_name)}, is rounding")
     elif worst is not None and not worst.below:
         text.append(f"; every compared tensor reaches the threshold, the worst {worst.cosine:.6g}")
     return text

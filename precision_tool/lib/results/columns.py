@@ -2,7 +2,7 @@
 
 A new column is an entry here; a new metric is one as well, and a field of `Metrics` with its formula. The vendor's
 columns stand in the vendor's order and number format, then ours. Numbers are `%.6f`; `NaN` stands for no result, `nan`
-and `inf` for what the data gave (formats.md §5b).
+and `inf` for what the data gave (FORMATS.md §5b).
 """
 
 from __future__ import annotations

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.user_files import is_folder, open_text
+from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 #: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.
 _MAX_HEADER = 4096
+
+#: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
+PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX = "partial_", "single_op_", "part_"
+#: The toolkit's result beside ours, of what ours could not read.
+TOOLKIT_PREFIX = "toolkit_"
+#: What `fusion blame` compared to judge fusion passes.
+BLAME_PREFIX = "blame_"
+_SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX)
+#: What is said of such a result when it is read.
+_PARTS = {
+    PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
+    OPS_PREFIX: "only a part: the ops that were asked for with -op",
+    PART_PREFIX: "only a part: the ops, or the first elements of each tensor, that were asked for",
+}
 
 
 def find_results(folder: str) -> list[str]:
@@ -44,3 +60,43 @@ def _is_result(name: str) -> bool:
 
 def _result_time(name: str) -> str:
     return name.rsplit("result_", 1)[-1]
+
+
+def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
+    """The complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
+
+    `tells`: that a newer one is left out is a note.
+    """
+    check_data(space.root)
+    folders = space.compare_dirs()
+    if not folders:
+        is_folder(space.root / "temp")  # says so where that cannot be told
+        raise DataNotFoundError(
+            f"{space.root}: no comparison result yet",
+            "run `vc` or `ac -c` first, or name a file with -f",
+        )
+    newest = next((found for folder in folders if (found := results_in(folder))), [])
+    benchmarked = (found for folder in folders if (found := results_in(folder)) and not is_of_two_runs(found[0]))
+    paths = next(benchmarked, newest)
+    if tells and paths != newest:
+        left_out = shown_path(os.path.dirname(newest[0]))
+        space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
+    if not paths:
+        raise DataNotFoundError(
+            f"{folders[0]}: no complete result file",
+            "run `vc` or `ac -c` again; `vcs -f` shows a folder or file with the result of a part",
+        )
+    return paths
+
+
+def results_in(folder: Path) -> list[str]:
+    try:
+        return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith(_SET_APART)]
+    except DataNotFoundError:
+        return []
+
+
+def part_of(path: str) -> str:
+    """What is missing of a result by its name, empty for a whole one."""
+    name = os.path.basename(path)
+    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")

@@ -1,1 +1,1 @@
-"""The commands: parsers and what they do. The interactive prompt will stand beside them."""
+"""The commands, with their parsers, and the interactive prompt."""

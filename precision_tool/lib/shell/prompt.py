@@ -535,12 +535,12 @@ class Prompt(cmd2.Cmd):
     def offers(self, kind: Completion, text: str) -> cmd2.Completions:
         """The names of one kind that hold `text`, those that start with it first."""
         sources: dict[Completion, Callable[[], Sequence[str]]] = {
-            Completion.OP: self.session.op_names,
-            Completion.OP_TYPE: self.session.op_types,
-            Completion.PASS: self.session.pass_names,
-            Completion.KERNEL: self.session.kernel_names,
-            Completion.GRAPH: self.session.graph_paths,
-            Completion.RESULT: self.session.result_paths,
+            Completion.OP: self.session.names.op_names,
+            Completion.OP_TYPE: self.session.names.op_types,
+            Completion.PASS: self.session.names.pass_names,
+            Completion.KERNEL: self.session.names.kernel_names,
+            Completion.GRAPH: self.session.names.graph_paths,
+            Completion.RESULT: self.session.names.result_paths,
             Completion.TENSOR: self._tensor_names,
             Completion.METRIC: lambda: _METRICS,
             Completion.LAYOUT: known_layouts,
@@ -553,7 +553,7 @@ class Prompt(cmd2.Cmd):
 
     def _tensor_names(self) -> Sequence[str]:
         session = self.session
-        parts = (session.op_names(), session.dump_file_names(), session.golden_file_names())
+        parts = (session.names.op_names(), session.names.dump_file_names(), session.names.golden_file_names())
         if len(parts) != len(self._tensors[0]) or any(a is not b for a, b in zip(parts, self._tensors[0], strict=True)):
             self._tensors = parts, tuple(chain(*parts))
         return self._tensors[1]

@@ -1,4 +1,4 @@
-"""The grammars of file and folder names (formats.md §2 to §4), as pure functions."""
+"""The grammars of file and folder names (FORMATS.md §2 to §4), as pure functions."""
 
 from __future__ import annotations
 

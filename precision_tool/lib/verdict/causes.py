@@ -10,8 +10,9 @@ from math import isfinite, log2
 import numpy as np
 
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.numbers import data_types
 from precision_tool.lib.verdict.copies import Departure, Overwritten
-from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
@@ -27,6 +28,14 @@ _JUMP, _FAR = 30.0, 0.05
 #: How near a factor must be to a power of two to be a loss scale, and the tensors it scales to each other.
 _POWER = 1e-3
 _SCALED = 0.2
+
+
+#: Other random numbers differ in nearly every element.
+_OTHER_NUMBERS = 0.5
+#: Bytes that the device's units write at least; its memory is given out in multiples of them.
+_BLOCK = 32
+#: Readers of a cast that are looked at.
+_MOST_READERS = 16
 
 
 def is_random(op: Op) -> bool:
@@ -186,7 +195,7 @@ class Explainer:
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
         sure = 0.97 if one.is_confirmed else 0.9
-        if slot.places is not None and slot.places.is_run and _is_seen_apart(one):
+        if _is_overwritten(slot) and _is_seen_apart(one):
             cause, sure = Cause.STOMP, 0.7
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
@@ -233,6 +242,7 @@ class Explainer:
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
+                Fact(name="script_ops", value=self._script_ops(one.op)),
             ]  # fmt: skip
             yield Suspect(
                 culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
@@ -261,11 +271,25 @@ class Explainer:
             ]
             facts = [
                 Fact(name="from", value=source), Fact(name="to", value=target), Fact(name="lost", value=_number(lost)),
+                Fact(name="script_ops", value=self._script_ops(op)),
             ]  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
                 number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
             )  # fmt: skip
+
+    def _script_ops(self, op: Op) -> list[str]:
+        """The ops of the script that an op does the work of; of a cast those that read it."""
+        found: dict[str, None] = {}
+        waiting, seen = [op], 0
+        while waiting and seen < _MOST_READERS:
+            one = waiting.pop(0)
+            seen += 1
+            if one.type in ("Cast", "TransData") and not one.original_names:
+                waiting += [slot.op for slot in self._values.readers.get((id(one), 0), ())]
+            else:
+                found |= dict.fromkeys(one.original_names or (one.name,))
+        return list(found)
 
     def _lost(self, op: Op) -> float | None:
         """The relative distance that a cast to integers takes its input; None if that is nothing."""
@@ -292,6 +316,8 @@ class Explainer:
         for one in departures:
             op = one.root.op
             cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
+            if cause is Cause.RANDOM and one.different < _OTHER_NUMBERS * one.size:
+                cause = Cause.KERNEL  # the same numbers, and some of them spoilt
             facts = (
                 Fact(name="distance", value=_number(one.distance)), Fact(name="cosine", value=_number(one.cosine)),
                 Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
@@ -390,6 +416,14 @@ def _whole_factor(one: OpJudgement) -> float | None:
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
     return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.size == slot.beyond else None
+
+
+def _is_overwritten(slot: SlotJudgement) -> bool:
+    """Whether the wrong elements are one run that another tensor may have been written over."""
+    places = slot.places
+    if places is None or not places.is_run:
+        return False
+    return (places.last - places.first + 1) * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
 
 def _is_seen_apart(one: OpJudgement) -> bool:

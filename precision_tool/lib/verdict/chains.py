@@ -224,6 +224,22 @@ class ChainSearch:
         return True
 
 
+def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
+    """The chain of an op that is fused as another is whose formula has this `shape`."""
+    names = originals(op)
+    if len(names) != len(shape):
+        return None
+    stages = []
+    for name, one in zip(names, shape, strict=True):
+        assert isinstance(one, tuple)
+        stages.append(Stage(name=name, op_type=one[0], args=one[1], attrs=op.attrs))
+    flat = [flatten(name) for name in names]
+    outputs = {slot: Ref(key[1], flat.index(key[0])) for slot, key in puts_out.items() if key[0] in flat}
+    if not outputs and len(op.output_descs) <= 1:
+        outputs = {0: Ref(0, len(stages) - 1)}
+    return Formula(stages=tuple(stages), outputs=outputs, is_certain=False)
+
+
 def _is_line(stages: Sequence[Stage]) -> bool:
     """Whether every stage works on the result of the one before it."""
     return all(

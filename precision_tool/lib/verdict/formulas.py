@@ -14,7 +14,17 @@ import numpy as np
 
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.ops import table
-from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, OpSpec, Output, Wanted
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Input,
+    Kind,
+    NotComputedError,
+    OpSpec,
+    Output,
+    Places,
+    Wanted,
+)
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, originals
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.sources.names import flatten
@@ -72,6 +82,51 @@ class Formula:
         kinds = {spec.kind for stage in self.stages if (spec := table.find(stage.op_type)) is not None}
         return next(iter(kinds)) if len(kinds) == 1 else Kind.COMPOSITE
 
+    def work(self, inputs: Mapping[int, Input]) -> float:
+        """Multiplications and additions of the stages that work on the op's inputs alone; the others' are few."""
+        total = 0.0
+        for stage in self.stages:
+            spec = table.find(stage.op_type)
+            if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
+                total += spec.work(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+        return total
+
+    def sample(self, inputs: Mapping[int, Input], count: int) -> tuple[Places, Output] | None:
+        """Output 0 of the only stage at about `count` flat places; None where it cannot be had without all of it."""
+        (stage, *others) = self.stages
+        spec = table.find(stage.op_type)
+        if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
+            return None
+        call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
+        places = np.unique(spec.cheap_places(call, count))
+        return places, spec.sampled(call, places)
+
+    def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:
+        """The batch that every stage treats row by row, and the inputs that have it; None if there is none."""
+        first = self.stages[0]
+        ref = first.args[0] if first.args else None
+        if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
+            return None
+        if any(bool(first.attrs.get(name)) for name in ("transpose_x1", "transpose_a", "adj_x1", "adj_x")):
+            return None
+        rows = inputs[ref.slot].array.shape[0]
+        rank = inputs[ref.slot].array.ndim
+        slots = {ref.slot}
+        for stage in self.stages[1:]:
+            spec = table.find(stage.op_type)
+            if stage.op_type != "BiasAdd" and (spec is None or spec.kind not in _BY_ELEMENT):
+                return None
+            if stage.op_type != "BiasAdd":
+                fed = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
+                slots |= {
+                    slot for slot in fed if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
+                }
+        return rows, frozenset(slots)
+
+    def unshaped(self) -> Formula:
+        """The same without the shapes that the graph says of its results, for a part of a batch."""
+        return replace(self, stages=tuple(replace(stage, wanted=()) for stage in self.stages))
+
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
         """Results by output slot. With `stored` every stage's result is rounded to that type.
 
@@ -108,12 +163,25 @@ def _value(
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
+#: Ops whose first input has the rows that they work on one by one, and kinds that work on every element alone.
+_ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2"})
+_BY_ELEMENT = (Kind.EXACT, Kind.ROUNDED, Kind.APPROXIMATE)
+
+
+def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:
+    return ref is None or (ref.stage is None and ref.slot in inputs)
+
+
+def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
+    return Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
+
+
 def run_stage(stage: Stage, args: tuple[Input | None, ...], stored: str = "") -> Sequence[Output | None]:
     """The results of one original op from its inputs."""
     spec = table.find(stage.op_type)
     if spec is None:
         raise NotComputedError(f"there is no formula for {stage.op_type}")
-    call = Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
+    call = _call(spec, stage, args)
     if spec.work is not None:
         work = spec.work(call)
         if work > _MAX_WORK:

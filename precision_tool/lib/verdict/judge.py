@@ -18,7 +18,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
-from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known
+from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound
 from precision_tool.lib.verdict.formulas import (
     Formula,
     UnfusedGraph,
@@ -54,6 +54,9 @@ _DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
 _INEXACT = 0.6
 _FEW = 64
+#: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
+#: recomputed whole where these are wrong.
+_SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -189,6 +192,11 @@ class Judge:
             formula = self._unfused.formula(op, keys, puts_out)
             if formula is not None:
                 yield formula
+        alike = self._fitting.get(self._key(op))
+        if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
+            again = rebound(op, alike, puts_out)
+            if again is not None:
+                yield again
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,
@@ -282,15 +290,47 @@ class Judge:
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement:
-        """The op judged by one formula."""
+        """The op judged by one formula; a large one by a part of its elements, and whole if these are wrong."""
+        work = formula.work(inputs)
+        if work > _SAMPLED_FROM:
+            part = self._sampled(base, formula, inputs, got, work)
+            if part is not None and (part.state is State.RIGHT or work > _WHOLE_UP_TO):
+                return part
+        return self._whole(base, formula, inputs, got)
+
+    def _sampled(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
+    ) -> OpJudgement | None:
+        """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
+        found = formula.sample(inputs, _SAMPLES)
+        if found is not None and 0 in got:
+            places, out = found
+            have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
+            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=_narrowing(formula, inputs))
+            slot = replace(_slot(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
+            return replace(base, how=formula.how, slots=(slot,), state=_state(base, [slot]))
+        batch = formula.batch_of(inputs)
+        if batch is None or len(got) != 1 or not formula.outputs:
+            return None
+        rows, slots = batch
+        ((number, whole),) = got.items()
+        count = max(1, int(rows * _SAMPLED_FROM / work))
+        if whole.array.shape[0] != rows or count >= rows:
+            return None
+        chosen = np.unique(np.linspace(0, rows - 1, count + 1).astype(np.intp))
+        few = {slot: replace(one, array=one.array[chosen]) if slot in slots else one for slot, one in inputs.items()}
+        part = {number: replace(whole, array=whole.array[chosen])}
+        judged = self._whole(base, formula.unshaped(), few, part)
+        told = [replace(slot, size=whole.array.size, sampled=part[number].array.size) for slot in judged.slots]
+        return replace(judged, slots=tuple(told))
+
+    def _whole(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement:
+        """The op judged by every element."""
         true = formula.run(inputs)
         kind = formula.kind
-        wide = (
-            kind in (Kind.MATRIX, Kind.COMPOSITE)
-            and any(one.dtype == "float32" for one in inputs.values())
-            and any(spec is not None and spec.kind is Kind.MATRIX for spec in map(table.find, formula.how))
-        )
-        u_in = _HF32 if wide else 0.0
+        u_in = _narrowing(formula, inputs)
         noise = noise_of(formula, inputs, true) if len(formula.stages) > 1 else {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
@@ -400,6 +440,13 @@ class Judge:
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
             slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
         return replace(found, slots=tuple(slots))
+
+
+def _narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
+    """To what the matrix unit may round the inputs."""
+    specs = map(table.find, formula.how)
+    on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
+    return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
 
 
 def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:

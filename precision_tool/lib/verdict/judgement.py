@@ -48,8 +48,8 @@ class SlotJudgement:
     fed: float | None = None
     benchmark_own: float | None = None
     amplification: float | None = None
-    #: The factor of a uniform scale between this output and the benchmark's.
-    cosine: float | None = None
+    #: Elements that were recomputed, where the op is too large for all of them.
+    sampled: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

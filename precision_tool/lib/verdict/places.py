@@ -94,33 +94,39 @@ def places_of(got: npt.NDArray[Any], true: npt.NDArray[Any], bad: Flags, unit: f
     with np.errstate(all="ignore"):
         if not np.isfinite(y.reshape(-1)[where]).all():
             return Places(mistake=Mistake.NOT_FINITE, **base)
-        moved = _moved(y, f, unit) if y.size <= _LOOKED_AT else None
+        moved = _moved(y, f, unit, where.size) if y.size <= _LOOKED_AT else None
         if moved is not None:
             return Places(**{**base, **moved})
         return Places(**{**base, **_shape(y, f, bad, where, unit)})
 
 
-def _close(y: Doubles, f: Doubles, unit: float) -> bool:
-    """Whether two tensors are the same but for rounding, in all but a few elements."""
+def _close(y: Doubles, f: Doubles, unit: float, wrong: int | None = None) -> bool:
+    """Whether two tensors are the same but for rounding, in all but a few elements.
+
+    `wrong` is how many are off without the mistake that is tried: it must explain nearly all of these. In a tensor
+    of few different values any order of them is nearly right.
+    """
     size = float(np.sqrt(np.mean(np.square(f, where=np.isfinite(f), out=np.zeros_like(f)))))
     near = np.abs(y - f) <= _UNITS * unit * (np.abs(f) + size)
     near |= y == f
-    return bool(np.count_nonzero(near) >= _EXPLAINED * near.size)
+    return bool(near.size - np.count_nonzero(near) <= (1 - _EXPLAINED) * (near.size if wrong is None else wrong))
 
 
-def _moved(y: Doubles, f: Doubles, unit: float) -> dict[str, Any] | None:
-    """The order in which every right value is there."""
-    if not _close(np.sort(y, axis=None), np.sort(f, axis=None), unit) or y.size < 2:
-        return None
+def _moved(y: Doubles, f: Doubles, unit: float, wrong: int) -> dict[str, Any] | None:
+    """The order in which every right value is there; `wrong` elements are off where they stand."""
     flat = y.reshape(-1)
+    if y.size < 2 or _close(flat, f.reshape(-1), unit):
+        return None  # too near to have moved
+    if not _close(np.sort(y, axis=None), np.sort(f, axis=None), unit, wrong):
+        return None
     for axis, steps in _steps(f.shape):
-        if _close(flat, np.roll(f, steps, axis).reshape(-1), unit):
+        if _close(flat, np.roll(f, steps, axis).reshape(-1), unit, wrong):
             return {"mistake": Mistake.SHIFTED, "axis": axis, "steps": steps}
     for order in _orders(f.ndim):
-        if _close(flat, f.transpose(order).reshape(-1), unit):
+        if _close(flat, f.transpose(order).reshape(-1), unit, wrong):
             return {"mistake": Mistake.AXES, "order": order}
         shape = tuple(f.shape[axis] for axis in order)
-        if _close(flat, f.reshape(shape).transpose(np.argsort(order)).reshape(-1), unit):
+        if _close(flat, f.reshape(shape).transpose(np.argsort(order)).reshape(-1), unit, wrong):
             return {"mistake": Mistake.AXES, "order": order}
     return {"mistake": Mistake.PERMUTED}
 

@@ -22,14 +22,7 @@ def plan(first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool
 
 
 def _kernel(one: Suspect) -> list[Step]:
-    return [
-        Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {_quoted(one.culprit)}"),
-        Step(
-            why="until it is mended, keep its type out of mixed precision",
-            line=f"-{one.op_type}",
-            file="modify_mixlist",
-        ),
-    ]
+    return [Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {_quoted(one.culprit)}")]
 
 
 def _fusion(one: Suspect) -> list[Step]:
@@ -45,14 +38,19 @@ def _layout(one: Suspect) -> list[Step]:
 
 
 def _cast(one: Suspect) -> list[Step]:
-    return [Step(why="keep the type of what is cast there", line=f"ni {_quoted(one.culprit)}")]
+    return [*_kept(one), Step(why="look at the cast", line=f"ni {_quoted(one.culprit)}")]
 
 
 def _overflow(one: Suspect) -> list[Step]:
-    return [
-        Step(why="keep the op in float32, or scale what it is fed", line=one.op_type, file="modify_mixlist"),
-        Step(why="what else overflows", line="overflow"),
-    ]
+    return [*_kept(one), Step(why="or scale what it is fed; what else overflows", line="overflow")]
+
+
+def _kept(one: Suspect) -> list[Step]:
+    """The line of `tf_config` that keeps the type of the script's ops behind a culprit."""
+    names = one.fact("script_ops") or []
+    if not names:
+        return []
+    return [Step(why="keep its type", line=f"keep_dtype({names!r})", file="the training script")]
 
 
 def _stomp(one: Suspect) -> list[Step]:

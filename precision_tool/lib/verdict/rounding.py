@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.numbers.data_types import FLOATS
 from precision_tool.lib.ops.base import Kind, Output
 
 Doubles = npt.NDArray[np.float64]
@@ -16,13 +17,15 @@ Flags = npt.NDArray[np.bool_]
 
 #: Unit roundoff, largest number and half the distance of neighbours near 0, by type.
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-LIMIT = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": inf}
+LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32")} | {"float64": inf}
 #: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
 SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
 #: The mean square of rounding to nearest, in units of the unit roundoff (verdict.md).
 _MEAN_SQUARE = 0.18
 #: What a kernel accumulates in.
 _ACCUMULATED = 2.0**-24
+#: Kernels of exp, tanh, division and what is made of them approximate float32 to about so much of a result.
+_APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
 #: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
 #: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
 SLACK = {
@@ -48,20 +51,23 @@ class Misfit:
     slack: float
 
     @property
+    def _where(self) -> Flags | slice:
+        return slice(None) if self.compared.all() else self.compared
+
+    @property
     def own(self) -> float:
         """‖y − f‖ / ‖f‖ over what was compared; inf if numbers are missing that should be there."""
-        where = self.compared
-        off = self.got[where] - self.true[where]
-        if not np.isfinite(off).all():
+        where = self._where
+        distance = norm(self.got[where] - self.true[where])
+        if not isfinite(distance):
             return inf
         size = norm(self.true[where])
-        distance = norm(off)
         return distance / size if size else (0.0 if not distance else inf)
 
     @property
     def rounding(self) -> float:
         """‖σ‖ / ‖f‖: the relative distance that rounding explains."""
-        where = self.compared
+        where = self._where
         size = norm(self.true[where])
         noise = norm(self.sigma[where])
         return noise / size if size else (0.0 if not noise else inf)
@@ -87,8 +93,9 @@ def norm(array: npt.NDArray[Any]) -> float:
     if not flat.size:
         return 0.0
     with np.errstate(all="ignore"):
-        direct = float(np.linalg.norm(flat))
-        if direct not in (0.0, inf):
+        # Not BLAS, whose threads wait for each other where the cores are busy.
+        direct = sqrt(float(np.einsum("i,i->", flat, flat)))
+        if direct not in (0.0, inf) and direct == direct:
             return direct
         largest = float(np.abs(flat).max())
         return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
@@ -120,16 +127,25 @@ def misfit(
         sigma = sigma_of(true, out, dtype, u_in)
         if noise is not None:
             sigma = np.sqrt(sigma**2 + noise**2)
+        if dtype == "float32" and kind in _APPROXIMATED:
+            sigma = np.maximum(sigma, _APPROXIMATED[kind] * np.abs(true))
         limit = LIMIT.get(dtype, inf)
-        finite = np.isfinite(true)
-        over = finite & (np.abs(true) > limit * (1 + UNIT.get(dtype, 0.0)))
-        compared = finite & ~over
-        near = finite & (np.abs(true) > limit - 8 * np.where(np.isfinite(sigma), sigma, 0.0))
+        size = np.abs(true)
+        largest = float(size.max(initial=0.0))
         off = np.abs(y - true)
-        # At the very edge of the range, rounding decides whether it overflows.
-        off = np.where(near & ~np.isfinite(y), 0.0, off)
-        ratio = np.where(off == 0, 0.0, off / sigma)
-        ratio = np.where(compared, np.where(np.isnan(ratio), inf, ratio), 0.0)
+        ratio = np.divide(off, sigma, out=np.zeros_like(off), where=off != 0)
+        if largest < limit / 2:  # nor NaN: as a rule all of it fits
+            over = np.zeros(true.shape, np.bool_)
+            compared = ~over
+        else:
+            finite = np.isfinite(true)
+            over = finite & (size > limit * (1 + UNIT.get(dtype, 0.0)))
+            compared = finite & ~over
+            # At the very edge of the range, rounding decides whether it overflows.
+            near = finite & (size > limit - 8 * np.where(np.isfinite(sigma), sigma, 0.0))
+            ratio = np.where(compared & ~(near & ~np.isfinite(y)), ratio, 0.0)
+        if np.isnan(ratio.max(initial=0.0)):
+            ratio = np.where(np.isnan(ratio), inf, ratio)
         if out.doubtful is not None:
             ratio = np.where(np.broadcast_to(out.doubtful, out.array.shape).reshape(-1), 0.0, ratio)
         slack = SLACK[kind]

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
 
-from precision_tool.lib.compare.folders import find_golden, golden_leaf
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile
@@ -15,6 +14,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
+from precision_tool.lib.sources.inputs import find_golden, golden_leaf
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run, unsteady
 
 #: Of the runs beside the one that is asked about, how many are judged.

@@ -138,12 +138,16 @@ class RunValues:
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
         self.fed_by: dict[tuple[int, int], Root] = {}
+        #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
+        self._passed_on: dict[tuple[int, int], list[Op]] = {}
         for op in self.ops:
             for number, edge in enumerate(op.inputs):
                 root = self.root_of(op, edge) if edge is not None else None
                 if root is None:
                     continue
                 self.fed_by[id(op), number] = root
+                if op.type in PASSING and number == 0 and self.dumped(op) is None:
+                    self._passed_on.setdefault(root.key, []).append(op)
         for op in self.ops:
             for slot in self.input_slots(op):
                 root = self.fed_by.get((id(op), slot.graph_index))
@@ -298,6 +302,13 @@ class RunValues:
 
     def load_benchmark(self, root: Root) -> Loaded | None:
         """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not."""
+        found = self._golden(root)
+        if found is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
+            reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
+            found = next((one for one in reads if one is not None), None)
+        return found
+
+    def _golden(self, root: Root) -> Loaded | None:
         origin = self.origins.of(root.op, root.index, self.benchmark)
         if isinstance(origin, NoOrigin):
             return None
@@ -354,7 +365,7 @@ def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None
     if known.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
-        array = array != 0
+        array = np.asarray(array != 0)  # comparing a scalar gives no array
     if prod(reading.shape) == array.size:
         array = array.reshape(reading.shape)
     return array, reading.layout

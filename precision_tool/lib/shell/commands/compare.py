@@ -24,7 +24,7 @@ from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, 
 from precision_tool.lib.present import compare as report
 from precision_tool.lib.present.checks import check_line, check_panel
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.sources.h5_files import is_h5_side
+from precision_tool.lib.workspace import shown_path
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 _TOP, _MOST_TOP = 20, 10000

@@ -14,7 +14,7 @@ from pathlib import Path
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.checks.fusion_blame import Blame, Verdict
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
-from precision_tool.lib.compare.folders import CompareOptions, find_inputs
+from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, SECTIONS, is_switchable
 from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
@@ -22,8 +22,9 @@ from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.fusion_pair import Fusion
 from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import counted, json_text, plain, shown_path
-from precision_tool.lib.session import BLAME_PREFIX, Session
+from precision_tool.lib.present.text import counted, json_text, plain
+from precision_tool.lib.results.result_files import BLAME_PREFIX
+from precision_tool.lib.session import Session
 from precision_tool.lib.shell.bisect_runner import BisectRun, Try, bisected, check_edit, edit_alone
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -41,8 +42,10 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
+from precision_tool.lib.sources.inputs import find_inputs
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.workspace import shown_path
 
 _ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
 _BISECT_FOLDER = "fusion_bisect"

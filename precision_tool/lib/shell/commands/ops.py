@@ -9,7 +9,6 @@ from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.graph.catalog import where_of
 from precision_tool.lib.pairing.listing import DumpListing, OpFilter, list_dumps, list_ops
 from precision_tool.lib.present import ops as report
-from precision_tool.lib.present.text import shown_path
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -26,6 +25,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.sources.names import flatten, op_number
+from precision_tool.lib.workspace import shown_path
 
 # What shows PyTorch dumps takes long to load, and most data has none.
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present import overflow as report
 from precision_tool.lib.present.fusion import script_block
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain, shape_text, shown_path
+from precision_tool.lib.present.text import plain, shape_text
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import (
@@ -40,6 +40,7 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
+from precision_tool.lib.workspace import shown_path
 
 #: `ac` stays quick: it reads so many bytes of outputs at most.
 _AC_BYTES = 4 << 30

@@ -25,7 +25,7 @@ from precision_tool.lib.pairing.pytorch_ops import H5Hit, H5Listing, H5Side, lis
 from precision_tool.lib.present import pytorch as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.tensors import number_text
-from precision_tool.lib.present.text import byte_size, counted, json_text, plain, shown_path
+from precision_tool.lib.present.text import byte_size, counted, json_text, plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -39,6 +39,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.named import note_others
+from precision_tool.lib.workspace import shown_path
 
 #: A name as it is in the file.
 _OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)

@@ -10,7 +10,7 @@ from math import isfinite
 from precision_tool.lib.checks.random_errors import RandomReport, State
 from precision_tool.lib.present import random_errors as report
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
 from precision_tool.lib.session import Session
@@ -28,6 +28,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.workspace import shown_path
 
 
 def _parser(session: Session) -> Parser:

@@ -30,7 +30,7 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.present import tensors as report
 from precision_tool.lib.present.op import run_name
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain, shown_path
+from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import MOST_PRINTED
 from precision_tool.lib.shell.commands import pytorch
@@ -58,7 +58,7 @@ from precision_tool.lib.shell.commands.named import (
     origins_of,
 )
 from precision_tool.lib.sources.names import file_part, parse_dump_name, shortened
-from precision_tool.lib.workspace import path_below
+from precision_tool.lib.workspace import path_below, shown_path
 
 #: Lines of a histogram.
 _BINS = 12

@@ -17,8 +17,9 @@ from precision_tool.lib.inspect.convert import Decoded, Source
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present import toolkit as report
-from precision_tool.lib.present.text import byte_size, plain, shown_path
-from precision_tool.lib.session import TOOLKIT_PREFIX, Session
+from precision_tool.lib.present.text import byte_size, plain
+from precision_tool.lib.results.result_files import TOOLKIT_PREFIX
+from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Command,
@@ -33,7 +34,7 @@ from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.toolkit.tools import Produced
 from precision_tool.lib.user_files import open_binary, open_text
-from precision_tool.lib.workspace import lies_in
+from precision_tool.lib.workspace import lies_in, shown_path
 
 #: What rows say that native could not read, and that the toolkit is asked for.
 UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)

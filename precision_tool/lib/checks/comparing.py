@@ -1,0 +1,196 @@
+"""`vc` and `ac -c`: compares, writes the files and judges the rows; or reads them back and judges."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from precision_tool.lib.checks.analysis import Analysis, analyse
+from precision_tool.lib.compare.folders import (
+    DEFAULT_OPTIONS,
+    CompareOptions,
+    ComparisonStoppedError,
+    LeafResult,
+    compare_folders,
+)
+from precision_tool.lib.compare.pytorch import are_h5, compare_h5
+from precision_tool.lib.compare.result_source import read_source
+from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit
+from precision_tool.lib.compare.written import prefix_of, write_results
+from precision_tool.lib.data.folder import DataFolder, way_back_from
+from precision_tool.lib.data.sides import (
+    benchmark_folder,
+    default_golden,
+    default_npu,
+    newer_run,
+    pytorch_files,
+)
+from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.model.table import Table
+from precision_tool.lib.results.noise import NoiseFloor, with_noise
+from precision_tool.lib.results.result_csv import read_result
+from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, newest_results, part_of
+from precision_tool.lib.toolkit.tools import Tools
+from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.workspace import check_data
+
+#: Of many dump folders that cannot be compared, as many reasons are told.
+_SHOWN_REASONS = 3
+
+
+def compare(
+    data: DataFolder,
+    npu: str | None,
+    golden: str | None,
+    graph: str | None,
+    threshold: float,
+    workers: int,
+    progress: Progress | None = None,
+    options: CompareOptions | None = None,
+    noise: NoiseFloor | None = None,
+    prefix: str = "",
+) -> list[Analysis]:
+    """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
+
+    Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
+    When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
+    error says where. `prefix` begins the names of the result files where it is given.
+    """
+    space, options = data.workspace, options or DEFAULT_OPTIONS
+    is_default = npu is None and golden is None
+    if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
+        other = space.debug_dir(1)
+        space.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
+    npu = npu or default_npu(space)
+    if golden is None:
+        golden = default_golden(space, npu)
+        newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
+        if newer is not None:
+            space.notes.append(newer)
+    is_h5 = are_h5(npu, golden, graph, options.other_graph)
+    if not is_h5 and is_default and any(pytorch_files(space)):
+        place = space.pt_npu_dir.parent
+        space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
+    chosen = data.chosen_graph() if graph is None else None
+    folder = space.new_compare_dir()
+    try:
+        with way_back_from(chosen):
+            if is_h5:
+                results = compare_h5(npu, golden, workers=workers, progress=progress, options=options)
+            else:
+                results = compare_folders(
+                    npu,
+                    golden,
+                    graph=graph,
+                    graph_folders=(os.curdir,),
+                    chosen=chosen,
+                    store=data.store,
+                    workers=workers,
+                    progress=progress,
+                    options=options,
+                )
+            _check_any_rows(results)
+    except ComparisonStoppedError as stop:
+        with _ctrl_c_ignored():  # once was enough: what is done is being saved
+            paths = write_results(space, folder, stop.results, PARTIAL_PREFIX)
+        kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
+        raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
+    except BaseException:
+        space.remove_empty(folder)
+        raise
+    paths = write_results(space, folder, results, prefix or prefix_of(options), options.pairs_only)
+    return [
+        analyse(path, with_noise(result.table, noise), threshold, result)
+        for path, result in zip(paths, results, strict=True)
+    ]
+
+
+def compare_by_toolkit(
+    data: DataFolder,
+    tools: Tools,
+    npu: str | None,
+    golden: str | None,
+    graph: str | None,
+    threshold: float,
+    options: CompareOptions | None = None,
+    prefix: str = "",
+    noise: NoiseFloor | None = None,
+) -> list[Analysis]:
+    """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
+    space, options = data.workspace, options or DEFAULT_OPTIONS
+    npu = npu or default_npu(space)
+    golden = golden or default_golden(space, npu)
+    tools.toolkit.need("msaccucmp")
+    folder = space.new_compare_dir()
+    try:
+        results = run_toolkit(
+            npu,
+            golden,
+            str(folder),
+            tools,
+            graph=graph,
+            graph_folders=(os.curdir,),
+            chosen=data.chosen_graph() if graph is None else None,
+            store=data.store,
+            options=options,
+            prefix=prefix or prefix_of(options),
+        )
+    except BaseException:
+        space.remove_empty(folder)
+        raise
+    notes = dict.fromkeys(note for result in results for note in result.notes)
+    space.notes += [note for note in notes if note not in space.notes]
+    return [
+        analyse(
+            result.path,
+            Table(()) if options.pairs_only else with_noise(read_result(result.path), noise),
+            threshold,
+        )
+        for result in results
+    ]
+
+
+def read_results(
+    data: DataFolder, path: str | None = None, threshold: float = 0.98, noise: NoiseFloor | None = None
+) -> list[Analysis]:
+    """The results of a file or folder, by default of the newest comparison, read back and judged.
+
+    The threshold is that of the settings unless another is given.
+    """
+    if path is None:
+        check_data(data.workspace.root)
+    paths = newest_results(data.workspace, tells=True) if path is None else find_results(path)
+    return [
+        analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
+        for one in paths
+    ]
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Ctrl+C does nothing in this block. Only the main thread may, and need, say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _check_any_rows(results: Sequence[LeafResult]) -> None:
+    if any(result.rows for result in results):
+        return
+    reasons = list(dict.fromkeys(note.removeprefix("not compared: ") for result in results for note in result.notes))
+    shown = "; ".join(reasons[:_SHOWN_REASONS])
+    more = len(reasons) - _SHOWN_REASONS
+    raise DataNotFoundError(
+        f"none of {len(results)} dump folders could be compared: {shown or 'they hold no tensors'}"
+        + (f"; and {more} more reasons" if more > 0 else ""),
+        "name two folders that belong together with -lt and -rt, and their graph with -g",
+    )

@@ -1,0 +1,95 @@
+"""What is compared by default: where a data folder has the NPU's dump, and what it is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from precision_tool.lib.collect.tfdbg import runs as tfdbg
+from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side
+from precision_tool.lib.sources.walk import Stamps
+from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.workspace import Workspace, check_data, shown_path
+
+
+def pytorch_files(space: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The `.h5` files of the NPU and of the benchmark, by name only."""
+    npu, golden = (tuple(find_h5_files(str(folder))) for folder in (space.pt_npu_dir, space.pt_gpu_dir))
+    return npu, golden
+
+
+def has_pytorch_only(space: Workspace) -> bool:
+    """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
+    return not space.debug_numbers() and any(pytorch_files(space))
+
+
+def default_npu(space: Workspace) -> str:
+    """The dump of the NPU run under test."""
+    check_data(space.root)
+    folder = space.dump_dir(0)
+    if not is_folder(folder) and find_h5_files(str(space.pt_npu_dir)):
+        return str(space.pt_npu_dir)
+    if has_pytorch_only(space):
+        raise DataNotFoundError(f"{space.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt")
+    if not is_folder(folder):
+        raise DataNotFoundError(
+            f"{folder}: no NPU dump",
+            "put the NPU run's dump_path there, as the README says under Collect, or name its folder with -lt",
+        )
+    return str(folder)
+
+
+def default_golden(space: Workspace, npu: str) -> str:
+    """What `npu` is compared with.
+
+    Of PyTorch's dumps pt/gpu; of others tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump.
+    """
+    if is_h5_side(npu):
+        if find_h5_files(str(space.pt_gpu_dir)):
+            return str(space.pt_gpu_dir)
+        raise NoBenchmarkError(
+            f"nothing to compare {npu} with: no .h5 file in {space.pt_gpu_dir}",
+            "put the GPU's or CPU's dump there, or name it with -rt",
+        )
+    benchmark, other = benchmark_folder(space), space.dump_dir(1)
+    if benchmark is None and not _has_entries(other):
+        if _has_entries(space.tf_dump_dir):
+            return str(space.tf_dump_dir)  # what is wrong with it is told when it is read
+        raise NoBenchmarkError(
+            f"nothing to compare {npu} with: neither {space.tf_dump_dir} nor {other} holds data",
+            "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into "
+            "the second, or name a folder with -rt",
+        )
+    return str(benchmark or other)
+
+
+def benchmark_folder(space: Workspace, stamps: Stamps | None = None) -> Path | None:
+    """Where the benchmark's tensors are: tf/dump, or tf/tf_debug if only that has some; `stamps` notes folders."""
+    if walk.has_tensors(str(space.tf_dump_dir), stamps):
+        return space.tf_dump_dir
+    visit = None if stamps is None else stamps.note
+    return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir), visit) else None
+
+
+def newer_run(space: Workspace) -> str | None:
+    """What there is to say of a run of tfdbg that is newer than the tensors in tf/dump, which are compared."""
+    runs = tfdbg.find_runs(str(space.tf_debug_dir))
+    newest = walk.newest_golden(str(space.tf_dump_dir)) if runs else None
+    if newest is None or runs[-1].time <= newest:
+        return None
+    return (
+        f"{shown_path(runs[-1].path)} is newer than the tensors in {space.tf_dump_dir}, which are "
+        "compared: tf_dump takes the new ones, -rt compares with the run itself"
+    )
+
+
+def has_dump_alone(space: Workspace) -> bool:
+    """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+    if space.compare_dirs() or not is_folder(space.dump_dir(0)):
+        return False
+    return benchmark_folder(space) is None and not _has_entries(space.dump_dir(1))
+
+
+def _has_entries(folder: Path) -> bool:
+    return is_folder(folder) and bool(list_folder(str(folder)))

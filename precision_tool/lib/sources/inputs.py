@@ -1,0 +1,65 @@
+"""What a comparison is of: the NPU run below one folder, and benchmark tensors or another run below the other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.dumps import GoldenFiles
+from precision_tool.lib.sources.walk import Stamps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a comparison will read, found but not opened."""
+
+    run: Run
+    golden: GoldenFiles | Run
+    notes: tuple[str, ...] = ()
+
+
+def find_inputs(npu: str, golden: str) -> Inputs:
+    """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`."""
+    try:
+        run = walk.find_run(npu)
+    except DataNotFoundError as error:
+        if os.path.isdir(npu) and walk.has_benchmark_files(npu):
+            hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
+            raise DataNotFoundError(error.message, hint) from error
+        raise
+    side = find_golden(golden)
+    return Inputs(run=run, golden=side, notes=(*run.notes, *side.notes))
+
+
+def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
+    """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
+    if walk.has_benchmark_files(path):
+        return GoldenFiles(walk.find_benchmark(path, stamps))
+    try:
+        return walk.find_run(path, stamps)
+    except DataNotFoundError:
+        # Neither: say so in the words of what is most often meant.
+        walk.find_benchmark(path)
+        raise
+
+
+def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
+    """The leaf of the other run that stands for the same device, model id and step, or for the same place.
+
+    Different steps are never taken for each other, unless each side is the one folder that was named.
+    """
+    if len(other.leaves) == 1 and count == 1:
+        return other.leaves[0]
+    for parts in (("device", "model_id", "step"), ("device", "step"), ("step",)):
+        fitting = [one for one in other.leaves if all(getattr(one, part) == getattr(leaf, part) for part in parts)]
+        if len(fitting) == 1:
+            return fitting[0]
+    if len(other.leaves) == count and other.leaves[position].step == leaf.step:
+        return other.leaves[position]
+    raise DataNotFoundError(
+        f"{other.root}: no dump of device {leaf.device}, model {leaf.model_id}, step {leaf.step}",
+        "collect the same steps in both runs, or name the two folders of files themselves",
+    )

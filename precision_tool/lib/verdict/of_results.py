@@ -1,0 +1,76 @@
+"""The verdict on each result of a data folder, or on an NPU run that there is nothing to compare with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.choice import find_graph
+from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.sources import walk
+from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.runs import Asked, judge
+
+
+def judge_results(
+    data: DataFolder,
+    analyses: Sequence[Analysis],
+    graph: str | None = None,
+    progress: Progress | None = None,
+) -> list[Judged | None]:
+    """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
+    runs = _runs_to_judge(data, graph)
+    found: list[Judged | None] = []
+    for analysis in analyses:
+        leaf, source = analysis.leaf, analysis.source
+        asked: Asked | None = None
+        if analysis.is_pytorch or analysis.part:
+            pass
+        elif leaf is not None:
+            mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
+            file = leaf.graph.file if leaf.graph is not None else mine.file if mine is not None else None
+            if file is not None:
+                asked = Asked(leaf=leaf.leaf, file=file, golden_root=leaf.golden_root)
+        elif source is not None and source.graph:
+            with suppress(PrecisionToolError):
+                at = walk.find_run(source.npu).leaves[0]
+                asked = Asked(leaf=at, file=data.store.load(source.graph), golden_root=source.golden)
+        if asked is None:
+            found.append(None)
+            continue
+        compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
+        asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
+        found.append(judge(asked, runs, progress=progress))
+    return found
+
+
+def judge_alone(
+    data: DataFolder, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+) -> list[Judged]:
+    """Who is to blame in an NPU run without a benchmark, one verdict a model."""
+    runs = _runs_to_judge(data, graph)
+    if npu is not None:
+        leaf = walk.find_run(npu).leaves[0]
+        file = find_graph(leaf, graph, (os.curdir,), store=data.store).file
+        return [judge(Asked(leaf=leaf, file=file), runs, progress=progress)]
+    mine = [run for run in runs if run.leaf is not None]
+    number = min((run.number or 0 for run in mine), default=0)
+    return [
+        judge(Asked(leaf=run.leaf, file=run.file), runs, progress=progress)
+        for run in mine
+        if run.leaf is not None and (run.number or 0) == number
+    ]
+
+
+def _runs_to_judge(data: DataFolder, graph: str | None) -> tuple[RunGraph, ...]:
+    try:
+        return data.run_graphs(graph)
+    except PrecisionToolError:
+        return ()

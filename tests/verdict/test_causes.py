@@ -1,0 +1,415 @@
+"""For each cause a minimal network, its twin without the fault, and a near miss that must not be accused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import Array
+from tiny_network import Network, Part, binary, cast, layers, matmul, numbers, scaled_gradients, source, unary
+
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict.model import Cause, Verdict
+
+
+def verdict_of(data: Path, work: Path | None = None) -> Verdict:
+    """The verdict of `ac -c` on a data folder, or of `ac` where it has no benchmark."""
+    session = Session(load_settings({"data": str(data), "work": str(work or data / "work")}))
+    if session.has_dump_alone():
+        (alone,) = session.verdicts_alone()
+        return alone.verdict
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    assert judged is not None
+    return judged.verdict
+
+
+def zero_tail(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[-12:] = 0
+    return flat.reshape(array.shape)
+
+
+def negated_column(array: Array) -> Array:
+    changed = array.copy()
+    changed[..., 2] *= -1
+    return changed
+
+
+def stored_transposed(array: Array) -> Array:
+    return np.ascontiguousarray(array.T).reshape(array.shape)
+
+
+def shifted(array: Array) -> Array:
+    return np.roll(array, 1, -1)
+
+
+def overwritten(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[16:48] = numbers(32, seed=9).astype(array.dtype)
+    return flat.reshape(array.shape)
+
+
+FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}
+
+
+def fused() -> Network:
+    """The first layer as one op that a pass made."""
+    network = layers()
+    parts = [part for part in network.parts if part.name != "one/Relu"]
+    parts = [replace(part, inputs=tuple("one/MatMul" if n == "one/Relu" else n for n in part.inputs)) for part in parts]
+    made = replace(network, parts=tuple(parts))
+    return made.with_part("one/MatMul", compute=lambda a, b: np.maximum(a @ b, 0), **FUSED)
+
+
+def large(network: Network, factor: float) -> Network:
+    """The same with a variable so many times as large on both sides."""
+    kernel = next(part for part in network.parts if part.name == "two/kernel")
+    assert kernel.npu is not None
+    return network.with_part("two/kernel", npu=kernel.npu * np.float32(factor))
+
+
+def test_nothing_wrong(tmp_path: Path) -> None:
+    found = verdict_of(layers().write(tmp_path))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert found.tally.wrong == found.tally.doubtful == 0
+    assert found.tally.right == found.tally.ops - 1  # all but the random numbers
+
+
+@pytest.mark.parametrize("wrong", [zero_tail, negated_column, shifted])
+@pytest.mark.parametrize("op", ["one/MatMul", "drop/mul", "two/Tanh"])
+def test_kernel(tmp_path: Path, wrong: Callable[[Array], Array], op: str) -> None:
+    found = verdict_of(layers().with_part(op, wrong=wrong).write(tmp_path))
+    assert (found.culprit, found.cause, found.pass_name) == (op, Cause.KERNEL, None)
+    assert found.ranking == (op,)
+    assert found.confidence > 0.9
+
+
+def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
+    """bfloat16 inside leaves a cosine above 0.9999; the share of correctly rounded elements tells."""
+
+    def narrowed(array: Array) -> Array:
+        bits = array.astype(np.float32).view(np.uint32)
+        return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    found = verdict_of(layers().with_part("one/MatMul", wrong=narrowed).write(tmp_path))
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
+    assert found.facts
+    assert all(value > 0.999 for value in [1 - found.suspects[0].fact("own_error") ** 2 / 2])
+
+
+@pytest.mark.parametrize("wrong", [zero_tail, negated_column])
+def test_fusion(tmp_path: Path, wrong: Callable[[Array], Array]) -> None:
+    assert verdict_of(fused().write(tmp_path / "right")).cause is Cause.NONE
+    found = verdict_of(fused().with_part("one/MatMul", wrong=wrong).write(tmp_path / "wrong"))
+    assert (found.culprit, found.cause, found.pass_name) == ("one/MatMul", Cause.FUSION, "MatMulReluFusionPass")
+
+
+def test_layout(tmp_path: Path) -> None:
+    found = verdict_of(layers().with_part("one/MatMul", wrong=stored_transposed).write(tmp_path))
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.LAYOUT)
+
+
+def test_few_values_are_in_nearly_any_order(tmp_path: Path) -> None:
+    """The tail of a mask is not a matter of its layout, though nearly every value is there."""
+
+    def copied_tail(array: Array) -> Array:
+        flat = array.copy().reshape(-1)
+        flat[-16:] = flat[-32:-16]
+        return flat.reshape(array.shape)
+
+    mask = np.zeros((20, 40), np.float32)
+    mask[numbers(20, 40, seed=3) > 1] = 1
+    mask.reshape(-1)[-32:] = [0, 1] * 8 + [1, 0] * 7 + [0, 0]
+    network = Network(
+        parts=(
+            source("IteratorGetNext", mask),
+            source("factor", np.array(0.3, np.float32), op_type="Const"),
+            binary("mask/Mul", "Mul", "IteratorGetNext", "factor", "float32"),
+        )
+    )
+    found = verdict_of(network.with_part("mask/Mul", wrong=copied_tail).write(tmp_path / "tail"))
+    assert (found.culprit, found.cause) == ("mask/Mul", Cause.KERNEL)
+    found = verdict_of(network.with_part("mask/Mul", wrong=stored_transposed).write(tmp_path / "order"))
+    assert (found.culprit, found.cause) == ("mask/Mul", Cause.LAYOUT)
+
+
+def test_a_cast_beyond_the_range(tmp_path: Path) -> None:
+    found = verdict_of(large(layers(), 1e6).write(tmp_path / "wrong"))
+    assert (found.culprit, found.cause) == ("trans_Cast_3", Cause.CAST)
+    # Just within the range nothing is lost.
+    kernel = np.abs(numbers(16, 6, seed=3, scale=0.3)).max()
+    assert verdict_of(large(layers(), 60000 / float(kernel)).write(tmp_path / "near")).cause is not Cause.CAST
+
+
+def through_integers(originals: tuple[str, ...]) -> Network:
+    return Network(
+        parts=(
+            source("IteratorGetNext", numbers(6, 5, seed=1, scale=3)),
+            cast("trans_Cast_0", "IteratorGetNext", "int32", originals=originals),
+            cast("trans_Cast_1", "trans_Cast_0", "float32"),
+            unary("square", "Square", "trans_Cast_1", "float32"),
+        )
+    )
+
+
+def test_a_cast_through_integers(tmp_path: Path) -> None:
+    found = verdict_of(through_integers(()).write(tmp_path / "wrong"))
+    assert (found.culprit, found.cause) == ("trans_Cast_0", Cause.CAST)
+    # The script's own cast is what it asked for.
+    assert verdict_of(through_integers(("ToInt32",)).write(tmp_path / "near")).cause is Cause.NONE
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+def test_overflow(tmp_path: Path, saturates: bool) -> None:
+    kernel = np.abs(numbers(16, 6, seed=3, scale=0.3)).max()
+    network = replace(large(layers(), 60000 / float(kernel)), saturates=saturates)
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == ("two/MatMul", Cause.OVERFLOW)
+
+
+def test_numbers_that_are_infinite_on_purpose(tmp_path: Path) -> None:
+    """A mask of minus infinity is no overflow."""
+    mask = np.where(np.arange(8 * 16).reshape(8, 16) % 5, 0, -np.inf).astype(np.float32)
+    network = layers().with_part("drop/random_uniform/RandomUniform", type="Const", npu=mask, is_dumped=False)
+    network = network.with_part("drop/mul", type="Add", compute=np.add)
+    found = verdict_of(network.write(tmp_path))
+    assert found.culprit is None
+
+
+@pytest.mark.parametrize(("op", "slot", "producer"), [("one/Relu", 0, "one/MatMul"), ("two/MatMul", 0, "drop/mul")])
+def test_stomp(tmp_path: Path, op: str, slot: int, producer: str) -> None:
+    found = verdict_of(layers().with_part(op, read={slot: overwritten}).write(tmp_path))
+    assert (found.culprit, found.cause) == (op, Cause.STOMP)
+    assert producer in found.ranking
+    assert found.suspects[0].fact("first_byte") == 32
+    assert found.suspects[0].fact("last_byte") == 96
+
+
+def test_an_op_that_writes_over_its_input(tmp_path: Path) -> None:
+    """Its dump shows the input after it wrote there: nobody else overwrote it."""
+    relu = {0: lambda array: np.maximum(array, 0)}
+    network = layers().with_part("one/Relu", read=relu, address=4096)
+    assert verdict_of(network.write(tmp_path)).cause is Cause.NONE
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("IteratorGetNext", Cause.INPUT),
+        ("two/kernel", Cause.WEIGHTS),
+        ("drop/random_uniform/RandomUniform", Cause.RANDOM),
+    ],
+)
+@pytest.mark.parametrize("change", [lambda x: x[::-1], lambda x: x * np.float32(1.5), lambda x: x + np.float32(0.5)])
+def test_what_nothing_computes(tmp_path: Path, name: str, cause: Cause, change: Callable[[Array], Array]) -> None:
+    part = next(part for part in layers().parts if part.name == name)
+    assert part.npu is not None
+    found = verdict_of(layers().with_part(name, golden=np.ascontiguousarray(change(part.npu))).write(tmp_path))
+    assert (found.culprit, found.cause) == (name, cause)
+    assert found.tally.wrong == 0
+
+
+def test_a_variable_in_float16_is_the_same(tmp_path: Path) -> None:
+    part = next(part for part in layers().parts if part.name == "two/kernel")
+    assert part.npu is not None
+    network = layers().with_part("two/kernel", npu=part.npu.astype(np.float16), golden=part.npu)
+    assert verdict_of(network.write(tmp_path)).cause is Cause.NONE
+
+
+def test_loss_scale(tmp_path: Path) -> None:
+    found = verdict_of(scaled_gradients().write(tmp_path / "scaled"))
+    assert (found.culprit, found.cause) == (None, Cause.LOSS_SCALE)
+    assert found.facts
+    same = verdict_of(scaled_gradients(1.0).write(tmp_path / "same"))
+    assert (same.culprit, same.cause) == (None, Cause.NONE)
+    # Where the gradients stay scaled, or by no power of two, the variable differs.
+    for number, network in enumerate((scaled_gradients(unscales=False), scaled_gradients(1000.0))):
+        found = verdict_of(network.write(tmp_path / str(number)))
+        assert (found.culprit, found.cause) == ("loss_scale", Cause.WEIGHTS)
+
+
+def test_a_sum_that_cancels_is_innocent(tmp_path: Path) -> None:
+    """In float16 the difference of two products that are nearly the same is far off, and nobody's fault."""
+    x = numbers(16, 64, seed=1)
+    parts = (
+        source("IteratorGetNext", x),
+        source("w", numbers(64, 8, seed=2), op_type="Variable"),
+        source("v", numbers(64, 8, seed=2) * np.float32(1.0004), op_type="Variable"),
+        cast("trans_Cast_0", "IteratorGetNext"),
+        cast("trans_Cast_1", "w"),
+        cast("trans_Cast_2", "v"),
+        matmul("a", "trans_Cast_0", "trans_Cast_1"),
+        matmul("b", "trans_Cast_0", "trans_Cast_2"),
+        binary("difference", "Sub", "a", "b"),
+    )
+    found = verdict_of(Network(parts=parts).write(tmp_path))
+    assert found.worst is not None
+    assert found.worst.cosine < 0.98
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert found.worst.op_name == "difference"
+
+
+def test_two_faults_are_both_named(tmp_path: Path) -> None:
+    network = layers().with_part("one/MatMul", wrong=negated_column).with_part("two/Tanh", wrong=zero_tail)
+    found = verdict_of(network.write(tmp_path))
+    assert found.ranking == ("one/MatMul", "two/Tanh")
+    assert [one.cause for one in found.suspects] == [Cause.KERNEL, Cause.KERNEL]
+
+
+# --- less than everything ---------------------------------------------------------------------------------------------
+
+
+CASES: list[tuple[dict[str, Any], str, Cause]] = [
+    ({"wrong": zero_tail}, "one/MatMul", Cause.KERNEL),
+    ({"wrong": stored_transposed}, "drop/mul", Cause.LAYOUT),
+    ({"wrong": negated_column}, "two/MatMul", Cause.KERNEL),
+]
+
+
+@pytest.mark.parametrize(("change", "op", "cause"), CASES)
+@pytest.mark.parametrize(
+    "less",
+    [
+        {"benchmark": False},
+        {"inputs": False},
+        {"benchmark": False, "inputs": False},
+        {"leave_out": ["trans_Cast_0", "one/Relu", "trans_Cast_2"]},
+    ],
+)
+def test_with_less(tmp_path: Path, change: dict[str, Any], op: str, cause: Cause, less: dict[str, Any]) -> None:
+    found = verdict_of(layers().with_part(op, **change).write(tmp_path / "wrong", **less))
+    assert (found.culprit, found.cause) == (op, cause)
+    assert verdict_of(layers().write(tmp_path / "right", **less)).cause is Cause.NONE
+
+
+def one_element(array: Array) -> Array:
+    changed = array.copy()
+    changed[3, 5] += np.abs(array).max()
+    return changed
+
+
+def some_elements(array: Array) -> Array:
+    changed = array.copy()
+    changed.reshape(-1)[32:64] = numbers(32, seed=9).astype(array.dtype)
+    return changed
+
+
+@pytest.mark.parametrize(("wrong", "cause"), [(one_element, Cause.KERNEL), (some_elements, Cause.STOMP)])
+def test_what_can_have_been_overwritten(tmp_path: Path, wrong: Callable[[Array], Array], cause: Cause) -> None:
+    """Memory is overwritten by blocks of 32 bytes: without inputs in the dump, a single element is the kernel's."""
+    network = layers().with_part("drop/mul", wrong=wrong)
+    found = verdict_of(network.write(tmp_path, inputs=False))
+    assert (found.culprit, found.cause) == ("drop/mul", cause)
+
+
+def test_the_culprit_has_no_dump(tmp_path: Path) -> None:
+    """What it put out is what the next op read."""
+    network = layers().with_part("drop/mul", wrong=negated_column)
+    found = verdict_of(network.write(tmp_path, leave_out=["drop/mul"]))
+    assert (found.culprit, found.cause) == ("drop/mul", Cause.KERNEL)
+
+
+def test_random_numbers_without_a_benchmark(tmp_path: Path) -> None:
+    """A second run draws others."""
+    layers().write(tmp_path, benchmark=False)
+    other = layers().with_part("drop/random_uniform/RandomUniform", npu=numbers(8, 16, seed=77))
+    other.write(tmp_path, run="debug_1", benchmark=False)
+    found = verdict_of(tmp_path)
+    assert (found.culprit, found.cause) == ("drop/random_uniform/RandomUniform", Cause.RANDOM)
+
+
+def test_the_guilty_run_is_named(tmp_path: Path) -> None:
+    layers().write(tmp_path)
+    layers().with_part("one/MatMul", wrong=zero_tail).write(tmp_path, run="debug_1")
+    found = verdict_of(tmp_path)
+    assert (found.culprit, found.cause, found.run) == ("one/MatMul", Cause.KERNEL, 1)
+
+
+def test_a_kernel_that_does_not_repeat_itself(tmp_path: Path) -> None:
+    """Two results that rounding explains, from the same inputs."""
+
+    def other_rounding(array: Array) -> Array:
+        moved = array.copy()
+        moved[0, 0] = np.nextafter(moved[0, 0], np.float16(100), dtype=np.float16)
+        return moved
+
+    layers().write(tmp_path)
+    layers().with_part("one/MatMul", wrong=other_rounding).write(tmp_path, run="debug_1")
+    found = verdict_of(tmp_path)
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.RANDOM)
+
+
+# --- stability --------------------------------------------------------------------------------------------------------
+
+
+def test_names_do_not_matter(tmp_path: Path) -> None:
+    wrong = layers().with_part("two/Tanh", wrong=zero_tail)
+    plain = verdict_of(wrong.write(tmp_path / "plain"))
+    renamed = verdict_of(wrong.renamed("tower_0/").write(tmp_path / "renamed"))
+    assert renamed.culprit == f"tower_0/{plain.culprit}"
+    assert (renamed.cause, renamed.confidence, renamed.tally) == (plain.cause, plain.confidence, plain.tally)
+
+
+def test_the_order_of_files_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = layers().with_part("two/Tanh", wrong=zero_tail).write(tmp_path)
+    first = verdict_of(root, tmp_path / "one")
+    import os
+
+    listed = os.scandir
+
+    class Backwards:
+        def __init__(self, path: Any) -> None:
+            self._entries = sorted(listed(path), key=lambda entry: entry.name, reverse=True)
+
+        def __enter__(self) -> Any:
+            return iter(self._entries)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __iter__(self) -> Any:
+            return iter(self._entries)
+
+    monkeypatch.setattr(os, "scandir", Backwards)
+    again = verdict_of(root, tmp_path / "two")
+    assert again.to_dict() == first.to_dict()
+
+
+def test_an_op_whose_formula_fails_costs_only_itself(tmp_path: Path) -> None:
+    """An attribute that contradicts the shapes is a reason in one row."""
+    network = layers().with_part("one/MatMul", attrs={"transpose_x1": True, "transpose_x2": False})
+    found = verdict_of(network.write(tmp_path))
+    assert found.culprit is None
+    assert found.tally.not_recomputed == 2
+    assert found.tally.right == found.tally.ops - 2
+
+
+def test_a_scalar_of_bools(tmp_path: Path) -> None:
+    """LAMB and loss scaling decide by one comparison."""
+    compared = Part(
+        name="norm/Greater", type="Greater", inputs=("norm", "limit"), compute=np.greater, dtype="bool",
+        originals=("norm/Greater",),
+    )  # fmt: skip
+    network = Network(
+        parts=(
+            source("norm", np.array(0.5, np.float32)),
+            source("limit", np.array(0.25, np.float32), op_type="Const"),
+            compared,
+            Part(
+                name="norm/Select", type="Select", inputs=("norm/Greater", "norm", "limit"), originals=("norm/Select",),
+                compute=np.where,
+            ),
+        )
+    )  # fmt: skip
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert found.tally.right == found.tally.ops == 2
+
+
+def part_of(network: Network, name: str) -> Part:
+    return next(part for part in network.parts if part.name == name)
