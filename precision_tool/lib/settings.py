@@ -257,7 +257,7 @@ def _literal_assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]
         where = f"{path} line {error.lineno}" if error.lineno else str(path)
         raise UsageError(f"{where}: {error.msg}", "write NAME = VALUE, texts in quotes") from None
     except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, absurd nesting
-        raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one a line") from None
+        raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one per line") from None
     found = []
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(_literal(node.value), str):

@@ -241,7 +241,7 @@ def _ignored_notes(leaf: DumpLeaf) -> list[str]:
 
 
 def chosen_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
-    """The pairs that are wanted, and the result with what there is to say of that."""
+    """The pairs that are wanted, and the result with notes on the choice."""
     notes = list(result.notes)
     if options.selection is not None:
         selected = select(pairs, options.selection, result.graph.file if result.graph is not None else None)

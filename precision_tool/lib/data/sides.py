@@ -73,7 +73,7 @@ def benchmark_folder(space: Workspace, stamps: Stamps | None = None) -> Path | N
 
 
 def newer_run(space: Workspace) -> str | None:
-    """What there is to say of a run of tfdbg that is newer than the tensors in tf/dump, which are compared."""
+    """The note on a run of tfdbg that is newer than the tensors in tf/dump, which are compared."""
     runs = tfdbg.find_runs(str(space.tf_debug_dir))
     newest = walk.newest_golden(str(space.tf_dump_dir)) if runs else None
     if newest is None or runs[-1].time <= newest:

@@ -138,7 +138,7 @@ def compare_elements(
 ) -> Detail:
     """Compares both tensors of a pair that has plans. `shown` elements are kept of the first and the worst.
 
-    Large tensors are shared by `workers` processes (0: one a core).
+    Large tensors are shared by `workers` processes (0: one per core).
     """
     with _open(pair) as source, ExitStack() as stack:
         parts = _parts(pair, source)

@@ -150,7 +150,7 @@ def write_npy(tensor: Tensor, reading: Reading, path: str, *, place: str = "") -
 
 
 def write_lines(path: str, target: str, *, place: str = "") -> None:
-    """Writes the values of a `.npy` file that `write_npy` wrote as text, one a line, as `numpy.savetxt` does.
+    """Writes the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
 
     In blocks, whatever the size. OutputError if that cannot be done.
     """
@@ -285,7 +285,7 @@ def _real_name(path: str) -> str:
 def convert_files(
     sources: Sequence[Source], layout: str | None = None, *, workers: int = 0, progress: Progress | None = None
 ) -> list[Decoded]:
-    """Decodes files, brought to `layout` if that is given. `workers` processes (0: one a core) share the work.
+    """Decodes files, brought to `layout` if that is given. `workers` processes (0: one per core) share the work.
 
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """

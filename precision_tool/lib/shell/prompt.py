@@ -86,7 +86,7 @@ KNOBS = {
     "atol": "absolute tolerance of cp",
     "rtol": "relative tolerance of cp",
     "print_count": "how many values of a tensor are shown",
-    "workers": "processes that share the work, 0 = one a core",
+    "workers": "processes that share the work, 0 = one per core",
     "width": "columns of the output, 0 = as wide as the terminal",
     "theme": "colours: dark, light or plain",
 }
@@ -129,7 +129,7 @@ class WordSet(cmd2.CommandSet["Prompt"]):
         return self._prompt.offers(Completion.KERNEL, text)
 
     def offer_graph(self, text: str, *where: Any) -> cmd2.Completions:
-        """Graph files, found ones first."""
+        """Graph files: those of the data folder first."""
         return self._prompt.offers(Completion.GRAPH, text) or self.offer_file(text, *where)
 
     def offer_tensor(self, text: str, *where: Any) -> cmd2.Completions:
@@ -137,7 +137,7 @@ class WordSet(cmd2.CommandSet["Prompt"]):
         return self._prompt.offers(Completion.TENSOR, text) or self.offer_file(text, *where)
 
     def offer_result(self, text: str, *where: Any) -> cmd2.Completions:
-        """Result files, found ones first."""
+        """Result files: those of the data folder first."""
         return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
 
     def offer_metric(self, text: str, *where: Any) -> cmd2.Completions:
@@ -651,7 +651,7 @@ _OWN = {
     "help": ("the commands, or one of them", "help vc"),
     "set": ("show or change settings: threshold, limit, width, theme, paging and so on", "set threshold 0.99"),
     "history": ("what was typed; with -a in earlier sessions too, which Ctrl+R searches", "history -a"),
-    "run_script": ("commands from a file, one a line", "run_script commands.txt"),
+    "run_script": ("commands from a file, one per line", "run_script commands.txt"),
     "refresh": ("read dumps, graphs and results anew", "refresh"),
     "exit": ("leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", "exit"),
 }

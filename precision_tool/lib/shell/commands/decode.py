@@ -72,7 +72,7 @@ def _parser(session: Session) -> Parser:
     add_name(parser, "FILE|DIR|OP", f"a folder, or {TENSOR_HELP}")
     parser.add_argument(
         "--txt", dest="text", action="store_true",
-        help="beside each .npy its values as text, one a line as numpy.savetxt writes them",
+        help="beside each .npy its values as text, one per line as numpy.savetxt writes them",
     )  # fmt: skip
     layout = parser.add_argument(
         "-f", dest="layout", metavar="FORMAT", type=_layout,

@@ -253,7 +253,7 @@ def _cp_parser(session: Session) -> Parser:
         help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
     )  # fmt: skip
     add_graph(parser, OP_GRAPH_HELP)
-    add_workers(parser, settings.workers, "processes that share a large tensor (default: one a core)")
+    add_workers(parser, settings.workers, "processes that share a large tensor (default: one per core)")
     add_json(parser)
     return parser
 

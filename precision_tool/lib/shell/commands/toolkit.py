@@ -87,7 +87,7 @@ def ask_toolkit(
 
 
 def decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str | None) -> list[str]:
-    """The `.npy` files that msaccucmp decodes dump files to; what there is to say is told with the other notes."""
+    """The `.npy` files that msaccucmp decodes dump files to; what is odd is told with the other notes."""
     tools = session.tools()
     options = [] if layout is None else ["-f", layout]
     by_folder: dict[str, dict[str, str]] = {}
@@ -131,7 +131,7 @@ def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
 def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: int) -> list[Produced]:
     """What msaccucmp makes of each folder with status files: its summary first, then the decoded files.
 
-    What there is to say is told with the other notes.
+    What is odd is told with the other notes.
     """
     tools = session.tools()
     tools.toolkit.need("msaccucmp")
