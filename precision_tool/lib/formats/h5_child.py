@@ -363,8 +363,8 @@ def _exactly(count: int) -> bytes:
 def main() -> NoReturn:
     """Answers requests until there are no more.
 
-    What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a whole file. So a copy
-    of this process works until something fails; it is made in a moment, starting anew takes longer.
+    What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a whole file.
+    So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
     """
     answers = _Answers(os.fdopen(os.dup(1), "wb", buffering=1 << 16))
     null = os.open(os.devnull, os.O_WRONLY)
