@@ -480,16 +480,15 @@ def test_help_names_every_option(tmp_path: Path) -> None:
     assert "example: vc -op conv1/Conv2D --top 50" in text
 
 
-@needs_lenet
-def test_the_casts_of_a_real_network_are_judged_by_their_values(tmp_path: Path) -> None:
-    """All of them are from float32 to float16, and no value is out of its range."""
-    data = LENET / "precision_data"
-    document = json_of("--data", data, "--work", "w", "ac", "-c", "--json", cwd=tmp_path)
+def test_the_casts_of_a_real_network_are_judged_by_their_values(real_data: Path, tmp_path: Path) -> None:
+    """Those that narrow are from float32 to float16, and no value is out of its range."""
+    document = json_of("--data", real_data, "--work", "w", "ac", "-c", "--json", cwd=tmp_path)
     found = checks_of(document)["dangerous_casts"]
     assert [(one["source"], one["target"], one["verdict"]) for one in found["details"]] == [
         ("float32", "float16", "harmless")
-    ] * 10
+    ] * 11
     rows = {f"{row['op']}:{row['slot']}": row for row in document["results"][0]["rows"]}
-    for one in found["details"]:
-        before = rows[f"{one['op_name']}:input:0"]["npu"]
+    known = [rows[f"{one['op_name']}:input:0"]["npu"] for one in found["details"]]
+    assert known.count(None) == 1  # of the fed image the benchmark has no tensor
+    for before in filter(None, known):
         assert max(-before["minimum"], before["maximum"]) < 65504
