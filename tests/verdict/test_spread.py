@@ -7,17 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import Array
 from tiny_network import fused, layers
 
 from precision_tool.lib.engine import workers
+from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import spread
 from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.rounding import misfit
 
 
 def zero_tail(array: Array) -> Array:
@@ -81,3 +84,24 @@ def test_a_process_that_dies_costs_only_what_it_had(
     (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
     assert tanh.state is State.NOT_RECOMPUTED
     assert "died" in tanh.reason
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_numbers_that_only_moved_are_judged_as_any_others(dtype: str) -> None:
+    """What is short cut where all numbers agree says what the long way says, of float16's subnormal numbers too."""
+    values = np.array([0.0, 1.5, -2.0, 2.0**-24, 300.0]) if dtype != "int32" else np.array([0.0, -3, 7])
+    short = misfit(values, Output(array=values), dtype, Kind.EXACT)
+    long = misfit(values, Output(array=values), dtype, Kind.EXACT, noise=np.zeros(values.shape))
+    assert (short.own, short.worst, short.slack, short.exact_share) == (0.0, 0.0, long.slack, 1.0)
+    assert (long.own, long.worst, long.exact_share) == (0.0, 0.0, 1.0)
+    assert short.rounding == pytest.approx(long.rounding, rel=1e-6)
+    assert not short.bad.any()
+    assert not short.over.any()
+
+
+def test_equal_numbers_that_are_not_finite_or_overflow_go_the_long_way() -> None:
+    values = np.array([1.0, np.inf, np.nan])
+    found = misfit(values, Output(array=values), "float16", Kind.EXACT)
+    assert list(found.compared) == [True, False, False]
+    beyond = np.array([1.0, 1e6])
+    assert list(misfit(beyond, Output(array=beyond), "float16", Kind.EXACT).over) == [False, True]
