@@ -246,19 +246,24 @@ class Session(DataFolder):
         npu: str | None = None,
         graph: str | None = None,
         progress: Progress | None = None,
+        workers: int = 0,
     ) -> list[Judged | None]:
         """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
         from precision_tool.lib.verdict.of_results import judge_results
 
-        return judge_results(self, analyses, graph, progress)
+        return judge_results(self, analyses, graph, progress, workers)
 
     def verdicts_alone(
-        self, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+        self,
+        npu: str | None = None,
+        graph: str | None = None,
+        progress: Progress | None = None,
+        workers: int = 0,
     ) -> list[Judged]:
         """Who is to blame in an NPU run without a benchmark, one verdict a model."""
         from precision_tool.lib.verdict.of_results import judge_alone
 
-        return judge_alone(self, npu, graph, progress)
+        return judge_alone(self, npu, graph, progress, workers)
 
     def has_dump_alone(self) -> bool:
         """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Array
-from tiny_network import Network, Part, binary, cast, layers, matmul, numbers, scaled_gradients, source, unary
+from tiny_network import (
+    Network,
+    Part,
+    binary,
+    cast,
+    fused,
+    layers,
+    matmul,
+    numbers,
+    scaled_gradients,
+    source,
+    unary,
+)
 
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -52,18 +64,6 @@ def overwritten(array: Array) -> Array:
     flat = array.copy().reshape(-1)
     flat[16:48] = numbers(32, seed=9).astype(array.dtype)
     return flat.reshape(array.shape)
-
-
-FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}
-
-
-def fused() -> Network:
-    """The first layer as one op that a pass made."""
-    network = layers()
-    parts = [part for part in network.parts if part.name != "one/Relu"]
-    parts = [replace(part, inputs=tuple("one/MatMul" if n == "one/Relu" else n for n in part.inputs)) for part in parts]
-    made = replace(network, parts=tuple(parts))
-    return made.with_part("one/MatMul", compute=lambda a, b: np.maximum(a @ b, 0), **FUSED)
 
 
 def large(network: Network, factor: float) -> Network:

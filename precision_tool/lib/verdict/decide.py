@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.model.graph import GraphFile
@@ -14,6 +14,7 @@ from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, tally
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
+from precision_tool.lib.verdict.spread import Progress, judge_ops
 from precision_tool.lib.verdict.trace import Flow
 from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues
 
@@ -55,19 +56,13 @@ class Judged:
     ops: Sequence[OpJudgement]
 
 
-Progress = Callable[[int, int], None]
-
-
-def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress | None = None) -> Judged:
-    """The verdict on one run."""
+def judge_run(
+    subject: Subject, *, seconds: float = SECONDS, workers: int = 0, progress: Progress | None = None
+) -> Judged:
+    """The verdict on one run, by `workers` processes (0: one a core)."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark)
     judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = []
-    for one in judge.judge_all():
-        judged.append(one)
-        if progress is not None:
-            progress(one.number, len(values.ops))
-    judged = judge.judge_again(judged)
+    judged = judge.judge_again(judge_ops(judge, workers=workers, progress=progress))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other)

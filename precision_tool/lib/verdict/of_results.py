@@ -24,6 +24,7 @@ def judge_results(
     analyses: Sequence[Analysis],
     graph: str | None = None,
     progress: Progress | None = None,
+    workers: int = 0,
 ) -> list[Judged | None]:
     """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
     runs = _runs_to_judge(data, graph)
@@ -47,23 +48,27 @@ def judge_results(
             continue
         compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
         asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
-        found.append(judge(asked, runs, progress=progress))
+        found.append(judge(asked, runs, workers=workers, progress=progress))
     return found
 
 
 def judge_alone(
-    data: DataFolder, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+    data: DataFolder,
+    npu: str | None = None,
+    graph: str | None = None,
+    progress: Progress | None = None,
+    workers: int = 0,
 ) -> list[Judged]:
     """Who is to blame in an NPU run without a benchmark, one verdict a model."""
     runs = _runs_to_judge(data, graph)
     if npu is not None:
         leaf = walk.find_run(npu).leaves[0]
         file = find_graph(leaf, graph, (os.curdir,), store=data.store).file
-        return [judge(Asked(leaf=leaf, file=file), runs, progress=progress)]
+        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file), runs, progress=progress)
+        judge(Asked(leaf=run.leaf, file=run.file), runs, workers=workers, progress=progress)
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]

@@ -552,10 +552,11 @@ def _judge(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
 ) -> list[Judged | None]:
     """The verdict on each result, or without a benchmark on the NPU's dump alone."""
+    workers = session.settings.workers if args.workers is None else args.workers
     with ProgressReport(output.err, "recomputing") as progress:
         if is_alone:
-            return [*session.verdicts_alone(args.left, args.graph, progress)]
-        return session.verdicts(analyses, args.left, args.graph, progress)
+            return [*session.verdicts_alone(args.left, args.graph, progress, workers)]
+        return session.verdicts(analyses, args.left, args.graph, progress, workers)
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
