@@ -23,9 +23,29 @@ if TYPE_CHECKING:
 
 
 def session_dump_config(session_config: Any = None, action: Optional[str] = None, **dump_options: Any) -> Any:
-    """Session config for the NPU with what `action` asks for; `session_config` (a `tf.ConfigProto`) is changed.
+    """Session config for the NPU: ``config = npu_tf_config.session_dump_config(config, action='dump')``.
 
-    config = npu_tf_config.session_dump_config(config, action='dump')
+    Parameters
+    ----------
+    session_config : tf.ConfigProto, optional
+        The script's own, which is changed; by default a new one.
+    action : str, optional
+        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
+    **dump_options
+        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
+        `quant_dumpable`.
+
+    Returns
+    -------
+    tf.ConfigProto
+        With `NpuOptimizer` and what the action asks for.
+
+    Raises
+    ------
+    ValueError
+        The action or an option is wrong, or contradicts what is set already.
+    OSError
+        A folder that the device writes to cannot be made.
     """
     from precision_tool.lib.collect import switches
 
@@ -33,9 +53,29 @@ def session_dump_config(session_config: Any = None, action: Optional[str] = None
 
 
 def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
-    """Set what `action` asks for in the `NpuOptimizer` that the script has configured; returns it.
+    """Set what `action` asks for: ``custom_op = npu_tf_config.update_custom_op(custom_op, action='dump')``.
 
-    custom_op = npu_tf_config.update_custom_op(custom_op, action='dump')
+    Parameters
+    ----------
+    custom_op : custom optimizer
+        The `NpuOptimizer` that the script has configured, which is changed.
+    action : str, optional
+        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
+    **dump_options
+        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
+        `quant_dumpable`.
+
+    Returns
+    -------
+    custom optimizer
+        The same.
+
+    Raises
+    ------
+    ValueError
+        The action or an option is wrong, or contradicts what is set already.
+    OSError
+        A folder that the device writes to cannot be made.
     """
     from precision_tool.lib.collect import switches
 
@@ -43,23 +83,82 @@ def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_option
 
 
 def estimator_dump_config(action: Optional[str] = None, **dump_options: Any) -> Any:
-    """The `DumpConfig` of an Estimator: `NPURunConfig(dump_config=estimator_dump_config(action='dump'))`."""
+    """The `DumpConfig` of an Estimator: ``NPURunConfig(dump_config=estimator_dump_config(action='dump'))``.
+
+    Parameters
+    ----------
+    action : str, optional
+        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
+    **dump_options
+        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
+        `quant_dumpable`.
+
+    Returns
+    -------
+    npu_bridge DumpConfig
+        For `NPURunConfig`.
+
+    Raises
+    ------
+    ValueError
+        The action or an option is wrong, or contradicts what is set already.
+    OSError
+        A folder that the device writes to cannot be made.
+    """
     from precision_tool.lib.collect import switches
 
     return switches.estimator_dump_config(action, **dump_options)
 
 
 def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
-    """TensorFlow 2: set what `action` asks for in the module `npu_device`, before `npu_device.open()`; returns it."""
+    """TensorFlow 2: set what `action` asks for, before ``npu_device.open()``.
+
+    Parameters
+    ----------
+    npu_device : module
+        Whose global options are changed.
+    action : str, optional
+        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
+    **dump_options
+        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
+        `quant_dumpable`.
+
+    Returns
+    -------
+    module
+        The same.
+
+    Raises
+    ------
+    ValueError
+        The action or an option is wrong, or contradicts what is set already.
+    OSError
+        A folder that the device writes to cannot be made.
+    """
     from precision_tool.lib.collect import switches
 
     return switches.npu_device_dump_config(npu_device, action, **dump_options)
 
 
 def sess_dump(sess: Any) -> Any:
-    """CPU or GPU: the session under tfdbg. Its runs go to `precision_data/tf/tf_debug`, for `tf_dump`.
+    """CPU or GPU: the session under tfdbg, ``sess = npu_tf_config.sess_dump(sess=sess)``.
 
-    sess = npu_tf_config.sess_dump(sess=sess)
+    Parameters
+    ----------
+    sess : tf.Session
+        The script's own.
+
+    Returns
+    -------
+    DumpingDebugWrapperSession
+        Writes every run to `precision_data/tf/tf_debug`, for `tf_dump`.
+
+    Raises
+    ------
+    ValueError
+        An older dump lies there.
+    OSError
+        The folder cannot be made.
     """
     from precision_tool.lib.collect import dumping
 
@@ -67,7 +166,20 @@ def sess_dump(sess: Any) -> Any:
 
 
 def estimator_dump() -> Any:
-    """CPU or GPU: the tfdbg hook of an Estimator: `EstimatorSpec(training_hooks=[estimator_dump()])`."""
+    """CPU or GPU: the tfdbg hook of an Estimator, ``EstimatorSpec(training_hooks=[estimator_dump()])``.
+
+    Returns
+    -------
+    DumpingDebugHook
+        Writes every run to `precision_data/tf/tf_debug`, for `tf_dump`.
+
+    Raises
+    ------
+    ValueError
+        An older dump lies there.
+    OSError
+        The folder cannot be made.
+    """
     from precision_tool.lib.collect import dumping
 
     return dumping.estimator_dump()
@@ -79,9 +191,26 @@ def mixed_precision_list(
     gray: Union[str, Iterable[str]] = (),
     path: Optional[str] = None,
 ) -> str:
-    """Write op types into a `modify_mixlist` file and return its path; action `mixlist` sets the one without `path`.
+    """Write op types into a `modify_mixlist` file for mixed precision.
 
-    `black` types are computed in float32, `white` ones in float16, `gray` ones as the ops around them.
+    Parameters
+    ----------
+    black, white, gray : str or iterable of str
+        Types of ops, ``"Softmax"``, that are computed in float32, in float16, or as the ops around them.
+    path : str, optional
+        The file; by default one in the data folder, which the action `mixlist` sets.
+
+    Returns
+    -------
+    str
+        Its absolute path.
+
+    Raises
+    ------
+    ValueError
+        A type stands in two lists.
+    OSError
+        The file cannot be written.
     """
     from precision_tool.lib.collect import mixlist
 
@@ -89,7 +218,18 @@ def mixed_precision_list(
 
 
 def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
-    """Print (and return) the lines that make `ops` keep their data type, for the TensorFlow in use."""
+    """Print the lines of a training script that make ops keep their data type, for the TensorFlow in use.
+
+    Parameters
+    ----------
+    ops : str or iterable of str
+        Names of ops of the script.
+
+    Returns
+    -------
+    str
+        The same lines.
+    """
     from precision_tool.lib.collect import mixlist
 
     return mixlist.keep_dtype(ops)

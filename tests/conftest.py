@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from real_tree import real_tree
 from tensorflow_oracle import TensorFlow
 from vendor import Vendor, find_vendor
 
@@ -31,3 +33,11 @@ def tensorflow_115() -> Iterator[TensorFlow]:
     """TensorFlow 1.15, asked op by op."""
     with TensorFlow("1.15") as oracle:
         yield oracle
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of a real network (see `real_tree`), which is only read: give commands a `--work`."""
+    root = tmp_path_factory.mktemp("real")
+    real_tree(root / "precision_data", root / "archive")
+    return root / "precision_data"

@@ -145,7 +145,7 @@ def check_outputs(shown: list[tuple[str, str]], folder: Path) -> None:
 def test_its_picture_is_of_a_session() -> None:
     picture = (REPO / ".readme" / "session.svg").read_text("utf-8").replace("&#160;", " ")
     assert "PrecisionTool &gt;" in picture
-    assert "First faulty operator" in picture
+    assert "Verdict" in picture
 
 
 def test_the_python_example_runs(

@@ -41,7 +41,20 @@ _METRICS = tuple(name for part, _, name in (column.field.partition(".") for colu
 
 @dataclass(frozen=True, kw_only=True)
 class CompareResult:
-    """The comparison of one leaf folder (device, model, step)."""
+    """The comparison of one leaf folder (device, model, step).
+
+    Attributes
+    ----------
+    rows : sequence of Row
+        One a pair of tensors, in execution order, inputs before outputs; a pair that was not compared says why in
+        `reason`. Metrics have no unit but that of the tensors.
+    leaf : DumpLeaf
+        The folder of the NPU's dump files.
+    graph_path : str or None
+        The graph that told which tensors belong together; None where names did.
+    notes : sequence of str
+        What a user should know of the folders.
+    """
 
     rows: Sequence[Row]
     leaf: DumpLeaf
@@ -50,7 +63,18 @@ class CompareResult:
     _result: LeafResult
 
     def findings(self, threshold: float = 0.98) -> list[Finding]:
-        """What the rows tell at a cosine threshold; the first faulty op, if there is one, by name."""
+        """What the rows tell.
+
+        Parameters
+        ----------
+        threshold : float
+            Cosine similarity, -1 to 1, below which a tensor counts as wrong.
+
+        Returns
+        -------
+        list of Finding
+            The first faulty op, or different inputs, or that all agree; `op_name` names the op.
+        """
         return find_first_fault(ops_of(self.rows, threshold), threshold, self._result.unread_graph)
 
     @cached_property
@@ -62,7 +86,14 @@ class CompareResult:
         return verdict_on(self._result)
 
     def to_numpy(self) -> npt.NDArray[Any]:
-        """The rows as a structured array: names, status, the metrics as float64 (nan where not compared)."""
+        """The rows as a structured array.
+
+        Returns
+        -------
+        numpy.ndarray, shape (rows,)
+            Fields `index` (int64), `op_name`, `op_type`, `slot`, `golden_tensor`, `status` (text), and each metric by
+            the name of its field in `Metrics` (float64, nan where nothing was compared).
+        """
         texts = {
             "op_name": [row.pair.op_name for row in self.rows],
             "op_type": [row.pair.op_type for row in self.rows],
@@ -83,7 +114,18 @@ class CompareResult:
         return table
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes the result file with the vendor's columns and ours."""
+        """Writes the result file with the vendor's columns and ours.
+
+        Parameters
+        ----------
+        path : path
+            Its file; written whole or not at all.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
         write_result(os.fspath(path), self.rows, self._result.choice)
 
 
@@ -97,13 +139,40 @@ def compare(
     progress: Progress | None = None,
     options: CompareOptions | None = None,
 ) -> list[CompareResult]:
-    """Compares a folder of NPU dumps with a folder of benchmark tensors (or of another run's dumps).
+    """Compares NPU dumps with benchmark tensors, or with the dumps of another run. Nothing is written.
 
-    Folders may be of any level of the dump tree; one result per leaf folder comes back, nothing is written.
-    `.h5` dumps of PyTorch, or folders of them, are compared as well.
-    `graph` is found beside the dump unless given. `workers` processes share the work (0: one a core), or any
-    `concurrent.futures` executor. `options` are those of `vc`: a selection of ops, metrics of
-    your own and so on. Raises PrecisionToolError and its kinds for what the user can mend.
+    In a script, call it below ``if __name__ == "__main__":``, as it may start worker processes.
+
+    Parameters
+    ----------
+    npu : path
+        The NPU's dump files: a folder of any level of the dump tree, or PyTorch's `.h5` file or a folder of them.
+    golden : path
+        The benchmark's `.npy` files, a run of tfdbg, another run's dump, or the other device's `.h5`.
+    graph : path, optional
+        A graph file, or a folder of them; by default the one beside the dump that fits it.
+    workers : int
+        Processes that share the work; 0: one a core.
+    executor : concurrent.futures.Executor, optional
+        Does the work instead of processes of our own.
+    progress : callable, optional
+        Called with the bytes that are done and those to do.
+    options : CompareOptions, optional
+        Those of `vc`: a selection of ops, metrics of your own and so on.
+
+    Returns
+    -------
+    list of CompareResult
+        One for each folder of dump files (device, model and step).
+
+    Raises
+    ------
+    DataNotFoundError
+        A folder is not there or holds nothing to compare.
+    FormatError
+        The graph that was asked for is damaged. A damaged dump file is a row with its reason instead.
+    UsageError
+        The folders are no NPU dump and benchmark, or options contradict each other.
     """
     sides = os.fspath(npu), os.fspath(golden)
     graph = None if graph is None else os.fspath(graph)
@@ -127,10 +196,26 @@ def compare(
 
 
 def open_data(folder: str | os.PathLike[str] | None = None, *, work: str | os.PathLike[str] | None = None) -> Session:
-    """A data folder (default: as in the settings) with everything the prompt knows about it.
+    """Opens a data folder: everything that the prompt knows of it, as values. Nothing is read before it is asked for.
 
-    Its `find_ops`, `pairs_of`, `run_graphs`, `cosines`, `compare` and `results` return values and print nothing.
-    Nothing is read before it is asked for.
+    Parameters
+    ----------
+    folder : path, optional
+        The data folder; by default that of the settings, `precision_data` where you work.
+    work : path, optional
+        Where results are written; by default `temp` in the data folder.
+
+    Returns
+    -------
+    Session
+        `tensor` and `tensors` give arrays, `find_ops` ops, `pairs_of` their tensors, `run_graphs` graphs, `compare`
+        and `results` comparisons, `cosines` the lowest of each op, `overflow` and `random_errors` causes. Nothing is
+        printed.
+
+    Raises
+    ------
+    UsageError
+        A setting is wrong. A folder that is not there is told by what is asked of it.
     """
     return Session(load_settings({"data": folder, "work": work}))
 
@@ -142,9 +227,30 @@ def run(
     work: str | os.PathLike[str] | None = None,
     file: TextIO | None = None,
 ) -> int:
-    """Runs any command of the prompt, `run("ls", "-t", "Conv2D")`, printing to `file` (standard output).
+    """Runs a command of the prompt: ``run("ls", "-t", "Conv2D")``.
 
-    Returns its exit code; what is the user's error on the command line is raised as PrecisionToolError.
+    Parameters
+    ----------
+    word : str
+        The command.
+    *arguments : str
+        Its arguments, as on the command line.
+    data, work : path, optional
+        The data folder, and where results are written; as for `open_data`.
+    file : text file, optional
+        Where it prints to; by default standard output.
+
+    Returns
+    -------
+    int
+        Its exit code: 0 done, 1 findings with ``--fail``.
+
+    Raises
+    ------
+    PrecisionToolError
+        What the command line would say as an error, with exit code 2.
+    SystemExit
+        After ``-h``.
     """
     known = find_word(word)
     if known is None or known.name == "data":

@@ -868,7 +868,7 @@ def test_a_terminal_that_cannot_show_everything(tmp_path: Path, encoding: str) -
     script = '"$0" "$@" | iconv -f latin1 -t utf-8'
     run = tool("ac", "-c", cwd=tmp_path, env={"PYTHONIOENCODING": encoding}, prefix=("sh", "-c", script))
     assert run.err == ""
-    assert "First faulty operator" in run.out
+    assert "━ Verdict ━" in run.out
 
 
 def test_nobody_to_tell(tree: SmallTree) -> None:

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from builders import STAMP, graph_op, one_op_tree, text_graph
 from command_line import Finished, check_golden, fingerprint, tool
+from real_tree import CULPRIT, PASS, tensors_of, unpack
 from small_tree import Node, SmallTree, small_tree, values
 
 from precision_tool.lib.demo.graph_writer import graph_file_name
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="the dot program is not installed")
-
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet"
 
 
 def data_nodes() -> tuple[Node, Node, Node]:
@@ -357,14 +356,12 @@ def test_of_many_neighbours_the_nearest_are_drawn(tmp_path: Path) -> None:
 
 
 @needs_dot
-@pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
-def test_lenets_culprit(tmp_path: Path) -> None:
+def test_the_culprit_of_a_real_network(real_data: Path, tmp_path: Path) -> None:
     """The op that computes wrong has its true cosine, its inputs agree."""
-    truth = json.loads((LENET / "truth.json").read_text("utf-8"))
-    data = ("--data", LENET / "precision_data", "--work", "w")
+    data = ("--data", real_data, "--work", "w")
     tool(*data, "vc", cwd=tmp_path)
     run = tool(*data, "ni", "conv2/Relu", "-s", "1", cwd=tmp_path)
-    assert f"conv2/Relu is now part of {truth['culprit']} by {truth['pass']}" in run.text
+    assert f"conv2/Relu is now part of {CULPRIT} by {PASS}" in run.text
     source = next(path for path in (tmp_path / "w" / "op_graph").glob("*.gv") if "debug_0" in path.name)
     lines = [line for line in source.read_text("utf-8").splitlines() if " -> " not in line]
     cosines = {
@@ -372,6 +369,9 @@ def test_lenets_culprit(tmp_path: Path) -> None:
         for name in (">Relu<", ">trans_")
     }
     (culprit,) = cosines[">Relu<"]
-    (true,) = (one["cosine"] for one in truth["tensors"] if one["tensor"] == f"{truth['culprit']}:output:0")
+    unpack(tmp_path / "archive")
+    golden = tensors_of(tmp_path / "archive" / "benchmark")["conv2_Relu:0"].astype(np.float64).ravel()
+    fed = np.load(tmp_path / "archive" / "device_fed.npy").astype(np.float64).ravel()
+    true = fed @ golden / np.linalg.norm(fed) / np.linalg.norm(golden)
     assert culprit == pytest.approx(true, abs=1e-6)
-    assert cosines[">trans_"] == [1, 1, 1]
+    assert cosines[">trans_"] == [1, 1]  # the filter's TransData and the bias's Cast

@@ -16,8 +16,6 @@ from small_tree import chain, small_tree
 
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet" / "precision_data"
-
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, DemoTruth]]:
@@ -190,12 +188,11 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "in common" in run.err
 
 
-@pytest.mark.skipif(not LENET.is_dir(), reason="the LeNet data does not come with the project")
-def test_a_real_networks_memory_was_kept(tmp_path: Path) -> None:
-    run = tool("--data", LENET, "--work", "w", "random", "-lt", LENET / "npu/debug_0/dump", "-rt",
-               LENET / "npu/debug_0/dump", cwd=tmp_path, code=2)  # fmt: skip
+def test_a_real_networks_memory_was_kept(real_data: Path, tmp_path: Path) -> None:
+    run = tool("--data", real_data, "--work", "w", "random", "-lt", real_data / "npu/debug_0/dump", "-rt",
+               real_data / "npu/debug_0/dump", cwd=tmp_path, code=2)  # fmt: skip
     assert "the same folder" in run.err
-    shutil.copytree(LENET / "npu" / "debug_0", tmp_path / "precision_data" / "npu" / "debug_0")
+    shutil.copytree(real_data / "npu" / "debug_0", tmp_path / "precision_data" / "npu" / "debug_0")
     (pair,) = random(tmp_path, work=tmp_path / "w")["pairs"]
     assert pair["memory_checked"] > 60
     assert pair["overwritten"] == []

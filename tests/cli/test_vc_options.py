@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,15 +174,11 @@ def test_the_result_of_a_part_acquits_nobody(tree: SmallTree, tmp_path: Path, op
     (note,) = result["notes"]
     assert note.startswith("only a part")
     tool(*args(tree, "vc"), cwd=tmp_path)
-    assert (
-        "middle/Mul is the first op"
-        in tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1).text
-    )
+    judged = tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1)
+    assert re.search(r"Verdict ━+┓ ┃ middle/Mul \(Mul\)", judged.text)
     tool(*args(tree, "vc", *option), cwd=tmp_path)
-    assert (
-        "middle/Mul is the first op"
-        in tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1).text
-    )
+    judged = tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1)
+    assert re.search(r"Verdict ━+┓ ┃ middle/Mul \(Mul\)", judged.text)
 
 
 def test_a_result_that_is_read_says_what_it_is_of(tree: SmallTree, tmp_path: Path) -> None:
@@ -227,7 +224,7 @@ def test_a_result_without_the_cosine_column_is_judged_all_the_same(tree: SmallTr
     assert [row["metrics"]["cosine"] for row in read["rows"] if row["metrics"]] == pytest.approx(
         [row["metrics"]["cosine"] for row in fresh["rows"] if row["metrics"]], abs=5e-7
     )
-    assert "middle/Mul is the first op" in tool(*args(tree, "ac", *threshold), cwd=tmp_path).text
+    assert re.search(r"Verdict ━+┓ ┃ middle/Mul \(Mul\)", tool(*args(tree, "ac", *threshold), cwd=tmp_path).text)
 
 
 def test_the_first_elements_only(tree: SmallTree, tmp_path: Path) -> None:
@@ -428,7 +425,7 @@ def test_a_dangerous_cast_is_found(tmp_path: Path) -> None:
     assert "1 of 1 cast to a narrower type lost values" in run.text
     reason = "values up to 70000, and the type ends at 65504"
     assert f"trans_Cast_0: float32 → float16: {reason}" in run.text
-    assert run.out.index("Dangerous casts") < run.out.index("Graph similarity") < run.out.index("operator ─")
+    assert run.out.index("Dangerous casts") < run.out.index("Graph similarity") < run.out.index("━ Verdict ━")
     found = checks_of(json_of("ac", "--json", cwd=tmp_path))["dangerous_casts"]
     assert found["finding"]["grade"] == "warning"
     assert found["details"] == [
@@ -483,16 +480,15 @@ def test_help_names_every_option(tmp_path: Path) -> None:
     assert "example: vc -op conv1/Conv2D --top 50" in text
 
 
-@needs_lenet
-def test_the_casts_of_a_real_network_are_judged_by_their_values(tmp_path: Path) -> None:
-    """All of them are from float32 to float16, and no value is out of its range."""
-    data = LENET / "precision_data"
-    document = json_of("--data", data, "--work", "w", "ac", "-c", "--json", cwd=tmp_path)
+def test_the_casts_of_a_real_network_are_judged_by_their_values(real_data: Path, tmp_path: Path) -> None:
+    """Those that narrow are from float32 to float16, and no value is out of its range."""
+    document = json_of("--data", real_data, "--work", "w", "ac", "-c", "--json", cwd=tmp_path)
     found = checks_of(document)["dangerous_casts"]
     assert [(one["source"], one["target"], one["verdict"]) for one in found["details"]] == [
         ("float32", "float16", "harmless")
-    ] * 10
+    ] * 11
     rows = {f"{row['op']}:{row['slot']}": row for row in document["results"][0]["rows"]}
-    for one in found["details"]:
-        before = rows[f"{one['op_name']}:input:0"]["npu"]
+    known = [rows[f"{one['op_name']}:input:0"]["npu"] for one in found["details"]]
+    assert known.count(None) == 1  # of the fed image the benchmark has no tensor
+    for before in filter(None, known):
         assert max(-before["minimum"], before["maximum"]) < 65504

@@ -35,7 +35,6 @@ from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.walk import Stamps, find_benchmark, has_benchmark_files
 from precision_tool.lib.workspace import Workspace
 
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet" / "precision_data"
 TIME = 1795190660042954
 
 
@@ -282,11 +281,13 @@ def test_the_banner_and_tensors_by_file_name(tmp_path: Path) -> None:
     assert (overview(Workspace(data)).benchmark_tensors, overview(Workspace(data)).benchmark_runs) == (1, 0)
 
 
-@pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
-def test_a_real_run_gives_the_rows_of_its_files() -> None:
+def test_a_real_run_gives_the_rows_of_its_files(real_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "precision_data" / "tf").mkdir(parents=True)
+    (tmp_path / "precision_data" / "tf" / "tf_debug").symlink_to(real_data / "tf" / "tf_debug")
+    tool("tf_dump", cwd=tmp_path)
     results = []
-    for benchmark in ("tf/dump", "tf/tf_debug"):
-        (result,) = precision_tool.compare(LENET / "npu/debug_0/dump", LENET / benchmark, workers=1)
+    for benchmark in (tmp_path / "precision_data" / "tf" / "dump", real_data / "tf" / "tf_debug"):
+        (result,) = precision_tool.compare(real_data / "npu/debug_0/dump", benchmark, workers=1)
         results.append([(row.pair.tensor_index, row.pair.status, row.metrics) for row in result.rows])
     assert len(results[0]) > 150
     assert repr(results[0]) == repr(results[1])  # NaN is not equal to itself

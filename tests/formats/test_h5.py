@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shutil
 import struct
-import sys
 import tracemalloc
 import zlib
 from dataclasses import replace
@@ -533,7 +532,9 @@ def test_a_file_that_changes_after_it_was_read_is_seen(tmp_path: Path) -> None:
 
 def test_without_h5py_the_message_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_h5(tmp_path / "d.h5", {"/Op/1/output/y": np.ones(3)})
-    monkeypatch.setitem(sys.modules, "h5py", None)
+    (tmp_path / "h5py.py").write_text("raise ImportError('not here')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    h5_process.close_hdf5()
     with pytest.raises(UsageError, match="h5py") as missing:
         read_h5(str(path))
     assert "pip install" in missing.value.hint

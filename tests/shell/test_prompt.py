@@ -94,7 +94,7 @@ def test_commands_from_standard_input(tree: SmallTree) -> None:
     cwd = tree.root.parent
     run = piped("ac -c\nvcs -l 1\n", cwd)
     assert len(result_files(tree.root / "temp")) == 1
-    assert "First faulty operator" in run.stdout
+    assert "━ Verdict ━" in run.stdout
     assert "1 of 2 ops below 0.98 shown" in run.stdout
     assert "PrecisionTool" not in run.stdout  # no prompt, no banner: there is nobody
     assert run.stderr == ""
@@ -127,7 +127,7 @@ def test_output_goes_to_files_and_pipes(tree: SmallTree) -> None:
     cwd = tree.root.parent
     run = piped("ac -c > first.txt\nvcs | wc -l > lines.txt\nvcs -h >> first.txt\nac | head -n 1\n", cwd)
     first = (cwd / "first.txt").read_text("utf-8")
-    assert "First faulty operator" in first
+    assert "━ Verdict ━" in first
     assert "usage: vcs" in first
     assert int((cwd / "lines.txt").read_text("utf-8")) > 3
     assert run.stdout.startswith("result file: ")

@@ -49,7 +49,7 @@ def test_a_session_from_start_to_exit(terminal: Terminal, cwd: Path) -> None:
 
     shown = terminal.run("ac -c -l 1")
     assert CULPRIT in shown
-    assert "First faulty operator" in shown
+    assert "Verdict" in shown
     (result,) = result_files(data / "temp")
     assert result.name in shown
 
@@ -208,7 +208,7 @@ def test_a_dumb_terminal_without_colour(cwd: Path) -> None:
         terminal.type("vcs -h\r")
         terminal.expect("example: vcs")
         terminal.type("ac -c\r")
-        terminal.expect("First faulty operator")
+        terminal.expect("Verdict")
         terminal.type("exit\r")
         assert terminal.end() == 0
 
@@ -219,7 +219,7 @@ def test_no_colour(cwd: Path) -> None:
         seen: list[str] = []
         terminal.process.logfile_read = type("Log", (), {"write": seen.append, "flush": lambda self: None})()
         terminal.run("ac -c")
-        assert "First faulty operator" in terminal.text
+        assert "Verdict" in terminal.text
         assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", "".join(seen))
 
 

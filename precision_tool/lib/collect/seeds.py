@@ -26,7 +26,18 @@ def seed_at_import() -> None:
 
 
 def seed_everything(seed: int = DEFAULT_SEED) -> None:
-    """Seed `random`, numpy and TensorFlow as far as they are installed, and hashing of child processes."""
+    """Seed `random`, numpy and TensorFlow as far as they are installed, and hashing of child processes.
+
+    Parameters
+    ----------
+    seed : int
+        From 0 to 2**32 - 1.
+
+    Raises
+    ------
+    ValueError
+        For another seed.
+    """
     from precision_tool.lib.collect import packages
 
     numpy = packages.numpy() if packages.is_installed("numpy") else None

@@ -827,7 +827,8 @@ def _mean(machine: Machine, loss: Value) -> Value:
         "ReduceSumD", name, _sum_all, [loss], FLAT32, name=f"{name}_ReduceSumD", in_script=False, **options
     )
     factor = np.float32(1 / BATCH)
-    return machine.single("Muls", name, partial(np.multiply, factor), [total], FLAT32, **options)
+    attrs = {"value": float(factor)}
+    return machine.single("Muls", name, partial(np.multiply, factor), [total], FLAT32, attrs=attrs, **options)
 
 
 def _sum_all(values: Array) -> Array:

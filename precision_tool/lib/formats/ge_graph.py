@@ -96,9 +96,24 @@ class GraphSkim:
 
 
 def load_graph_file(path: str | os.PathLike[str]) -> GraphFile:
-    """Read a GE graph file, text or JSON, whatever its name.
+    """Reads a graph file of GE, text or JSON, whatever its name (FORMATS.md §4).
 
-    Raises `DataNotFoundError` when it cannot be read and `FormatError` when it is damaged or no GE graph.
+    Parameters
+    ----------
+    path : path
+        `ge_proto_*_Build.txt`, or the JSON that atc made of it.
+
+    Returns
+    -------
+    GraphFile
+        Its graphs with their ops: names, types, inputs, shapes and layouts, fusion passes, original ops.
+
+    Raises
+    ------
+    DataNotFoundError
+        The file is not there.
+    FormatError
+        It is damaged or no graph of GE; the message has the line or offset.
     """
     name = os.fspath(path)
     return load_graph_bytes(read_graph_bytes(name), name)

@@ -8,6 +8,7 @@ on as plain values, and judged by the parent. h5py is imported in this process o
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import os
 import resource
@@ -33,6 +34,8 @@ _MAX_ATTRIBUTE = 64
 _KEPT_FILES = 2
 #: Seconds after which rows are sent though they are few.
 _SENT_AFTER = 0.5
+#: The exit code of a process that is to be followed by another one.
+_ONE_MORE = 75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +228,9 @@ class _Hdf5:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
+        # HDF5 would take what it knows of a file that is open still, though another one is written over it.
+        while self._files:
+            self._files.popitem()[1].close()
         file = self._open(path)
         try:
             yield file
@@ -270,11 +276,14 @@ class _Answers:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._seconds, self._sent = 0, 0.0
+        self._seconds, self._sent, self._is_limited = 0, 0.0, False
 
-    def begin(self, seconds: int) -> None:
-        """The next request is given so many seconds of CPU time between two pieces."""
+    def begin(self, seconds: int, memory: int) -> None:
+        """The next request is given so many seconds of CPU time between two pieces, all requests so much memory."""
         self._seconds = seconds
+        if not self._is_limited:
+            _limit_memory(memory)
+            self._is_limited = True
         self.send()
 
     def tell(self, answer: object) -> None:
@@ -322,28 +331,62 @@ def _failure(error: Exception) -> dict[str, object]:
     return {"fault": traceback.format_exc()}
 
 
+def _serve(hdf5: _Hdf5 | None, answers: _Answers) -> int:
+    """Answers requests until there are no more, or one failed; the exit code."""
+    while head := os.read(0, LENGTH.size):
+        asked = json.loads(_exactly(*LENGTH.unpack(head + _exactly(LENGTH.size - len(head)))))
+        if hdf5 is None:
+            answers.tell({"missing": True})
+            answers.send()
+            continue
+        answers.begin(asked["seconds"], asked["memory"])
+        try:
+            for row in getattr(hdf5, asked["method"])(**asked["given"]):
+                answers.tell({"row": row})
+        except Exception as error:
+            answers.tell(_failure(error))
+            answers.send()
+            return _ONE_MORE
+        answers.tell({"done": True})
+        answers.send()
+    return 0
+
+
+def _exactly(count: int) -> bytes:
+    """What the parent sends. Nothing of the next request is read with it, which may be for the next process."""
+    data = b""
+    while len(data) < count and (piece := os.read(0, count - len(data))):
+        data += piece
+    return data
+
+
 def main() -> NoReturn:
-    """Answers requests until there are no more."""
-    requests, answers = os.fdopen(0, "rb", closefd=False), _Answers(os.fdopen(os.dup(1), "wb", buffering=1 << 16))
+    """Answers requests until there are no more.
+
+    What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a file that is whole.
+    So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
+    """
+    answers = _Answers(os.fdopen(os.dup(1), "wb", buffering=1 << 16))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # whatever a library prints is no answer
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    hdf5 = None
-    while len(head := requests.read(LENGTH.size)) == LENGTH.size:
-        asked = json.loads(requests.read(*LENGTH.unpack(head)))
-        answers.begin(asked["seconds"])
-        try:
-            if hdf5 is None:
-                import h5py
-
-                hdf5 = _Hdf5(h5py)
-                _limit_memory(asked["memory"])
-            for row in getattr(hdf5, asked["method"])(**asked["given"]):
-                answers.tell({"row": row})
-            answers.tell({"done": True})
-        except ImportError:
-            answers.tell({"missing": True})
-        except Exception as error:
-            answers.tell(_failure(error))
-        answers.send()
-    os._exit(0)  # HDF5 need not tidy up what was only read, and damaged files make it die of that too
+    try:
+        import h5py
+    except ImportError:
+        hdf5 = None
+    else:
+        hdf5 = _Hdf5(h5py)
+    gc.freeze()
+    code = _ONE_MORE
+    while code == _ONE_MORE:
+        process = os.fork()
+        if not process:
+            code = 1
+            try:
+                code = _serve(hdf5, answers)
+            finally:
+                os._exit(code)  # not in the usual way: damaged files make HDF5 die of that too
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)

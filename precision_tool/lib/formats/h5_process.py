@@ -239,10 +239,10 @@ class _Child:
         process.stdin.close()  # it ends when there is nothing more to read
         try:
             if kill:
-                process.kill()
+                _kill(process)
             process.wait(1)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _kill(process)
             process.wait()
         finally:
             process.stdout.close()
@@ -273,6 +273,12 @@ def _start() -> subprocess.Popen[bytes]:
         raise OutputError(
             f"no process can be started to read .h5 files ({error.strerror})", "end other programs, then try again"
         ) from error
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills it and its copy; it leads a group of its own."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _changed_at(path: str) -> int:

@@ -191,7 +191,7 @@ def _align_blocked(
 ) -> Alignment:
     reasons: list[str] = []
     targets = list(_targets(npu, golden.shape, origin_layout, origin_shape))
-    if len(golden_layout) == len(golden.shape) and golden_layout:
+    if layouts.is_named(golden_layout) and len(golden_layout) == len(golden.shape):
         is_declared = golden_layout == origin_layout
         repaired = f"the benchmark tensor is {golden_layout}, the graph declares {origin_layout}"
         targets.insert(0, (golden_layout, golden.shape, "" if is_declared else repaired))
