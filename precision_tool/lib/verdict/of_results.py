@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
@@ -16,6 +18,7 @@ from precision_tool.lib.graph.choice import find_graph
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.sources import walk
 from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
 
 
@@ -50,6 +53,18 @@ def judge_results(
         asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
         found.append(judge(asked, runs, workers=workers, progress=progress))
     return found
+
+
+def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
+    """The verdict on one comparison; None without a graph, and of PyTorch dumps."""
+    if result.graph is None or result.choice.h5:
+        return None
+    faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
+    asked = Asked(
+        leaf=result.leaf, file=result.graph.file, golden_root=result.golden_root, rows=result.rows,
+        compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
+    )  # fmt: skip
+    return judge(asked, ()).verdict
 
 
 def judge_alone(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
@@ -60,6 +60,7 @@ def judge(
     first = judge_run(subject, seconds=seconds, workers=workers, progress=progress)
     if first.verdict.culprit is not None:
         return first
+    beside: list[Judged] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
@@ -68,11 +69,12 @@ def judge(
         )  # fmt: skip
         found = judge_run(other, seconds=seconds, workers=workers, progress=progress)
         if found.verdict.culprit is not None:
-            return found
+            return replace(found, beside=(first, *beside))
+        beside.append(found)
         differs = unsteady(subject, other, first)
         if differs is not None:
-            return differs
-    return first
+            return replace(differs, beside=beside)
+    return replace(first, beside=beside)
 
 
 def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
