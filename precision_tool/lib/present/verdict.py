@@ -99,7 +99,7 @@ def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, Text]]:
     if first.also:
         rows.append((_also_label(first), plain(_named(first.also))))
     rows.append(("sure", plain(f"{_words(verdict.confidence)} ({verdict.confidence:.0%}): {_proof(first)}")))
-    spoils = f"{counted(first.followers, 'op')} are fed by it, directly or not"
+    spoils = f"{counted(first.followers, 'op')} {'is' if first.followers == 1 else 'are'} fed by it, directly or not"
     if first.below:
         spoils += f"; {first.below:,} below the threshold follow from it"
     rows.append(("spoils", plain(spoils)))
