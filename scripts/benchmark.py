@@ -192,6 +192,24 @@ def bench_compare(folder: Path, nbytes: int, workers: int, repeats: int) -> None
     print(f"  peak memory of all our processes            {peak / 1e6:8.0f} MB")
 
 
+def bench_verdict(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
+    """`ac -c`, which compares and judges, beside `vc`, which compares."""
+    data = folder / "precision_data"
+    truth = generate_demo(data, bytes_total=nbytes)
+    total = read_files([str(path) for path in data.rglob("*") if path.is_file()])
+    words = ["--data", str(data), "ac", "-c", "--workers", str(workers)]
+    comparing, both = [], []
+    for _ in range(repeats):
+        comparing.append(run_vc(data, workers)[0])
+        both.append(run_tool(words)[0])
+    _, peak = run_tool(words, memory=True)
+    compared, verdict = min(comparing), min(both) - min(comparing)
+    print(f"verdict: {truth.ops} ops, {truth.dump_files} dump files, {total / 1e9:.2f} GB, {workers} workers")
+    print(f"  comparing, as a process (vc)                {compared:8.2f} s")
+    print(f"  what the verdict adds (ac -c less vc)       {verdict:8.2f} s   ratio {verdict / compared:6.1f}")
+    print(f"  peak memory of all our processes            {peak / 1e6:8.0f} MB")
+
+
 def bench_giant(folder: Path, nbytes: int, workers: int) -> None:
     """Peak memory with one tensor far larger than that."""
     data = folder / "precision_data"
@@ -284,7 +302,10 @@ def main() -> None:
     """Runs the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="compare, giant, cp, graph, catalog, shapes, tfdbg (default: all)"
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help="compare, verdict, giant, cp, graph, catalog, shapes, tfdbg (default: all)",
     )
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
@@ -296,7 +317,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "giant", "cp", "graph", "catalog", "shapes", "tfdbg")
+    known = ("compare", "verdict", "giant", "cp", "graph", "catalog", "shapes", "tfdbg")
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -306,6 +327,9 @@ def main() -> None:
         if "compare" in chosen:
             bench_compare(folder / "compare", args.bytes, args.workers, args.repeats)
             shutil.rmtree(folder / "compare")
+        if "verdict" in chosen:
+            bench_verdict(folder / "verdict", args.bytes, args.workers, args.repeats)
+            shutil.rmtree(folder / "verdict")
         if "giant" in chosen:
             bench_giant(folder / "giant", args.giant, args.workers)
             shutil.rmtree(folder / "giant")

@@ -238,3 +238,15 @@ def scaled_gradients(scale: float = 1024.0, *, unscales: bool = True) -> Network
             binary("unscale/mul", "Mul", "trans_Cast_2", "unscale/factor", "float32"),
         )
     )
+
+
+FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}
+
+
+def fused() -> Network:
+    """The first layer as one op that a pass made."""
+    network = layers()
+    parts = [part for part in network.parts if part.name != "one/Relu"]
+    parts = [replace(part, inputs=tuple("one/MatMul" if n == "one/Relu" else n for n in part.inputs)) for part in parts]
+    made = replace(network, parts=tuple(parts))
+    return made.with_part("one/MatMul", compute=lambda a, b: np.maximum(a @ b, 0), **FUSED)

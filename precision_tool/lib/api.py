@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from math import nan
 from typing import Any, TextIO
 
@@ -28,9 +29,11 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import Output
 from precision_tool.lib.shell.commands.registry import load_command
+from precision_tool.lib.verdict.model import Verdict
+from precision_tool.lib.verdict.of_results import verdict_on
 from precision_tool.lib.words import find_word
 
-__all__ = ["CompareOptions", "CompareResult", "Session", "compare", "load_graph", "open_data", "run"]
+__all__ = ["CompareOptions", "CompareResult", "Session", "Verdict", "compare", "load_graph", "open_data", "run"]
 
 #: The fields of `Metrics` that are columns of a result.
 _METRICS = tuple(name for part, _, name in (column.field.partition(".") for column in METRICS) if part == "metrics")
@@ -73,6 +76,14 @@ class CompareResult:
             The first faulty op, or different inputs, or that all agree; `op_name` names the op.
         """
         return find_first_fault(ops_of(self.rows, threshold), threshold, self._result.unread_graph)
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """Who computes wrong, why, and what to do, judged when first asked for by recomputing each op of the dump.
+
+        None where nothing can be recomputed: without a graph, and of PyTorch dumps.
+        """
+        return verdict_on(self._result)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """The rows as a structured array.

@@ -13,7 +13,9 @@ from precision_tool.lib.data.sides import default_npu, has_dump_alone, has_pytor
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
 from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.results.noise import NoiseFloor
+from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources.names import op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
     from precision_tool.lib.verdict.decide import Judged
+    from precision_tool.lib.verdict.stored import StoredVerdict
 
 
 class Session(DataFolder):
@@ -246,19 +249,40 @@ class Session(DataFolder):
         npu: str | None = None,
         graph: str | None = None,
         progress: Progress | None = None,
+        workers: int = 0,
     ) -> list[Judged | None]:
         """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
         from precision_tool.lib.verdict.of_results import judge_results
 
-        return judge_results(self, analyses, graph, progress)
+        return judge_results(self, analyses, graph, progress, workers)
 
     def verdicts_alone(
-        self, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+        self,
+        npu: str | None = None,
+        graph: str | None = None,
+        progress: Progress | None = None,
+        workers: int = 0,
     ) -> list[Judged]:
         """Who is to blame in an NPU run without a benchmark, one verdict a model."""
         from precision_tool.lib.verdict.of_results import judge_alone
 
-        return judge_alone(self, npu, graph, progress)
+        return judge_alone(self, npu, graph, progress, workers)
+
+    def stored_verdicts(self) -> list[StoredVerdict]:
+        """The verdicts kept with the newest results, with every op's judgement; [] where there is none."""
+        from precision_tool.lib.verdict.stored import newest_verdicts
+
+        results: list[str] = []
+        with suppress(PrecisionToolError):  # no comparison yet
+            results = newest_results(self.workspace)
+        return newest_verdicts(results, self.workspace)
+
+    def judged_ops(self, run: RunGraph) -> Mapping[str, JudgedOp]:
+        """What the kept verdicts say of each op of a run, by name; {} where none is of it."""
+        if run.leaf is None:
+            return {}
+        found = (one.ops_of(run.leaf.path, run.file.path) for one in self.stored_verdicts())
+        return next(filter(None, found), {})
 
     def has_dump_alone(self) -> bool:
         """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Array
-from tiny_network import Network, Part, binary, cast, layers, matmul, numbers, scaled_gradients, source, unary
+from tiny_network import (
+    Network,
+    Part,
+    binary,
+    cast,
+    fused,
+    layers,
+    matmul,
+    numbers,
+    scaled_gradients,
+    source,
+    unary,
+)
 
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -52,18 +64,6 @@ def overwritten(array: Array) -> Array:
     flat = array.copy().reshape(-1)
     flat[16:48] = numbers(32, seed=9).astype(array.dtype)
     return flat.reshape(array.shape)
-
-
-FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}
-
-
-def fused() -> Network:
-    """The first layer as one op that a pass made."""
-    network = layers()
-    parts = [part for part in network.parts if part.name != "one/Relu"]
-    parts = [replace(part, inputs=tuple("one/MatMul" if n == "one/Relu" else n for n in part.inputs)) for part in parts]
-    made = replace(network, parts=tuple(parts))
-    return made.with_part("one/MatMul", compute=lambda a, b: np.maximum(a @ b, 0), **FUSED)
 
 
 def large(network: Network, factor: float) -> Network:
@@ -299,12 +299,46 @@ def some_elements(array: Array) -> Array:
     return changed
 
 
-@pytest.mark.parametrize(("wrong", "cause"), [(one_element, Cause.KERNEL), (some_elements, Cause.STOMP)])
+def narrowed_bits(array: Array) -> Array:
+    bits = array.astype(np.float32).view(np.uint32)
+    return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [(one_element, Cause.KERNEL), (narrowed_bits, Cause.KERNEL), (some_elements, Cause.STOMP)],
+)
 def test_what_can_have_been_overwritten(tmp_path: Path, wrong: Callable[[Array], Array], cause: Cause) -> None:
-    """Memory is overwritten by blocks of 32 bytes: without inputs in the dump, a single element is the kernel's."""
-    network = layers().with_part("drop/mul", wrong=wrong)
+    """Memory is overwritten by blocks of 32 bytes, with other numbers: without inputs in the dump that tells."""
+    last = Part(name="last", type="Neg", inputs=("drop/mul",), compute=np.negative, originals=("last",))
+    network = layers().with_part("drop/mul", wrong=wrong, dtype="float32", compute=lambda a, b: a * b + 0.0)
+    network = replace(network, parts=(*network.parts, last))
     found = verdict_of(network.write(tmp_path, inputs=False))
     assert (found.culprit, found.cause) == ("drop/mul", cause)
+
+
+def forked(wrong: Callable[[Array], Array] | None = None) -> Network:
+    """Three products and their sum as one op, of which the names do not tell how they hang together."""
+    return Network(
+        parts=(
+            source("IteratorGetNext", numbers(6, 8, seed=1)),
+            source("factor", np.array(0.3, np.float32), op_type="Const"),
+            unary("a", "Tanh", "IteratorGetNext", "float32"),
+            Part(
+                name="g/Mulg/Mul_1sum/AddN", type="Mul", inputs=("IteratorGetNext", "factor", "a", "a"),
+                compute=lambda x, f, a, b: x * f * a + x * f + b, dtype="float16", wrong=wrong,
+                originals=("g/Mul", "g/Mul_1", "sum/AddN"), passes=("TbeEltwiseFusionPass",),
+            ),
+        )
+    )  # fmt: skip
+
+
+def test_no_way_to_hang_together(tmp_path: Path) -> None:
+    """Without a benchmark, an op is wrong if whatever its parts may be fed does not give what it put out."""
+    assert verdict_of(forked().write(tmp_path / "right", benchmark=False)).cause is Cause.NONE
+    found = verdict_of(forked(shifted).write(tmp_path / "wrong", benchmark=False))
+    assert (found.culprit, found.cause) == ("g/Mulg/Mul_1sum/AddN", Cause.FUSION)
+    assert found.confidence < 0.8
 
 
 def test_the_culprit_has_no_dump(tmp_path: Path) -> None:

@@ -52,15 +52,17 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
     wherever the data folder is moved to.
     """
     folder = os.path.dirname(os.path.abspath(result))
-    root = os.path.abspath(root)
-
-    def place(path: str) -> dict[str, str]:
-        is_inside = path and all(lies_in(one, root) for one in (path, folder))
-        return {"path": path, "from_here": os.path.relpath(path, folder) if is_inside else ""}
-
-    document = {"version": _VERSION, **{name: place(getattr(source, name)) for name in ResultSource.__slots__}}
+    places = {name: kept_place(getattr(source, name), folder, root) for name in ResultSource.__slots__}
+    document = {"version": _VERSION, **places}
     with suppress(OutputError), atomic_text(source_path(result)) as file:
         file.write(json.dumps(document, indent=1) + "\n")
+
+
+def kept_place(path: str, folder: str, root: str) -> dict[str, str]:
+    """How a file in `folder` keeps an absolute path: within the data folder `root` also as seen from there."""
+    root = os.path.abspath(root)
+    is_inside = path and all(lies_in(one, root) for one in (path, folder))
+    return {"path": path, "from_here": os.path.relpath(path, folder) if is_inside else ""}
 
 
 def read_source(result: str) -> ResultSource | None:
@@ -69,7 +71,7 @@ def read_source(result: str) -> ResultSource | None:
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         return None
     folder = os.path.dirname(os.path.abspath(result))
-    npu, golden, graph = (_placed(document.get(name), folder) for name in ("npu", "golden", "graph"))
+    npu, golden, graph = (placed(document.get(name), folder) for name in ("npu", "golden", "graph"))
     if not npu or not golden or graph is None:
         return None
     return ResultSource(npu=npu, golden=golden, graph=graph)
@@ -100,7 +102,7 @@ def _modified(path: str) -> int:
         return 0
 
 
-def _placed(place: object, folder: str) -> str | None:
+def placed(place: object, folder: str) -> str | None:
     """The path of a place as seen from `folder`, if it is there, else as it was; None for what is no place."""
     if not isinstance(place, dict):
         return None

@@ -81,14 +81,17 @@ class _Pool(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def can_fork() -> bool:
+    """Whether processes can be forked: at once, with what this one has in memory; not safe beside other threads."""
+    return "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+
+
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that are killed, not waited for, when the block ends with an exception."""
-    # fork starts at once and needs no importable main module, but is not safe beside other threads.
-    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     before = {process.pid for process in multiprocessing.active_children()}
     pool = _Pool(
-        workers, mp_context=multiprocessing.get_context("fork" if can_fork else "spawn"), initializer=_start_worker
+        workers, mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"), initializer=_start_worker
     )
     try:
         yield pool

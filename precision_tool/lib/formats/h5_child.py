@@ -363,7 +363,7 @@ def _exactly(count: int) -> bytes:
 def main() -> NoReturn:
     """Answers requests until there are no more.
 
-    What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a file that is whole.
+    What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a whole file.
     So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
     """
     answers = _Answers(os.fdopen(os.dup(1), "wb", buffering=1 << 16))

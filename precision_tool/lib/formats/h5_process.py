@@ -150,7 +150,7 @@ class _Child:
             try:
                 self._send({"method": method, "given": {"path": full, **given}, "seconds": seconds, "memory": MEMORY})
                 for answer in self._answers(seconds):
-                    is_done = "row" not in answer
+                    is_done = "row" not in answer and "missing" not in answer  # which it may be no more next time
                     if "row" in answer:
                         yield answer["row"]
                     else:
@@ -161,7 +161,7 @@ class _Child:
                     self._deaths[file] += 1
                 raise
             finally:
-                if not is_done:  # it is dead, or in the middle of something that nobody waits for any more
+                if not is_done:  # it is dead, of no use, or in the middle of something that nobody waits for
                     self.close(kill=True)
 
     # --- the two ends of the pipe

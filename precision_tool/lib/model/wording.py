@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 
 def counted(number: int, what: str, many: str = "") -> str:
@@ -14,3 +15,14 @@ def first_of(names: Sequence[str], most: int, between: str = ", ") -> str:
     """The first `most` names, and how many more there are: `a, b and 3 more`."""
     more = len(names) - most
     return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def without_nan(value: object) -> object:
+    """A document for JSON, which has no NaN and Inf: they become text."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return value

@@ -12,6 +12,7 @@ from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph import catalog
 from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, where_of
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.match import groups_of
@@ -20,13 +21,17 @@ from precision_tool.lib.sources.names import flatten, op_number, pattern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpFilter:
-    """Patterns that all must fit; None fits everything. `below`: only ops with a cosine below this (or NaN)."""
+    """Patterns that all must fit; None fits everything. `below`: only ops with a cosine below this (or NaN).
+
+    `wrong`: only ops that compute wrong by themselves.
+    """
 
     name: str | None = None
     op_type: str | None = None
     pass_name: str | None = None
     kernel: str | None = None
     below: float | None = None
+    wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class OpRow:
     dumped: bool
     #: The lowest cosine of its outputs; None where nothing was compared.
     cosine: float | None = None
+    #: What recomputing said of it; None where no verdict is kept.
+    judged: JudgedOp | None = None
     #: The op of the training script by which it was found, where its own name does not tell.
     found_by: str = ""
 
@@ -85,11 +92,14 @@ def _no_number(runs: Sequence[RunGraph], number: int) -> DataNotFoundError:
 
 
 def list_ops(
-    runs: Sequence[RunGraph], wanted: OpFilter, cosines_of: Callable[[RunGraph], Mapping[str, float]]
+    runs: Sequence[RunGraph],
+    wanted: OpFilter,
+    cosines_of: Callable[[RunGraph], Mapping[str, float]],
+    judged_of: Callable[[RunGraph], Mapping[str, JudgedOp]] = lambda _: {},
 ) -> tuple[OpListing, ...]:
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
 
-    `cosines_of` gives the cosines of a run by the names of its ops.
+    `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them.
     """
     number = None if wanted.name is None else op_number(wanted.name)
     if number is not None:
@@ -98,7 +108,7 @@ def list_ops(
     listings = []
     for run in runs:
         dumped = {file.name.op_name for file in run.leaf.files} if run.leaf is not None else set()
-        shown = cosines_of(run)
+        shown, judged = cosines_of(run), judged_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
         if number is not None:
@@ -110,12 +120,15 @@ def list_ops(
                 graph=graph,
                 dumped=flatten(op.name) in dumped,
                 cosine=shown.get(op.name),
+                judged=judged.get(op.name),
                 found_by=how,
             )
             for graph, op, how in ops
         ]
         if wanted.below is not None:
             rows = [row for row in rows if row.cosine is not None and not row.cosine >= wanted.below]
+        if wanted.wrong:
+            rows = [row for row in rows if row.judged is not None and row.judged.is_wrong]
         rows.sort(key=lambda row: row.index)
         listings.append(OpListing(run=run, rows=tuple(rows), total=sum(len(graph.ops) for graph in run.file.graphs)))
     if not any(listing.rows for listing in listings):

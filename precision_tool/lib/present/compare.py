@@ -36,6 +36,7 @@ from precision_tool.lib.workspace import shown_path
 
 if TYPE_CHECKING:
     from precision_tool.lib.verdict.model import Verdict
+    from precision_tool.lib.verdict.since import Since
 
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
@@ -389,10 +390,12 @@ def to_json(
     analyses: Sequence[Analysis],
     checks: Sequence[CheckResult] | None = None,
     verdicts: Sequence[Verdict | None] = (),
+    held: Since | None = None,
 ) -> str:
     """All results as one JSON document, of one schema whether compared now or read from a file.
 
-    `checks` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top.
+    `checks` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top, and so
+    does what has changed since an earlier one (`held`).
     """
     documents: list[dict[str, Any]] = []
     for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
@@ -417,4 +420,6 @@ def to_json(
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
     if alone is not None:
         made["verdict"] = alone.to_dict()
+    if held is not None:
+        made["since"] = held.to_dict()
     return json_text({"schema": SCHEMA, "results": documents, **made})

@@ -18,6 +18,7 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.present.tensors import non_finite_text
@@ -26,6 +27,7 @@ from precision_tool.lib.present.text import (
     cosine_text,
     json_text,
     marked_pass,
+    percent,
     plain,
     shape_text,
     shown_reason,
@@ -55,6 +57,8 @@ class OpReport:
     rows: tuple[Row, ...]
     not_dumped: str = ""
     asked: str = ""
+    #: What recomputing said of it; None where no verdict on the run is kept.
+    judged: JudgedOp | None = None
 
 
 # --- what the graph says ----------------------------------------------------------------------------------------------
@@ -261,6 +265,26 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
+def verdict_lines(report: OpReport) -> RenderableType:
+    """Whether the op computes right by itself, and what of its error is not its own."""
+    judged = report.judged
+    assert judged is not None
+    words = {"right": "computes right", "wrong": "computes wrong by itself", "doubtful": "in doubt"}
+    style = {"right": "green", "wrong": "bold red"}.get(judged.state, "yellow")
+    rows = [("state", plain(words.get(judged.state, "not recomputed"), style))]
+    if judged.reason:
+        rows.append(("reason", plain(shown_reason(judged.reason))))
+    if judged.own_error is not None:
+        how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
+        rows.append(("own error", plain(f"{how}{percent(judged.own_error)} off")))
+        rows.append(("rounding", plain(f"explains {percent(judged.rounding)}")))
+    if judged.fed is not None:
+        rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
+    if judged.benchmark_own is not None:
+        rows.append(("benchmark", plain(f"is {percent(judged.benchmark_own)} off what its own inputs say")))
+    return Group(Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows))
+
+
 def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     """Both sides of each tensor of an op, a line each."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
@@ -336,7 +360,10 @@ def op_lines(reports: Sequence[OpReport], threshold: float, everything: bool) ->
     parts.append(SideBySide(reports, everything))
     if everything:
         parts += map(attribute_lines, reports)
-    parts += [tensor_lines(report, threshold) for report in reports]
+    for report in reports:
+        parts.append(tensor_lines(report, threshold))
+        if report.judged is not None:
+            parts.append(verdict_lines(report))
     return parts
 
 
@@ -387,6 +414,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool) -> dict[s
         "runs_before": [node.name for node in links.awaited_by],
         **({"attributes": {name: _attribute(op, name) for name in sorted(op.attrs)}} if everything else {}),
         "not_dumped": report.not_dumped or None,
+        "verdict": None if report.judged is None else asdict(report.judged),
         "tensors": [row_json(row, threshold) for row in report.rows],
     }
 

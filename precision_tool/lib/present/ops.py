@@ -13,6 +13,7 @@ from rich.text import Text
 
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import TensorDesc
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.pairing.listing import DumpListing, DumpRow, OpListing, OpRow, is_below
 from precision_tool.lib.present.text import (
@@ -20,12 +21,15 @@ from precision_tool.lib.present.text import (
     cosine_text,
     counted,
     json_text,
+    percent,
     plain,
     safe,
     shape_text,
     whole_path,
 )
 from precision_tool.lib.present.whole import NameTable
+
+_STATE_STYLES = {"wrong": "bold red", "doubtful": "yellow"}
 
 
 def run_title(run: RunGraph) -> RenderableType:
@@ -46,12 +50,21 @@ def shown_desc(desc: TensorDesc) -> str:
     return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
 
 
+def own_error_text(judged: JudgedOp | None) -> Text:
+    """The relative error that an op's inputs do not explain, red where it computes wrong, `-` where nobody knows."""
+    if judged is None or judged.own_error is None:
+        return Text("-", style="dim")
+    return Text(percent(judged.own_error), style=_STATE_STYLES.get(judged.state, ""))
+
+
 class OpTable:
     """Ops as a table: a column for every fact where all fit beside each other, else a line for every fact."""
 
     def __init__(self, rows: Sequence[OpRow], threshold: float) -> None:
         self._rows = rows
         self._threshold = threshold
+        #: A column of its own only where something is known.
+        self._has_judged = any(row.judged is not None for row in rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._wide() if self._needed() <= options.max_width else self._narrow()
@@ -65,6 +78,7 @@ class OpTable:
         ops = [row.op for row in self._rows]
         widths = (
             longest(str(row.index) for row in self._rows), longest(op.type for op in ops), len("1.000000"), len("dump"),
+            len("own error") if self._has_judged else -2,
             longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
             longest(shown_desc(desc) for op in ops for desc in op.output_descs),
         )  # fmt: skip
@@ -81,15 +95,18 @@ class OpTable:
         table.add_column("#", justify="right", no_wrap=True)
         table.add_column("type", no_wrap=True)
         table.add_column("cosine", justify="right", no_wrap=True)
+        if self._has_judged:
+            table.add_column("own error", justify="right", no_wrap=True)
         table.add_column("dump", no_wrap=True)
         return table
 
-    def _first(self, row: OpRow) -> tuple[str, Text, Text, Text]:
+    def _first(self, row: OpRow) -> tuple[str | Text, ...]:
         below = is_below(row.cosine, self._threshold)
         return (
             str(row.index),
             plain(row.op.type),
             cosine_text(row.cosine, None if below is None else not below),
+            *([own_error_text(row.judged)] if self._has_judged else []),
             Text("yes") if row.dumped else Text("-", style="dim"),
         )
 
@@ -223,6 +240,8 @@ def _op_json(row: OpRow) -> dict[str, Any]:
         "original_ops": op.original_names,
         "outputs": [{"dtype": desc.dtype, "layout": desc.layout, "shape": desc.shape} for desc in op.output_descs],
         "cosine": row.cosine,
+        "own_error": row.judged.own_error if row.judged is not None else None,
+        "state": row.judged.state if row.judged is not None else None,
         "dumped": row.dumped,
     }
 

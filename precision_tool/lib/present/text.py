@@ -14,6 +14,7 @@ from rich.text import Text
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.wording import counted as counted
+from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.workspace import shown_path
 
 #: What a fusion pass that GE never switches off is marked with.
@@ -112,14 +113,12 @@ def byte_size(count: float) -> str:
 
 def json_text(document: object) -> str:
     """A document as JSON, which has no NaN and Inf: they are written as text."""
-    return json.dumps(_finite(document), indent=1, ensure_ascii=True)
+    return json.dumps(without_nan(document), indent=1, ensure_ascii=True)
 
 
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+def percent(value: float | str | None) -> str:
+    """A relative distance in percent; `all` for one that is not finite or not known."""
+    if not isinstance(value, (int, float)) or not isfinite(value):
+        return "all"
+    percent = 100 * value
+    return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, plain, safe
+from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, percent, plain, safe, whole_path
 from precision_tool.lib.present.whole import Box, Prose
 from precision_tool.lib.verdict.model import Cause, Proof, Suspect, Verdict
+from precision_tool.lib.verdict.since import Since
 
 #: What each cause means, completing the name of the culprit.
 _SENTENCES = {
@@ -75,8 +75,41 @@ def verdict_block(verdict: Verdict) -> RenderableType:
         rows += _rows(first, verdict)
     rows += _others(verdict)
     rows.append(("judged", plain(_judged(verdict), "dim")))
+    rows += [("gaps" if not number else "", plain(line, "dim")) for number, line in enumerate(verdict.gaps)]
     rows += _next(verdict)
     return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
+
+
+_STATES = {
+    "right": "computes right now", "wrong": "still computes wrong", "doubtful": "is in doubt now",
+    "not_recomputed": "could not be recomputed this time", "gone": "is no longer in the graph",
+    "agrees": "agrees with the other side now", "differs": "still differs from the other side",
+}  # fmt: skip
+
+
+def since_block(held: Since) -> RenderableType:
+    """What became of the culprit of an earlier verdict."""
+    text = Text.assemble((safe(held.culprit), "bold"), f": {held.cause}\n")
+    state = _STATES.get(held.state, held.state)
+    if held.state in ("right", "agrees") and not held.is_mended:
+        state += ", and is still named"
+    text.append(state, style="bold green" if held.is_mended else "bold red")
+    rows = [("before", whole_path(held.file))]
+    if held.own_error_before is not None and held.own_error is not None:
+        rows.append(("own error", plain(f"{percent(held.own_error_before)} before, {percent(held.own_error)} now")))
+    for one in held.changes:
+        words = f"{safe(one.name)}: {safe(one.before)} before, {safe(one.now)} now"
+        rows.append((one.what, plain(words if one.is_changed else f"{safe(one.name)}: still {safe(one.now)}")))
+    if held.next_culprit is None:
+        rows.append(("next", plain("nobody else computes wrong" if held.is_mended else "the verdict names nobody")))
+    else:
+        same = held.next_culprit == held.culprit
+        rows.append(("next", plain("the same" if same else f"{held.next_culprit}: {held.next_cause}")))
+    return Box(
+        Group(Prose(text), LabelledLines(rows)),
+        title=Text("Since the earlier verdict"),
+        style="green" if held.is_mended else "yellow",
+    )
 
 
 def _head(first: Suspect, verdict: Verdict) -> Text:
@@ -137,8 +170,8 @@ def _why(first: Suspect) -> list[str]:
     if fact("own_error") is not None:
         how = ", ".join(map(str, fact("recomputed_as") or ()))
         lines.append(
-            f"recomputed ({how}) from its own inputs: {_percent(fact('own_error'))} off, "
-            f"where rounding explains {_percent(fact('rounding'))}"
+            f"recomputed ({how}) from its own inputs: {percent(fact('own_error'))} off, "
+            f"where rounding explains {percent(fact('rounding'))}"
         )
         where = f"{fact('wrong_elements'):,} of {counted(fact('elements'), 'element')} of output {fact('output')}"
         mistake = _MISTAKES.get(str(fact("mistake")))
@@ -149,7 +182,7 @@ def _why(first: Suspect) -> list[str]:
             f"{fact('overflowed_elements'):,} of {counted(fact('elements'), 'element')}, from finite inputs"
         )
     elif fact("lost") is not None:
-        lines.append(f"{fact('from')} goes through {fact('to')}, which takes {_percent(fact('lost'))} of it away")
+        lines.append(f"{fact('from')} goes through {fact('to')}, which takes {percent(fact('lost'))} of it away")
     elif fact("first_byte") is not None:
         lines.append(
             f"{fact('reader')} differs from {fact('tensor')} in bytes {fact('first_byte'):,} to "
@@ -157,13 +190,13 @@ def _why(first: Suspect) -> list[str]:
         )
     elif fact("not_recomputed") is not None:
         if fact("distance") is not None:
-            lines.append(f"its output is {_percent(fact('distance'))} off, its inputs {_percent(fact('fed'))}")
+            lines.append(f"its output is {percent(fact('distance'))} off, its inputs {percent(fact('fed'))}")
         else:
             lines.append("its inputs agree with the other side and its output does not")
         lines.append(f"not recomputed: {fact('not_recomputed')}")
     elif fact("same_inputs"):
         lines.append(
-            f"the same inputs gave another output {fact('output')} in the other run: {_percent(fact('distance'))} off, "
+            f"the same inputs gave another output {fact('output')} in the other run: {percent(fact('distance'))} off, "
             f"in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
         )
     elif fact("distance") is not None:
@@ -173,7 +206,7 @@ def _why(first: Suspect) -> list[str]:
 
 def _departure(first: Suspect) -> str:
     fact = first.fact
-    line = f"it is {_percent(fact('distance'))} off the other side's"
+    line = f"it is {percent(fact('distance'))} off the other side's"
     if fact("elements"):
         line += f", in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
     if fact("reordered"):
@@ -273,13 +306,6 @@ def _next(verdict: Verdict) -> list[tuple[str, Text]]:
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _percent(value: float | str | None) -> str:
-    if not isinstance(value, (int, float)) or not isfinite(value):
-        return "all"
-    percent = 100 * value
-    return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"
 
 
 def _figure(value: object) -> str:

@@ -64,7 +64,7 @@ class NameTable(LongTable):
             column.overflow = "fold"  # only what is wider than its column, and nothing is
             # What cannot wrap does not give way where there is too little room.
             column.no_wrap = column.no_wrap or longest == widest
-            column.min_width = max(widest if column.no_wrap else longest, column.min_width or 0)
+            column.min_width = max(column.min_width or 0, widest if column.no_wrap else longest)
             padding = self._get_padding_width(column._index)
             low += column.min_width + padding
             high += max(widest, column.min_width) + padding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, log2
+from math import isfinite, log2, sqrt
 
 import numpy as np
 
@@ -194,7 +194,7 @@ class Explainer:
         wrong = [other for other in one.slots if other.beyond]
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
-        sure = 0.97 if one.is_confirmed else 0.9
+        sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
         if _is_overwritten(slot) and _is_seen_apart(one):
             cause, sure = Cause.STOMP, 0.7
         facts = [
@@ -423,7 +423,10 @@ def _is_overwritten(slot: SlotJudgement) -> bool:
     places = slot.places
     if places is None or not places.is_run:
         return False
-    return (places.last - places.first + 1) * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
+    length = places.last - places.first + 1
+    # What was written there has nothing to do with what should stand there; a narrower type comes near it.
+    is_far = slot.own >= UNIT["bfloat16"] * sqrt(length / places.size)
+    return is_far and length * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
 
 def _is_seen_apart(one: OpJudgement) -> bool:

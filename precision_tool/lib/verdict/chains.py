@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from precision_tool.lib.verdict.rounding import norm
 
 #: Stages that are computed at most to find one chain.
 _MOST_TRIED = 600
+#: Ways to feed one stage that are looked at.
+_MOST_WAYS = 4096
 #: How near a stage must come to the benchmark's tensor, which was computed in float32 and another order.
 _NEAR = 2e-4
 #: How near to what was put out in a type of fewer digits.
@@ -47,8 +49,9 @@ _TAKES = {
     ),
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "BatchNorm"), (3, 5)),
     **dict.fromkeys(("Select", "FusedMulAdd", "SelectV2"), (3,)),
-    **dict.fromkeys(("AddN", "ConcatV2", "ConcatV2D"), (2, 3, 4)),
 }  # fmt: skip
+#: Ops that take any number of inputs, from two on.
+_VARIADIC = frozenset({"AddN", "ConcatV2", "ConcatV2D"})
 #: What is tried for an op whose name does not tell what it is.
 _TRIED = (
     "Relu", "Relu6", "Tanh", "Sigmoid", "Elu", "Square", "Sqrt", "Rsqrt", "Neg", "Exp", "Softplus", "LeakyRelu",
@@ -95,7 +98,10 @@ class Kinds:
             unknown = [at for at, one in enumerate(found) if one is None]
             for at in (alike or unknown)[:1]:
                 found[at] = op.type
-        return [(one,) if one is not None else _TRIED for one in found]
+        stages: list[tuple[str, ...]] = [(one,) if one is not None else _TRIED for one in found]
+        if found and found[0] is None and op.type not in found and table.find(op.type) is not None:
+            stages[0] = (op.type, *(one for one in _TRIED if one != op.type))  # many are named after their first op
+        return stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +142,12 @@ class ChainSearch:
         fitting = next(self._extend([], [], self._known.inputs, self._is_put_out), None)
         if fitting is not None:
             yield self._formula(fitting, certain=False)
+        refuted = fitting is None and self._left > 0  # every way was tried
         self._left = _MOST_TRIED
         if all(len(one) == 1 for one in self._types):
             plain = _unlike([one for one in self._some(16) if _is_line(one)])
             for stages in plain:
-                yield self._formula(stages, certain=len(plain) == 1)
+                yield replace(self._formula(stages, certain=len(plain) == 1), is_refuted=refuted)
 
     def _some(self, count: int) -> Iterator[list[Stage]]:
         for number, stages in enumerate(self._extend([], [], self._known.inputs, lambda stage, made: True)):
@@ -173,8 +180,8 @@ class ChainSearch:
                 yield stages
             return
         for op_type in self._types[number]:
-            for arity in _TAKES.get(op_type, (2,)):
-                for args in self._args(number, arity, taken, unused):
+            for arity in self._arities(op_type, number):
+                for args in self._args(number, op_type, arity, taken, unused):
                     if self._left <= 0:
                         return
                     self._left -= 1
@@ -186,11 +193,20 @@ class ChainSearch:
                     if fits(number, result):
                         yield from self._extend([*stages, stage], [*made, result], inputs, fits)
 
-    def _args(self, number: int, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
+    def _arities(self, op_type: str, number: int) -> Sequence[int]:
+        """How many inputs a stage may have."""
+        if op_type in _VARIADIC:
+            return range(2, len(self._slots) + number + 1)
+        return _TAKES.get(op_type, (2,))
+
+    def _args(self, number: int, op_type: str, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
         """What a stage may be fed; results that nothing uses yet come first, and the op's inputs in their order."""
-        results = sorted(range(number), key=lambda stage: (stage not in unused, -stage))
-        choices = [*(Ref(0, stage) for stage in results), None]
-        for chosen in product(choices, repeat=arity):
+        results = [Ref(0, one) for one in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
+        ways = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
+        for way, chosen in enumerate(ways):
+            if way >= _MOST_WAYS:
+                self._left = 0
+                return
             args: list[Ref] = []
             now = taken
             for one in chosen:
@@ -222,6 +238,13 @@ class ChainSearch:
                 if not _near(np.asarray(have.array, np.float64), np.asarray(output.array, np.float64), near):
                     return False
         return True
+
+
+def _sums(results: Sequence[Ref], arity: int) -> Iterator[tuple[Ref | None, ...]]:
+    """What a sum may be fed: each result once, in any order; None is an input of the op."""
+    for count in range(min(len(results), arity), -1, -1):
+        for some in combinations(results, count):
+            yield (*some, *[None] * (arity - count))
 
 
 def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
 from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OpJudgement, tally
+from precision_tool.lib.verdict.judgement import OpJudgement, State, tally
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
+from precision_tool.lib.verdict.spread import Progress, judge_ops
 from precision_tool.lib.verdict.trace import Flow
 from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues
 
@@ -49,25 +51,26 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdict on one run with every op's judgement behind it."""
+    """The verdict on one run with every op's judgement behind it: its number, and paths of its dump and its graph.
+
+    `beside` are runs that were judged on the way, and are not to blame.
+    """
 
     verdict: Verdict
     ops: Sequence[OpJudgement]
+    run: int | None
+    npu: str
+    graph: str
+    beside: Sequence[Judged] = ()
 
 
-Progress = Callable[[int, int], None]
-
-
-def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress | None = None) -> Judged:
-    """The verdict on one run."""
+def judge_run(
+    subject: Subject, *, seconds: float = SECONDS, workers: int = 0, progress: Progress | None = None
+) -> Judged:
+    """The verdict on one run, by `workers` processes (0: one a core)."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark)
     judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = []
-    for one in judge.judge_all():
-        judged.append(one)
-        if progress is not None:
-            progress(one.number, len(values.ops))
-    judged = judge.judge_again(judged)
+    judged = judge.judge_again(judge_ops(judge, workers=workers, progress=progress))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other)
@@ -76,7 +79,10 @@ def judge_run(subject: Subject, *, seconds: float = SECONDS, progress: Progress 
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
-    return Judged(verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged))
+    return Judged(
+        verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
+        run=subject.number, npu=subject.leaf.path, graph=subject.file.path,
+    )  # fmt: skip
 
 
 def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
@@ -136,7 +142,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     has_benchmark = not isinstance(subject.benchmark, NoBenchmark)
     base = Verdict(
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
-        has_benchmark=has_benchmark, worst=worst,
+        has_benchmark=has_benchmark, worst=worst, gaps=_gaps(findings.judged),
     )  # fmt: skip
     guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
     if not guilty:
@@ -160,6 +166,18 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         facts=first.facts,
         next=plan(first, suspects, has_benchmark),
     )
+
+
+def _gaps(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
+    """What a dump of everything would have told."""
+    missing = [one for one in judged if not one.is_dumped]
+    if not missing:
+        return ()
+    unknown = sum(one.state is State.NOT_RECOMPUTED for one in missing)
+    line = f"{len(missing):,} of {counted(len(judged), 'op')} were not dumped"
+    if unknown < len(missing):
+        line += f"; {len(missing) - unknown:,} of them judged by what their readers have"
+    return (f"{line}, {unknown:,} not judged" if unknown else line,)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:

@@ -59,12 +59,14 @@ class Stage:
 class Formula:
     """The stages of an op and which of their results it puts out, by its output slot.
 
-    `is_certain` tells that nothing was guessed.
+    `is_certain` tells that nothing was guessed, `is_refuted` that it is one of several, none of which gives what was
+    put out.
     """
 
     stages: tuple[Stage, ...]
     outputs: Mapping[int, Ref]
     is_certain: bool = True
+    is_refuted: bool = False
 
     @property
     def how(self) -> tuple[str, ...]:

@@ -79,19 +79,19 @@ class Judge:
         self._kinds = Kinds(values.file)
         self._deadline = time.monotonic() + seconds
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
-        self._fitting: dict[object, tuple[object, ...]] = {}
+        self.fitting: dict[object, tuple[object, ...]] = {}
 
-    def judge_all(self) -> Iterator[OpJudgement]:
+        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING]
+
+    def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
-        for op in self.values.ops:
-            if op.type not in NOT_COMPUTING:
-                yield self.judge(op)
+        return self._computing
 
     def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
         """The same, with those done again whose way of being fused other ops have shown since."""
-        return [self.judge(one.op) if one.is_guessed and self._key(one.op) in self._fitting else one for one in judged]
+        return [self.judge(one.op) if one.is_guessed and self.key(one.op) in self.fitting else one for one in judged]
 
-    def _key(self, op: Op) -> object:
+    def key(self, op: Op) -> object:
         """What ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
@@ -192,7 +192,7 @@ class Judge:
             formula = self._unfused.formula(op, keys, puts_out)
             if formula is not None:
                 yield formula
-        alike = self._fitting.get(self._key(op))
+        alike = self.fitting.get(self.key(op))
         if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
             again = rebound(op, alike, puts_out)
             if again is not None:
@@ -238,7 +238,7 @@ class Judge:
         )
         chosen: OpJudgement | None = None
         reason = ""
-        key = self._key(op)
+        key = self.key(op)
         tried: list[tuple[Formula, OpJudgement]] = []
         for formula in self._formulas(op, fed, got):
             try:
@@ -250,10 +250,10 @@ class Judge:
                 reason = reason or str(error)
                 continue
             if found.state is State.RIGHT:
-                self._fitting.setdefault(key, formula.shape)
+                self.fitting.setdefault(key, formula.shape)
                 return found
             tried.append((formula, found))
-        known = self._fitting.get(key)
+        known = self.fitting.get(key)
         for formula, found in tried:
             if known is not None and formula.shape == known:
                 chosen = replace(found, is_confirmed=True)
@@ -274,7 +274,7 @@ class Judge:
             if split is None:
                 continue
             if all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots):
-                self._fitting.setdefault(key, formula.shape)
+                self.fitting.setdefault(key, formula.shape)
                 return replace(split, is_confirmed=True)
             if formula.is_certain and best is None:
                 best = split
@@ -284,7 +284,13 @@ class Judge:
         for formula, found in tried:
             if formula.is_certain:
                 return found
-        formula, found = min(tried, key=lambda one: one[1].worst_slot.own if one[1].worst_slot is not None else np.inf)
+        refuted = [one for one in tried if one[0].is_refuted]
+        if refuted and all(found.state is State.WRONG for _, found in refuted):
+            return replace(
+                min(refuted, key=_own)[1], is_guessed=True,
+                reason="none of the ways in which its ops may hang together gives what it put out",
+            )  # fmt: skip
+        formula, found = min(tried, key=_own)
         return replace(found, state=State.DOUBTFUL, is_guessed=True, reason="how its ops hang together is only guessed")
 
     def _by(
@@ -473,6 +479,11 @@ def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJ
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         places=places,
     )
+
+
+def _own(tried: tuple[Formula, OpJudgement]) -> float:
+    slot = tried[1].worst_slot
+    return slot.own if slot is not None else np.inf
 
 
 def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:

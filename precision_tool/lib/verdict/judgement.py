@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.verdict.places import Places
 
@@ -87,6 +88,20 @@ class OpJudgement:
         return max(
             self.slots, key=lambda slot: (slot.beyond > 0, slot.worst / max(slot.slack, 1e-9), slot.own), default=None
         )
+
+    def to_keep(self) -> JudgedOp:
+        """What results keep of it."""
+        known = JudgedOp(
+            name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason,
+            how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
+        )  # fmt: skip
+        worst = self.worst_slot
+        if worst is None:
+            return known
+        return replace(
+            known, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
+            benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
+        )  # fmt: skip
 
     @property
     def overflow(self) -> SlotJudgement | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -127,6 +128,26 @@ class Verdict:
         """Whether nothing could be judged, so that it says nothing."""
         return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
 
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Verdict:
+        """The verdict of an object of JSON. KeyError, TypeError or ValueError for what is none."""
+        suspects = tuple(map(_read_suspect, document["suspects"]))
+        ops, worst = document["ops"], document["worst_cosine"]
+        return cls(
+            culprit=document["culprit"], cause=Cause(document["cause"]), confidence=float(document["confidence"]),
+            pass_name=document["pass"], ranking=tuple(document["ranking"]), suspects=suspects,
+            facts=_read_facts(document["evidence"]), next=tuple(Step(**step) for step in document["next"]),
+            tally=Tally(
+                ops=ops["judged"], right=ops["right"], wrong=ops["wrong"], doubtful=ops["doubtful"],
+                not_recomputed=ops["not_recomputed"], reasons=tuple(ops["reasons"].items()),
+            ),
+            run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(document["gaps"]),
+            worst=None if worst is None else WorstCosine(
+                op_name=worst["op"], slot=worst["slot"], cosine=float(worst["cosine"]), below=worst["below"],
+                grows_from=worst["grows_from"],
+            ),
+        )  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """The object `verdict` of JSON."""
         return {
@@ -155,7 +176,20 @@ class Verdict:
 
 def _suspect(one: Suspect) -> dict[str, Any]:
     return {
-        "culprit": one.culprit, "cause": str(one.cause), "pass": one.pass_name or None, "proof": str(one.proof),
+        "culprit": one.culprit, "type": one.op_type, "number": one.number, "cause": str(one.cause),
+        "pass": one.pass_name or None, "proof": str(one.proof),
         "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
         "evidence": {fact.name: fact.value for fact in one.facts},
     }  # fmt: skip
+
+
+def _read_suspect(one: Mapping[str, Any]) -> Suspect:
+    return Suspect(
+        culprit=one["culprit"], op_type=one["type"], number=one["number"], cause=Cause(one["cause"]),
+        pass_name=one["pass"] or "", proof=Proof(one["proof"]), confidence=float(one["confidence"]),
+        also=tuple(one["also"]), followers=one["followers"], below=one["below"], facts=_read_facts(one["evidence"]),
+    )  # fmt: skip
+
+
+def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
+    return tuple(Fact(name=name, value=value) for name, value in evidence.items())

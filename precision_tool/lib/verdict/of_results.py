@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
@@ -16,6 +18,7 @@ from precision_tool.lib.graph.choice import find_graph
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.sources import walk
 from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
 
 
@@ -24,6 +27,7 @@ def judge_results(
     analyses: Sequence[Analysis],
     graph: str | None = None,
     progress: Progress | None = None,
+    workers: int = 0,
 ) -> list[Judged | None]:
     """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
     runs = _runs_to_judge(data, graph)
@@ -47,23 +51,39 @@ def judge_results(
             continue
         compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
         asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
-        found.append(judge(asked, runs, progress=progress))
+        found.append(judge(asked, runs, workers=workers, progress=progress))
     return found
 
 
+def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
+    """The verdict on one comparison; None without a graph, and of PyTorch dumps."""
+    if result.graph is None or result.choice.h5:
+        return None
+    faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
+    asked = Asked(
+        leaf=result.leaf, file=result.graph.file, golden_root=result.golden_root, rows=result.rows,
+        compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
+    )  # fmt: skip
+    return judge(asked, ()).verdict
+
+
 def judge_alone(
-    data: DataFolder, npu: str | None = None, graph: str | None = None, progress: Progress | None = None
+    data: DataFolder,
+    npu: str | None = None,
+    graph: str | None = None,
+    progress: Progress | None = None,
+    workers: int = 0,
 ) -> list[Judged]:
     """Who is to blame in an NPU run without a benchmark, one verdict a model."""
     runs = _runs_to_judge(data, graph)
     if npu is not None:
         leaf = walk.find_run(npu).leaves[0]
         file = find_graph(leaf, graph, (os.curdir,), store=data.store).file
-        return [judge(Asked(leaf=leaf, file=file), runs, progress=progress)]
+        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file), runs, progress=progress)
+        judge(Asked(leaf=run.leaf, file=run.file), runs, workers=workers, progress=progress)
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
@@ -15,7 +15,8 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import find_golden, golden_leaf
-from precision_tool.lib.verdict.decide import SECONDS, Judged, Progress, Subject, judge_run, unsteady
+from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
+from precision_tool.lib.verdict.spread import Progress
 
 #: Of the runs beside the one that is asked about, how many are judged.
 _OTHERS = 2
@@ -35,7 +36,12 @@ class Asked:
 
 
 def judge(
-    asked: Asked, runs: Sequence[RunGraph], *, seconds: float = SECONDS, progress: Progress | None = None
+    asked: Asked,
+    runs: Sequence[RunGraph],
+    *,
+    seconds: float = SECONDS,
+    workers: int = 0,
+    progress: Progress | None = None,
 ) -> Judged:
     """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
 
@@ -51,22 +57,24 @@ def judge(
         other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
         threshold=asked.threshold,
     )  # fmt: skip
-    first = judge_run(subject, seconds=seconds, progress=progress)
+    first = judge_run(subject, seconds=seconds, workers=workers, progress=progress)
     if first.verdict.culprit is not None:
         return first
+    beside: list[Judged] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=asked.file, number=run.number,
             threshold=asked.threshold,
         )  # fmt: skip
-        found = judge_run(other, seconds=seconds, progress=progress)
+        found = judge_run(other, seconds=seconds, workers=workers, progress=progress)
         if found.verdict.culprit is not None:
-            return found
+            return replace(found, beside=(first, *beside))
+        beside.append(found)
         differs = unsteady(subject, other, first)
         if differs is not None:
-            return differs
-    return first
+            return replace(differs, beside=beside)
+    return replace(first, beside=beside)
 
 
 def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -101,6 +102,7 @@ class _Cache:
 
     arrays: OrderedDict[object, tuple[Numbers, str]] = field(default_factory=OrderedDict)
     held: int = 0
+    most: int = _KEPT_BYTES
 
     def get(self, key: object) -> tuple[Numbers, str] | None:
         found = self.arrays.get(key)
@@ -111,7 +113,7 @@ class _Cache:
     def put(self, key: object, value: tuple[Numbers, str]) -> None:
         self.arrays[key] = value
         self.held += value[0].nbytes
-        while self.held > _KEPT_BYTES and len(self.arrays) > 1:
+        while self.held > self.most and len(self.arrays) > 1:
             _, (old, _) = self.arrays.popitem(last=False)
             self.held -= old.nbytes
 
@@ -278,6 +280,15 @@ class RunValues:
         if len(layout) != array.ndim:
             layout = "ND"
         return Input(array=array, dtype=tensor.dtype, layout=layout)
+
+    @contextmanager
+    def sharing(self, workers: int) -> Iterator[None]:
+        """While so many processes, each with a copy of this, read: each keeps its part only."""
+        self._cache = _Cache(most=_KEPT_BYTES // workers)
+        try:
+            yield
+        finally:
+            self._cache = _Cache()
 
     def _read(self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None) -> tuple[Numbers, str]:
         key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,14 @@ from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.known import KnownValues, known_values
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
-from precision_tool.lib.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import (
+    DataNotFoundError,
+    FormatError,
+    NoBenchmarkError,
+    OutputError,
+    PrecisionToolError,
+    UsageError,
+)
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.table import ColumnChoice
@@ -51,6 +60,8 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
 
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
+    from precision_tool.lib.verdict.since import Since
+    from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.sources.h5_files import is_h5_side
 from precision_tool.lib.workspace import shown_path
 
@@ -239,6 +250,12 @@ def _ac_parser(session: Session) -> Parser:
     _add_sides(parser, session)
     _add_measures(parser)
     _add_common(parser, session)
+    since = parser.add_argument(
+        "--since", dest="since", metavar="RESULT", nargs="?", const="",
+        help="after a fix: whether the culprit of an earlier verdict (a result file or folder, or the verdict_*.json "
+        "beside one; default: the newest earlier one) computes right now, and whether the switch took effect",
+    )  # fmt: skip
+    completes(since, Completion.RESULT)
     parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
     return parser
 
@@ -362,10 +379,12 @@ def _show(
     judges: bool,
     checks: Sequence[CheckResult] = (),
     verdicts: Sequence[Verdict | None] = (),
+    held: Since | None = None,
 ) -> None:
     """Each result: where it is from, the counts, the ops below; with `judges` the verdict, else the findings.
 
-    The checks of the run stand before the verdict, or, with several results, before the summary.
+    The checks of the run stand before the verdict, or, with several results, before the summary. What has changed
+    since an earlier verdict (`held`) stands before it.
     """
     is_many = len(analyses) > 1
     for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
@@ -385,8 +404,11 @@ def _show(
                 # What the comparison alone says is told where nothing better is known.
                 if verdict is None or args.verbose or finding.kind in _ALWAYS_TOLD:
                     output.out.print(report.finding_panel(finding))
+        if not is_many:
+            _show_since(held, output)
         _show_verdict(verdict, output)
     if is_many:
+        _show_since(held, output)
         _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
             output.out.print(Heading(plain("summary")))
@@ -406,6 +428,13 @@ def _show_verdict(verdict: Verdict | None, output: Output) -> None:
         from precision_tool.lib.present.verdict import verdict_block
 
         output.out.print(verdict_block(verdict))
+
+
+def _show_since(held: Since | None, output: Output) -> None:
+    if held is not None:
+        from precision_tool.lib.present.verdict import since_block
+
+        output.out.print(since_block(held))
 
 
 def _show_checks(
@@ -441,6 +470,7 @@ def _finish(
     checks: Sequence[CheckResult] | None = None,
     verdicts: Sequence[Verdict | None] = (),
     is_whole: bool = False,
+    held: Since | None = None,
 ) -> int:
     """Shows or prints as JSON; with `checks` and `verdicts`, which `ac` has, these too.
 
@@ -448,11 +478,11 @@ def _finish(
     """
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts, held) + "\n")
     else:
         judges = checks is not None
         telling = [None if one is None or one.is_empty else one for one in verdicts]
-        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling)
+        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
@@ -501,6 +531,7 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
+    earlier = _earlier(session, args, compares=compares)
     analyses: list[Analysis] = []
     lack: NoBenchmarkError | None = None
     if compares or session.has_dump_alone():
@@ -514,14 +545,49 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
     checks = _checks(session, args, analyses)
-    judged = _judge(session, args, output, analyses, is_alone=lack is not None)
-    verdicts = [None if one is None else one.verdict for one in judged]
+    from precision_tool.lib.verdict.since import since
+
+    kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
+    verdicts = [None if one is None else one.as_verdict() for one in kept]
+    held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
+    if args.since is None and held is not None and not args.json:
+        where = shown_path(held.file)
+        session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `ac --since {where}` compares")
+        held = None
     if lack is not None:
-        return _finish_alone(session, args, output, lack, checks, [one for one in verdicts if one is not None])
+        alone = [one for one in verdicts if one is not None]
+        return _finish_alone(session, args, output, lack, checks, alone, held)
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    return _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares)
+    return _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held)
+
+
+def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:
+    """The verdict that today's is held against: that of --since, or the newest earlier one that named a culprit.
+
+    DataNotFoundError where one was asked for and there is none. Without `compares` the newest is today's itself.
+    """
+    from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
+
+    if args.since:
+        found = read_verdict(args.since)
+        if found.verdict["culprit"] is None:
+            raise UsageError(f"{args.since}: this verdict names no culprit", "name an earlier result with one")
+        return found
+    if args.since is None and not compares:
+        return None
+    todays: set[str] = set()
+    if not compares:
+        todays = {one.path for one in session.stored_verdicts()}
+    known = (one for one in stored_verdicts(session.workspace) if one.path not in todays)
+    earlier = next((one for one in known if one.verdict["culprit"] is not None), None)
+    if earlier is None and args.since is not None:
+        raise DataNotFoundError(
+            f"{session.workspace.root}: no earlier verdict that names a culprit",
+            "`ac -c` keeps one with each result; name a verdict_*.json of elsewhere with --since FILE",
+        )
+    return earlier
 
 
 def _finish_alone(
@@ -531,6 +597,7 @@ def _finish_alone(
     lack: NoBenchmarkError,
     checks: Sequence[CheckResult],
     verdicts: Sequence[Verdict],
+    held: Since | None,
 ) -> int:
     """What an NPU run tells without a benchmark; raises what is lacking where that is nothing."""
     says = [one for one in verdicts if not one.is_empty]
@@ -538,9 +605,10 @@ def _finish_alone(
         session.workspace.notes.append(f"{lack.message}: judged by its own dump alone")
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json([], checks, verdicts) + "\n")
+        output.out.file.write(report.to_json([], checks, verdicts, held) + "\n")
     else:
         _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
+        _show_since(held, output)
         for verdict in says:
             _show_verdict(verdict, output)
     if not says:
@@ -548,14 +616,47 @@ def _finish_alone(
     return _exit_code([], checks, args.fail, verdicts)
 
 
-def _judge(
+def _verdicts(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
-) -> list[Judged | None]:
-    """The verdict on each result, or without a benchmark on the NPU's dump alone."""
+) -> list[StoredVerdict | None]:
+    """The verdict on each result, or without a benchmark on the NPU's dump alone; kept from now on.
+
+    That of an earlier result is read where it is kept.
+    """
+    from precision_tool.lib.verdict.stored import read_beside, stored
+
+    if not is_alone:
+        known = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
+        if known and all(known):
+            return [*known]
+    workers = session.settings.workers if args.workers is None else args.workers
     with ProgressReport(output.err, "recomputing") as progress:
+        judged: Sequence[Judged | None]
         if is_alone:
-            return [*session.verdicts_alone(args.left, args.graph, progress)]
-        return session.verdicts(analyses, args.left, args.graph, progress)
+            judged = session.verdicts_alone(args.left, args.graph, progress, workers)
+        else:
+            judged = session.verdicts(analyses, args.left, args.graph, progress, workers)
+    found = [None if one is None else stored(one, args.threshold) for one in judged]
+    with suppress(OutputError):  # whoever asks for it later has it judged again
+        _keep(session, analyses, found, is_alone=is_alone)
+    return found
+
+
+def _keep(
+    session: Session, analyses: Sequence[Analysis], found: Sequence[StoredVerdict | None], *, is_alone: bool
+) -> None:
+    """Writes verdicts beside the results that are of our making."""
+    from precision_tool.lib.verdict.stored import write_alone, write_verdict
+
+    if is_alone:
+        time = datetime.now().strftime("%Y%m%d%H%M%S")
+        for number, one in enumerate(found):
+            if one is not None and not one.as_verdict().is_empty:
+                write_alone(one, session.workspace, time, number)
+        return
+    for analysis, one in zip(analyses, found, strict=True):
+        if one is not None and analysis.path and analysis.source is not None:
+            write_verdict(one, analysis.path, str(session.workspace.root))
 
 
 def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:

@@ -35,7 +35,7 @@ def _parser(session: Session) -> Parser:
     parser = Parser(
         prog="ni",
         description="Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-        "dumped tensors beside the benchmark's.",
+        "dumped tensors beside the benchmark's. After `ac -c` also whether it computes right by itself.",
         epilog="example: ni conv2/Relu -s 2",
     )
     completes(
@@ -109,6 +109,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         rows=tuple(rows),
         not_dumped=not_dumped,
         asked=_original(hit, name),
+        judged=session.judged_ops(run).get(hit.op.name),
     )
 
 

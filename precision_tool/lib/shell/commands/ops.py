@@ -62,6 +62,12 @@ def _parser(session: Session) -> Parser:
         help="only ops whose output has a cosine below this in the newest result",
     )
     parser.add_argument(
+        "--wrong",
+        dest="wrong",
+        action="store_true",
+        help="only ops that compute wrong by themselves, as the newest verdict of `ac -c` says",
+    )
+    parser.add_argument(
         "-l",
         dest="limit",
         metavar="N",
@@ -83,6 +89,8 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
     if session.has_pytorch_only() and args.graph is None:
+        if args.wrong:
+            raise UsageError("ls: --wrong: ops of PyTorch dumps are not recomputed", "`ls --below` has their cosines")
         from precision_tool.lib.shell.commands import pytorch
 
         return pytorch.list_ops(session, args, name, _limit(args, output), output)
@@ -90,8 +98,19 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
         raise DataNotFoundError(
             f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
         )
-    wanted = OpFilter(name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below)
-    listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines)
+    if args.wrong and not session.stored_verdicts():
+        raise DataNotFoundError(
+            f"{session.workspace.root}: no verdict on the newest result yet, so no op was recomputed",
+            "run `ac -c` first",
+        )
+    wanted = OpFilter(
+        name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
+    )
+    listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines, session.judged_ops)
+    for listing in listings if args.wrong else ():
+        if not session.judged_ops(listing.run):
+            where = where_of([listing.run])
+            session.workspace.notes.append(f"{where}: the newest verdict is not of it, so no op of it was recomputed")
     for listing in listings if args.below is not None else ():
         if not session.cosines(listing.run):
             where = where_of([listing.run])
@@ -107,7 +126,13 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
 
 
 def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
-    given = {"-f": args.fusion, "-k": args.kernel, "-g": args.graph, "--below": args.below}
+    given = {
+        "-f": args.fusion,
+        "-k": args.kernel,
+        "-g": args.graph,
+        "--below": args.below,
+        "--wrong": args.wrong or None,
+    }
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"ls dump: {option} is for ops", "dump files are listed by -n NAME and -t TYPE")

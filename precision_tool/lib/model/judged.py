@@ -1,0 +1,39 @@
+"""What recomputing said of one op, as results keep it and lists show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedOp:
+    """One op of a run that was judged alone. `number` is its place in the order of execution.
+
+    `state` is "right", "wrong", "doubtful" or "not_recomputed", with the `reason` of the last two. The errors are
+    relative distances of the output `slot`, the farthest beyond rounding: `own_error` of what its inputs do not
+    explain, `rounding` of what rounding makes of it, `fed` of what it inherited, `benchmark_own` the benchmark's own;
+    None where that is not known. `worst` is the largest error of an element over its rounding, of which `slack` is
+    allowed. `output_types` are those of the graph.
+    """
+
+    name: str
+    type: str
+    number: int
+    state: str
+    reason: str = ""
+    slot: int | None = None
+    own_error: float | None = None
+    rounding: float | None = None
+    fed: float | None = None
+    benchmark_own: float | None = None
+    worst: float | None = None
+    slack: float | None = None
+    how: Sequence[str] = ()
+    passes: Sequence[str] = ()
+    output_types: Sequence[str] = ()
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it computes wrong by itself."""
+        return self.state == "wrong"

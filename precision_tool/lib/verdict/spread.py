@@ -1,0 +1,171 @@
+"""The ops of a run judged in several processes. What is found does not depend on how many.
+
+Ops that are fused alike learn from each other: how the first of them that fits hangs together is tried first with the
+others. So of those that share a key, one after the other is judged until one fits, and the rest side by side.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+
+from precision_tool.lib.engine.workers import can_fork, cores, process_pool
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement, State
+
+#: Called with (ops judged, ops in all).
+Progress = Callable[[int, int], None]
+#: Of smaller dumps, starting processes takes longer than judging.
+_SERIAL_ELEMENTS = 1 << 20
+#: Processes at most: each holds decoded tensors.
+_MOST_WORKERS = 4
+#: Elements of the ops that are judged at one time; an element takes some 80 bytes while its op is recomputed.
+_AT_ONCE = 1 << 22
+#: A task is about so many elements, and at most so many ops, so that handing it over costs little.
+_TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
+_TICK = 0.1
+
+#: What a forked process judges with: the one that its parent had last.
+_inherited: list[Judge] = []
+
+
+@dataclass(slots=True)
+class _Task:
+    key: object
+    numbers: list[int]
+    elements: int
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which ops wait for one of their kind, and which can be judged."""
+
+    ready: deque[_Task] = field(default_factory=deque)
+    waiting: dict[object, deque[int]] = field(default_factory=dict)
+
+
+def judge_ops(judge: Judge, *, workers: int = 0, progress: Progress | None = None) -> list[OpJudgement]:
+    """Every op that computes something, in the order in which they ran; `workers` 0: one process a core.
+
+    Without `fork`, or beside other threads, this process does it all.
+    """
+    ops = judge.computing()
+    sizes = [elements_of(judge, op) for op in ops]
+    count = min(workers or cores(), _MOST_WORKERS, len(ops))
+    if count <= 1 or sum(sizes) < _SERIAL_ELEMENTS or not can_fork():
+        judged = []
+        for op in ops:
+            judged.append(judge.judge(op))
+            if progress is not None:
+                progress(len(judged), len(ops))
+        return judged
+    return _Spread(judge, ops, sizes, progress).run(count)
+
+
+def elements_of(judge: Judge, op: Op) -> int:
+    """The elements of an op's inputs and outputs, as far as they were dumped."""
+    dump = judge.values.dumped(op)
+    if dump is None:
+        return 1
+    tensors = (*dump.inputs.values(), *dump.outputs.values())
+    return 1 + sum(one.size for one in tensors if isinstance(one, Tensor))
+
+
+class _Spread:
+    """One run's ops on their way through the processes."""
+
+    def __init__(self, judge: Judge, ops: Sequence[Op], sizes: Sequence[int], progress: Progress | None) -> None:
+        self._judge, self._ops, self._sizes, self._progress = judge, ops, sizes, progress
+        self._done: dict[int, OpJudgement] = {}
+        self._plan = _Plan()
+        for number, op in enumerate(ops):
+            self._plan.waiting.setdefault(judge.key(op), deque()).append(number)
+        for key in self._plan.waiting:
+            self._next(key)
+
+    def run(self, workers: int) -> list[OpJudgement]:
+        """Every judgement, in the order of the ops."""
+        _inherited.append(self._judge)
+        try:
+            with self._judge.values.sharing(workers), process_pool(workers) as pool:
+                self._hand_out(pool, 2 * workers)
+        except BrokenProcessPool:
+            pass  # what was not judged says so
+        finally:
+            _inherited.pop()
+        reason = "a process that recomputed ops died: was it killed for its memory?"
+        return [self._done.get(number) or self._not_judged(number, reason) for number in range(len(self._ops))]
+
+    def _not_judged(self, number: int, reason: str) -> OpJudgement:
+        op = self._ops[number]
+        values = self._judge.values
+        return OpJudgement(
+            op=op, number=values.order[id(op)], state=State.NOT_RECOMPUTED, reason=reason,
+            is_dumped=values.dumped(op) is not None,
+        )  # fmt: skip
+
+    def _hand_out(self, pool: Executor, most: int) -> None:
+        running: dict[Future[_Found], _Task] = {}
+        held = 0
+        ready = self._plan.ready
+        while ready or running:
+            while ready and len(running) < most and (not running or held + ready[0].elements <= _AT_ONCE):
+                task = ready.popleft()
+                held += task.elements
+                running[pool.submit(_judge_task, task.numbers, task.key, self._judge.fitting.get(task.key))] = task
+            finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
+            for future in finished:
+                task = running.pop(future)
+                held -= task.elements
+                self._take(task, future.result())
+
+    def _take(self, task: _Task, found: _Found) -> None:
+        judged, fitting = found
+        for number, one in zip(task.numbers, judged, strict=True):
+            self._done[number] = replace(one, op=self._ops[number])
+        if fitting is not None:
+            self._judge.fitting.setdefault(task.key, fitting)
+        self._next(task.key)
+        if self._progress is not None:
+            self._progress(len(self._done), len(self._ops))
+
+    def _next(self, key: object) -> None:
+        """Hands out one op of a key, or all that wait once it is known how they hang together."""
+        waiting = self._plan.waiting[key]
+        if not waiting:
+            return
+        if key not in self._judge.fitting:
+            number = waiting.popleft()
+            self._plan.ready.append(_Task(key, [number], self._sizes[number]))
+            return
+        task = _Task(key, [], 0)
+        while waiting:
+            number = waiting.popleft()
+            if task.numbers and (
+                task.elements + self._sizes[number] > _TASK_ELEMENTS or len(task.numbers) >= _TASK_OPS
+            ):
+                self._plan.ready.append(task)
+                task = _Task(key, [], 0)
+            task.numbers.append(number)
+            task.elements += self._sizes[number]
+        self._plan.ready.append(task)
+
+
+#: The judgements of a task, without their ops, and how ops of its key hang together (None: not known).
+_Found = tuple[list[OpJudgement], tuple[object, ...] | None]
+_NO_OP = Op(name="", type="")
+
+
+def _judge_task(numbers: Sequence[int], key: object, fitting: tuple[object, ...] | None) -> _Found:
+    """Judges some ops in a forked process."""
+    judge = _inherited[-1]
+    if fitting is not None:
+        judge.fitting.setdefault(key, fitting)
+    ops = judge.computing()
+    judged = [replace(judge.judge(ops[number]), op=_NO_OP) for number in numbers]
+    return judged, judge.fitting.get(key)

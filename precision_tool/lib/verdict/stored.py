@@ -1,0 +1,228 @@
+"""A verdict with every op's judgement, kept as JSON beside the result that it is of.
+
+The file is read as if somebody had made it up: what is odd about it makes it worthless and no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from precision_tool.lib.compare.result_source import kept_place, placed
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.wording import without_nan
+from precision_tool.lib.results.result_files import find_results, results_in
+from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.user_files import is_folder, open_binary, read_text
+from precision_tool.lib.workspace import Workspace
+
+if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
+    from precision_tool.lib.verdict.decide import Judged
+    from precision_tool.lib.verdict.model import Verdict
+
+#: To be raised with every change of what is kept.
+_VERSION = 1
+_PREFIX = "verdict_"
+#: The folder of verdicts that have no result, as there was nothing to compare with.
+_ALONE = "verdict"
+_PIECE = 1 << 20
+#: Of a judged op, the numbers; NaN and Inf stand in JSON as text.
+_NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRun:
+    """The ops of one run that were judged; absolute paths of its dump files' folder and of its graph."""
+
+    number: int | None
+    npu: str
+    graph: str
+    ops: Sequence[JudgedOp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVerdict:
+    """The object `verdict` of JSON, and the runs that were judged, the one that it is about first.
+
+    `path` is its file, empty as long as it has none; `threshold` the cosine below which tensors counted as wrong.
+    """
+
+    path: str
+    threshold: float
+    verdict: Mapping[str, Any]
+    runs: Sequence[JudgedRun]
+
+    def as_verdict(self) -> Verdict:
+        """The verdict as an object."""
+        from precision_tool.lib.verdict.model import Verdict
+
+        return Verdict.from_dict(self.verdict)
+
+    def ops_of(self, npu: str, graph: str) -> Mapping[str, JudgedOp]:
+        """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
+        wanted = os.path.realpath(npu), os.path.realpath(graph)
+        for run in self.runs:
+            if (os.path.realpath(run.npu), os.path.realpath(run.graph)) == wanted:
+                return {op.name: op for op in run.ops}
+        return {}
+
+
+# --- made and written -------------------------------------------------------------------------------------------------
+
+
+def stored(judged: Judged, threshold: float, path: str = "") -> StoredVerdict:
+    """What is kept of a verdict."""
+    return StoredVerdict(
+        path=path,
+        threshold=threshold,
+        verdict=judged.verdict.to_dict(),
+        runs=[_run(one) for one in (judged, *judged.beside)],
+    )
+
+
+def _run(judged: Judged) -> JudgedRun:
+    return JudgedRun(
+        number=judged.run,
+        npu=os.path.abspath(judged.npu),
+        graph=os.path.abspath(judged.graph),
+        ops=[one.to_keep() for one in judged.ops],
+    )
+
+
+def verdict_path(result: str) -> str:
+    """Where the verdict on a result file is kept."""
+    folder, name = os.path.split(result)
+    return os.path.join(folder, f"{_PREFIX}{os.path.splitext(name)[0]}.json")
+
+
+def write_verdict(one: StoredVerdict, result: str, root: str) -> None:
+    """Writes the verdict beside a result file of the data folder `root`. OutputError when it cannot be written."""
+    _write(one, verdict_path(result), root, {"result": os.path.basename(result), "digest": _digest(result)})
+
+
+def write_alone(one: StoredVerdict, space: Workspace, time: str, number: int) -> str:
+    """Writes a verdict that has no result to the folder of results; its path. OutputError when that cannot be done."""
+    path = str(space.output_dir(_ALONE) / f"{_PREFIX}{time}_{number}.json")
+    _write(one, path, str(space.root), {"result": "", "digest": ""})
+    return path
+
+
+def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    body: dict[str, Any] = {
+        **result,
+        "threshold": one.threshold,
+        "verdict": one.verdict,
+        "runs": [
+            {
+                "run": run.number,
+                "npu": kept_place(run.npu, folder, root),
+                "graph": kept_place(run.graph, folder, root),
+                "ops": [{field.name: getattr(op, field.name) for field in fields(JudgedOp)} for op in run.ops],
+            }
+            for run in one.runs
+        ],
+    }
+    text = _text(body)
+    document = {"version": _VERSION, "check": hashlib.sha256(text.encode()).hexdigest(), **json.loads(text)}
+    with atomic_text(path) as file:
+        file.write(json.dumps(document, indent=1) + "\n")
+
+
+def _text(body: object) -> str:
+    """The one way to write a document down, by which a changed one is known."""
+    return json.dumps(without_nan(body), sort_keys=True, separators=(",", ":"))
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    with open_binary(path) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+# --- read -------------------------------------------------------------------------------------------------------------
+
+
+def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | None:
+    """The verdict on a result file as it is now; None if there is none, of another threshold, or nothing sound."""
+    path = verdict_path(result)
+    with suppress(PrecisionToolError, OSError):
+        document, found = _read(path)
+        if document["digest"] == _digest(result) and threshold in (None, found.threshold):
+            return found
+    return None
+
+
+def read_verdict(path: str) -> StoredVerdict:
+    """A verdict file, or that beside a result file, or the first below a folder of results.
+
+    DataNotFoundError where there is none, FormatError for what is no verdict file.
+    """
+    if not os.path.exists(path):
+        raise DataNotFoundError(f"{path}: no such file or folder", "name a result, or a verdict_*.json beside one")
+    if not is_folder(path) and path.endswith(".json"):
+        return _read(path)[1]
+    for result in find_results(path):
+        if os.path.exists(verdict_path(result)):
+            return _read(verdict_path(result))[1]
+    raise DataNotFoundError(f"{path}: no verdict is kept beside this result", "`ac -c` keeps one with each result")
+
+
+def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
+    """Every sound verdict of the folder of results, newest first."""
+    paths = [verdict_path(result) for folder in space.compare_dirs() for result in results_in(folder)]
+    for base in space.result_dirs():
+        with suppress(PrecisionToolError):
+            alone = base / _ALONE
+            if is_folder(alone):
+                paths += sorted((str(path) for path in alone.glob(f"{_PREFIX}*.json")), reverse=True)
+    for path in paths:
+        with suppress(PrecisionToolError):
+            yield _read(path)[1]
+
+
+def newest_verdicts(results: Iterable[str], space: Workspace) -> list[StoredVerdict]:
+    """The verdicts on the newest results; without results those of the newest dump that was judged alone."""
+    paths = list(results)
+    if paths:
+        return [one for path in paths if (one := read_beside(path)) is not None]
+    alone = [(os.path.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
+    return [one for time, one in alone if time == alone[0][0]]
+
+
+def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
+    no_verdict = FormatError(f"{path}: no verdict of this version, or it was changed", "`ac -c` writes a new one")
+    try:
+        document = json.loads(read_text(path))
+        version, check = document.pop("version"), document.pop("check")
+        if version != _VERSION or check != hashlib.sha256(_text(document).encode()).hexdigest():
+            raise no_verdict
+        folder = os.path.dirname(os.path.abspath(path))
+        return document, StoredVerdict(
+            path=path,
+            threshold=float(document["threshold"]),
+            verdict=document["verdict"],
+            runs=[_run_read(one, folder) for one in document["runs"]],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise no_verdict from error
+
+
+def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
+    npu, graph = placed(run["npu"], folder), placed(run["graph"], folder)
+    if npu is None or graph is None:
+        raise ValueError("no place")
+    return JudgedRun(number=run["run"], npu=npu, graph=graph, ops=[_op_read(op) for op in run["ops"]])
+
+
+def _op_read(op: Mapping[str, Any]) -> JudgedOp:
+    numbers = {name: float(op[name]) for name in _NUMBERS if op[name] is not None}
+    return JudgedOp(**{**op, **numbers})

@@ -1,0 +1,120 @@
+"""What `ls` and `ni` show of a kept verdict, and what a verdict says of what was not dumped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import Array
+from command_line import tool
+from tiny_network import layers
+
+
+def negated(array: Array) -> Array:
+    changed = array.copy()
+    changed[..., 2] *= -1
+    return changed
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Path:
+    """A folder with a wrong op that was compared, and not judged."""
+    layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data")
+    tool("vc", cwd=tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def judged(compared: Path) -> Path:
+    tool("ac", "-c", cwd=compared)
+    return compared
+
+
+def test_ls_wrong(judged: Path) -> None:
+    run = tool("ls", "--wrong", cwd=judged)
+    assert "1 of 16 ops" in run.out
+    assert "one/MatMul" in run.out
+    assert "two/MatMul" not in run.out
+    # Its followers are below the threshold and right.
+    assert "one/Relu" in tool("ls", "--below", "0.999", cwd=judged).out
+
+
+def test_ls_without_a_verdict(compared: Path) -> None:
+    run = tool("ls", "--wrong", cwd=compared, code=2)
+    assert "no verdict on the newest result yet" in run.err
+    assert "run `ac -c` first" in run.err
+    assert "own error" not in tool("ls", cwd=compared).out
+
+
+def test_ls_refuses_it_for_dump_files(judged: Path) -> None:
+    assert "--wrong is for ops" in tool("ls", "dump", "--wrong", cwd=judged, code=2).err
+
+
+def test_ls_has_the_own_error(judged: Path) -> None:
+    lines = tool("ls", cwd=judged).out.splitlines()
+    head = next(line for line in lines if "own error" in line)
+    column = slice(head.index("own error"), head.index("own error") + len("own error"))
+    cells = {line.split()[1]: line[column].strip() for line in lines if line.strip()[:1].isdigit()}
+    assert cells["Variable"] == "-"  # computes nothing
+    assert cells["Tanh"].endswith("%")
+    (graph,) = json.loads(tool("ls", "--json", cwd=judged).out)["graphs"]
+    ops = {op["name"]: op for op in graph["ops"]}
+    states = [ops[name]["state"] for name in ("one/MatMul", "one/Relu", "one/kernel")]
+    assert states == ["wrong", "right", None]
+    assert ops["one/MatMul"]["own_error"] > 0.1 > ops["one/Relu"]["own_error"]
+    assert ops["one/kernel"]["own_error"] is None
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_ls_keeps_to_the_width(judged: Path, columns: int) -> None:
+    lines = tool("ls", cwd=judged, columns=columns).out.splitlines()
+    assert max(len(line) for line in lines if "precision_data/" not in line) <= columns
+
+
+def test_a_result_without_a_verdict_hides_an_older_one(judged: Path) -> None:
+    """A newer comparison may be of other dumps: what an older verdict says is not told of them."""
+    tool("vc", cwd=judged)
+    assert "own error" not in tool("ls", cwd=judged).out
+
+
+def test_ni_shows_what_was_said_of_the_op(judged: Path) -> None:
+    wrong = tool("ni", "one/MatMul", cwd=judged).text
+    assert "computes wrong by itself" in wrong
+    assert "recomputed (MatMulV2) from its own inputs: output 0 is" in wrong
+    assert "the errors of its inputs make" in wrong
+    assert "what its own inputs say" in wrong  # the benchmark
+    assert "computes right" in tool("ni", "one/Relu", cwd=judged).text
+    (op,) = json.loads(tool("ni", "one/MatMul", "--json", cwd=judged).out)["ops"]
+    assert op["verdict"]["state"] == "wrong"
+    assert op["verdict"]["own_error"] > 100 * op["verdict"]["rounding"]
+
+
+def test_ni_says_why_an_op_was_not_recomputed(judged: Path) -> None:
+    (op,) = json.loads(tool("ni", "drop/random_uniform/RandomUniform", "--json", cwd=judged).out)["ops"]
+    assert op["verdict"]["state"] == "not_recomputed"
+    assert op["verdict"]["own_error"] is None
+    shown = tool("ni", "drop/random_uniform/RandomUniform", cwd=judged).text
+    assert "not recomputed" in shown
+    assert op["verdict"]["reason"] in shown
+
+
+def test_ni_without_a_verdict(compared: Path) -> None:
+    assert "verdict on the op" not in tool("ni", "one/MatMul", cwd=compared).out
+    (op,) = json.loads(tool("ni", "one/MatMul", "--json", cwd=compared).out)["ops"]
+    assert op["verdict"] is None
+
+
+def test_ops_that_were_not_dumped_are_counted(tmp_path: Path) -> None:
+    layers().write(tmp_path / "precision_data", leave_out=("one/MatMul", "two/Tanh", "loss/Square"))
+    run = tool("ac", "-c", "--json", cwd=tmp_path)
+    (gap,) = run.results[0]["verdict"]["gaps"]
+    assert gap.startswith("3 of 12 ops were not dumped")
+    assert gap.endswith("2 of them judged by what their readers have, 1 not judged")
+    assert gap in tool("ac", cwd=tmp_path, columns=200).text
+    assert "not dumped" not in tool("ac", "-c", cwd=whole(tmp_path)).text
+
+
+def whole(folder: Path) -> Path:
+    layers().write(folder / "whole" / "precision_data")
+    return folder / "whole"

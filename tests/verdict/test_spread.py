@@ -1,0 +1,107 @@
+"""Judging in several processes finds what judging in one does."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import Array
+from tiny_network import fused, layers
+
+from precision_tool.lib.engine import workers
+from precision_tool.lib.ops.base import Kind, Output
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict import spread
+from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.rounding import misfit
+
+
+def zero_tail(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[-12:] = 0
+    return flat.reshape(array.shape)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Even small networks are judged by processes; how many each time."""
+    counts: list[int] = []
+    pool = workers.process_pool
+
+    def counted(count: int) -> Any:
+        counts.append(count)
+        return pool(count)
+
+    monkeypatch.setattr(spread, "_SERIAL_ELEMENTS", 0)
+    monkeypatch.setattr(spread, "process_pool", counted)
+    for module in (spread, workers):  # also beside the threads of whoever runs the tests
+        monkeypatch.setattr(module, "can_fork", lambda: True)
+    return counts
+
+
+def judged_by(count: int, data: Path) -> Judged:
+    session = Session(load_settings({"data": str(data), "work": str(data / f"work{count}")}))
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=count)
+    assert judged is not None
+    return judged
+
+
+def timeless(judged: Judged) -> list[OpJudgement]:
+    return [replace(one, op=replace(one.op, attrs={}), seconds=0.0) for one in judged.ops]
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_the_number_of_processes_does_not_matter(tmp_path: Path, forked: list[int], is_fused: bool) -> None:
+    network = fused() if is_fused else layers()
+    data = network.with_part("two/Tanh", wrong=zero_tail).write(tmp_path)
+    alone, two, three = (judged_by(count, data) for count in (1, 2, 3))
+    assert forked == [2, 3]
+    assert alone.verdict.culprit == "two/Tanh"
+    assert timeless(alone) == timeless(two) == timeless(three)
+    assert alone.verdict.to_dict() == two.verdict.to_dict() == three.verdict.to_dict()
+
+
+def test_a_process_that_dies_costs_only_what_it_had(
+    tmp_path: Path, forked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = Judge.judge
+
+    def dies(self: Judge, op: Any) -> OpJudgement:
+        if op.type == "Tanh":
+            os._exit(9)
+        return judge(self, op)
+
+    monkeypatch.setattr(Judge, "judge", dies)
+    found = judged_by(2, layers().write(tmp_path))
+    assert forked == [2]
+    (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
+    assert tanh.state is State.NOT_RECOMPUTED
+    assert "died" in tanh.reason
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_numbers_that_only_moved_are_judged_as_any_others(dtype: str) -> None:
+    """What is short cut where all numbers agree says what the long way says, of float16's subnormal numbers too."""
+    values = np.array([0.0, 1.5, -2.0, 2.0**-24, 300.0]) if dtype != "int32" else np.array([0.0, -3, 7])
+    short = misfit(values, Output(array=values), dtype, Kind.EXACT)
+    long = misfit(values, Output(array=values), dtype, Kind.EXACT, noise=np.zeros(values.shape))
+    assert (short.own, short.worst, short.slack, short.exact_share) == (0.0, 0.0, long.slack, 1.0)
+    assert (long.own, long.worst, long.exact_share) == (0.0, 0.0, 1.0)
+    assert short.rounding == pytest.approx(long.rounding, rel=1e-6)
+    assert not short.bad.any()
+    assert not short.over.any()
+
+
+def test_equal_numbers_that_are_not_finite_or_overflow_go_the_long_way() -> None:
+    values = np.array([1.0, np.inf, np.nan])
+    found = misfit(values, Output(array=values), "float16", Kind.EXACT)
+    assert list(found.compared) == [True, False, False]
+    beyond = np.array([1.0, 1e6])
+    assert list(misfit(beyond, Output(array=beyond), "float16", Kind.EXACT).over) == [False, True]
