@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def test_whole_numbers_of_thousands_of_digits_in_statistics(tmp_path: Path, colu
     cells[header.index(column)] = "7" * 5000
     (tmp_path / "s.csv").write_text(",".join(header) + "\n" + ",".join(cells) + "\n")
     ((_, reason),) = read_statistics(str(tmp_path / "s.csv")).bad_slots
-    assert "no whole number of 64 bits" in reason
+    assert re.search(r"no whole number of 64 bits|is no number", reason)
     assert len(reason) < 200
 
 
