@@ -694,7 +694,8 @@ def test_a_work_folder_that_cannot_be_made(tree: SmallTree, work: str) -> None:
     (cwd / "file").touch()
     (cwd / "ring").symlink_to("ring")
     run = compare_in(tree, "--work", work, code=2)
-    assert re.match(rf"error: {work}\S* cannot be written \(.+\)\nhint: .* --work DIR\n\Z", run.err), run
+    # That earlier results cannot be looked for there is a note.
+    assert re.search(rf"(?m)^error: {work}\S* cannot be written \(.+\)\nhint: .* --work DIR\n\Z", run.err), run
     assert sorted(path.name for path in cwd.iterdir()) == [".tmp", "file", "precision_data", "ring"]
     assert (cwd / "file").is_file()
 
@@ -870,7 +871,7 @@ def test_a_terminal_that_cannot_show_everything(tmp_path: Path, encoding: str) -
     script = '"$0" "$@" | iconv -f latin1 -t utf-8'
     run = tool("ac", "-c", cwd=tmp_path, env={"PYTHONIOENCODING": encoding}, prefix=("sh", "-c", script))
     assert run.err == ""
-    assert "━ Verdict ━" in run.out
+    assert "Verdict" in run.out
 
 
 def test_nobody_to_tell(tree: SmallTree) -> None:

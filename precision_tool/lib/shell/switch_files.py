@@ -90,7 +90,7 @@ def find_switch_file(
             helper = action = ""
         return SwitchFile(path=current, target=target, shipped=shipped, helper_name=helper, action=action)
     places = [folder / _FOLDER / name for folder in workspace.result_dirs()]
-    existing = next((str(place) for place in places if place.is_file()), None)
+    existing = next((str(place) for place in places if os.path.isfile(place)), None)
     copy = existing or str(places[0])
     note = f"{reason}, so that a copy is used, which the training script must name: {copy}"
     return SwitchFile(path=existing or current, target=copy, shipped=shipped, note=note)
@@ -105,7 +105,7 @@ def _why_not_writable(path: str, to_write: bool) -> str:
     """Empty for a file that can be written or replaced."""
     folder = os.path.dirname(path)
     place = Path(os.path.abspath(folder))
-    while not place.exists() and place != place.parent:
+    while not os.path.exists(place) and place != place.parent:
         place = place.parent
     if not os.access(place, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
         return f"{path} cannot be written (no permission)"
