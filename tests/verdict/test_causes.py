@@ -317,6 +317,17 @@ def test_what_can_have_been_overwritten(tmp_path: Path, wrong: Callable[[Array],
     assert (found.culprit, found.cause) == ("drop/mul", cause)
 
 
+def test_a_sum_of_what_was_overwritten(tmp_path: Path) -> None:
+    """Two sums are off, which are less than a block; what they add is more."""
+    summed = Part(
+        name="sum", type="ReduceSumD", inputs=("drop/mul",), originals=("sum",), compute=lambda x: x.sum(1),
+        attrs={"axes": (int, [1]), "keep_dims": False}, read={0: overwritten},
+    )  # fmt: skip
+    network = layers()
+    found = verdict_of(replace(network, parts=(*network.parts, summed)).write(tmp_path, inputs=False))
+    assert (found.culprit, found.cause) == ("sum", Cause.STOMP)
+
+
 def forked(wrong: Callable[[Array], Array] | None = None) -> Network:
     """Three products and their sum as one op, of which the names do not tell how they hang together."""
     return Network(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, log2, sqrt
+from math import isfinite, log2, prod, sqrt
 
 import numpy as np
 
@@ -195,7 +195,7 @@ class Explainer:
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
         sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
-        if _is_overwritten(slot) and _is_seen_apart(one):
+        if _is_seen_apart(one) and self._is_overwritten(one, slot):
             cause, sure = Cause.STOMP, 0.7
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
@@ -222,6 +222,25 @@ class Explainer:
             number=one.number, op_type=one.op.type, facts=tuple(facts), judgement=one,
             pass_name=one.op.pass_names[0] if one.op.pass_names else "",
         )  # fmt: skip
+
+    def _is_overwritten(self, one: OpJudgement, slot: SlotJudgement) -> bool:
+        """Whether the wrong elements are one run that another tensor may have been written over, here or before."""
+        places = slot.places
+        if places is None or not places.is_run:
+            return False
+        length = places.last - places.first + 1
+        # What was written there has nothing to do with what should stand there; a narrower type comes near it.
+        if slot.own < UNIT["bfloat16"] * sqrt(length / places.size):
+            return False
+        elsewhere = {index for index, _ in one.from_elsewhere}
+        sizes = [
+            prod(fed.desc.shape)
+            for fed in self._values.input_slots(one.op)
+            if fed.index in elsewhere and fed.desc is not None
+        ]
+        # A sum of many elements is one: as much of an input is more bytes.
+        stretch = max(1.0, *(size / places.size for size in sizes)) if sizes else 1.0
+        return length * stretch * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
     def _overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
         """Ops whose true result their type cannot hold; not those fed by another such op."""
@@ -416,17 +435,6 @@ def _whole_factor(one: OpJudgement) -> float | None:
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
     return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.size == slot.beyond else None
-
-
-def _is_overwritten(slot: SlotJudgement) -> bool:
-    """Whether the wrong elements are one run that another tensor may have been written over."""
-    places = slot.places
-    if places is None or not places.is_run:
-        return False
-    length = places.last - places.first + 1
-    # What was written there has nothing to do with what should stand there; a narrower type comes near it.
-    is_far = slot.own >= UNIT["bfloat16"] * sqrt(length / places.size)
-    return is_far and length * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
 
 def _is_seen_apart(one: OpJudgement) -> bool:

@@ -286,11 +286,9 @@ class Judge:
                 return found
         refuted = [one for one in tried if one[0].is_refuted]
         if refuted and all(found.state is State.WRONG for _, found in refuted):
-            return replace(
-                min(refuted, key=_own)[1], is_guessed=True,
-                reason="none of the ways in which its ops may hang together gives what it put out",
-            )  # fmt: skip
-        formula, found = min(tried, key=_own)
+            reason = "none of the ways in which its ops may hang together gives what it put out"
+            return replace(min(refuted, key=lambda one: one[1].own)[1], is_guessed=True, reason=reason)
+        formula, found = min(tried, key=lambda one: one[1].own)
         return replace(found, state=State.DOUBTFUL, is_guessed=True, reason="how its ops hang together is only guessed")
 
     def _by(
@@ -479,11 +477,6 @@ def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJ
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         places=places,
     )
-
-
-def _own(tried: tuple[Formula, OpJudgement]) -> float:
-    slot = tried[1].worst_slot
-    return slot.own if slot is not None else np.inf
 
 
 def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:

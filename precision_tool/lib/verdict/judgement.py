@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
@@ -102,6 +103,11 @@ class OpJudgement:
             known, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
         )  # fmt: skip
+
+    @property
+    def own(self) -> float:
+        """The relative own error of that output; inf if nothing was recomputed."""
+        return self.worst_slot.own if self.worst_slot is not None else inf
 
     @property
     def overflow(self) -> SlotJudgement | None:
