@@ -663,6 +663,7 @@ def test_an_edit_after_a_killed_bisection(tmp_path: Path, check: str) -> None:
 def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
     """Wherever the results of the edit's own session would go."""
     (tmp_path / "precision_data").mkdir()
+    (tmp_path / "no_data").mkdir()
     (tmp_path / "my.cfg").write_text(MINE)
     word = shlex.join(map(str, TOOL))
     command = f"""

@@ -18,11 +18,11 @@ DAMAGES = {"cut off": b'graph { op { name: "a', "no text": b"\0\1\2", "empty": b
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_no_op_is_named(tmp_path: Path, damage: str) -> None:
     tree = small_tree(tmp_path / "precision_data", faulty_chain())
-    assert "middle/Mul is the first op" in tool("ac", "-c", cwd=tmp_path).text
+    assert "┃ middle/Mul (Mul)" in tool("ac", "-c", cwd=tmp_path).text
     tree.graph.write_bytes(DAMAGES[damage])
     run = tool("ac", "-c", cwd=tmp_path)
     assert "is the first op" not in run.text
-    assert "First faulty operator" not in run.text
+    assert "┃ middle/Mul" not in run.text
     assert "which op is the first to compute wrong is not known: the run's graph could not be read" in run.text
     assert str(tree.graph.relative_to(tmp_path)) in run.text
     tool("ac", "-c", "--fail", cwd=tmp_path, code=1)
