@@ -401,7 +401,7 @@ READERS = pytest.mark.parametrize("read", [load_graph_file, skim_graph_file], id
         ("graph {\n  node {\n  }\n}\n", ["ONNX text graph"]),
         ("graph {\n  op {\n  }\n}\nir_version: 3\n", ["ONNX text graph"]),
         ('node {\n  name: "a"\n  op: "Const"\n}\n', ["no GE graph", "TensorFlow"]),
-        ('name: "m"\nversion: 1\n', ["no GE graph", "name, version"]),
+        ('name: "m"\nversion: 1\n', ["no GE graph", "'name', 'version'"]),
         ("Index,OpType\n1,Conv\n", ["line 1", "unexpected ','"]),
         ("IMOD\0\0\1", ["offline model", "cut off"]),
         ("graph {\n\0\0\0", ["NUL", "byte 8"]),
@@ -467,7 +467,9 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Any, monkeypatch: pytes
 
 
 def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: object, flags: int) -> int:  # root may read everything, so chmod would prove nothing
+    def refuse(
+        path: object, flags: int, mode: int = 0o777
+    ) -> int:  # root may read everything, so chmod would prove nothing
         raise PermissionError(13, "Permission denied")
 
     path = write(tmp_path, to_text(model()))
