@@ -367,6 +367,8 @@ def test_ctrl_c_at_a_hanging_file_ends_the_command(tmp_path: Path, deadly: dict[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
+        # Run in the background, a shell has Ctrl+C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  # no threads here
     ) as process:
         end = time.monotonic() + HANG
         while not children(process.pid):
