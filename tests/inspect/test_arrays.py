@@ -44,8 +44,9 @@ def test_a_blocked_tensor_is_read_without_its_padding(tmp_path: Path, data: Sess
     assert np.asarray(proxy, dtype=np.float64).dtype == np.float64
     assert np.array(proxy).sum(dtype=np.float64) == IMAGES.sum(dtype=np.float64)
     assert np.shares_memory(np.asarray(proxy), np.asarray(proxy)) is False
-    with pytest.raises(ValueError, match="without a copy"):
-        np.array(proxy, copy=False)
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # before, `copy=False` only asked for it
+        with pytest.raises(ValueError, match="without a copy"):
+            np.array(proxy, copy=False)
 
 
 _slices = st.slices(7) | st.integers(-9, 9)

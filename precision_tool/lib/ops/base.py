@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
 from math import prod
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +134,27 @@ class OpSpec:
 _TABLE: dict[str, OpSpec] = {}
 
 
+#: What numpy and Python make of shapes and attributes that contradict each other.
+_CONTRADICTIONS = (IndexError, KeyError, ValueError, TypeError, OverflowError, ZeroDivisionError)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _guarded(function: Callable[Concatenate[Call, P], T]) -> Callable[Concatenate[Call, P], T]:
+    """A function of a call that ends in its result or NotComputedError, whatever a damaged graph says of the op."""
+
+    @wraps(function)
+    def guarded(call: Call, /, *args: P.args, **options: P.kwargs) -> T:
+        try:
+            with np.errstate(all="ignore"):  # an infinity or NaN is a result like others
+                return function(call, *args, **options)
+        except _CONTRADICTIONS as error:
+            raise NotComputedError(f"its inputs and attributes contradict each other ({error})") from error
+
+    return guarded
+
+
 def op(
     *op_types: str,
     kind: Kind,
@@ -145,26 +166,16 @@ def op(
     """Puts a function into the table under GE's and TensorFlow's names of the op."""
 
     def register(function: Function) -> Function:
-        @wraps(function)
-        def quiet(call: Call) -> Outputs:
-            with np.errstate(all="ignore"):  # an infinity or NaN is a result like others
-                return function(call)
-
-        def quietly_sampled(call: Call, places: Places) -> Output:
-            assert sampled is not None
-            with np.errstate(all="ignore"):
-                return sampled(call, places)
-
         for op_type in op_types:
             if op_type in _TABLE:
                 raise ValueError(f"two functions for {op_type}")
             _TABLE[op_type] = OpSpec(
                 op_type=op_type,
                 kind=kind,
-                function=quiet,
-                sampled=sampled and quietly_sampled,
-                work=work,
-                cheap_places=cheap_places,
+                function=_guarded(function),
+                sampled=sampled and _guarded(sampled),
+                work=work and _guarded(work),
+                cheap_places=cheap_places and _guarded(cheap_places),
                 inputs=tuple(inputs),
             )
         return function
