@@ -561,16 +561,7 @@ def _array(tensor: Tensor, desc: TensorDesc | None) -> tuple[Doubles, str]:
     if not reading.layout:
         raise NotRecomputedError(reading.note or "the order of an input's axes is not known")
     with open_reader(tensor, reading.plan) as reader:
-        array = np.empty(reader.logical_shape, np.float64)
-        flat = array.reshape(-1)
-        for box in reader.boxes():
-            count = prod(stop - start for start, stop in box)
-            items = np.empty(count, reader.dtype)
-            reader.read(box, items)
-            if reader.is_flat:
-                flat[box[0][0] : box[0][1]] = items
-            else:
-                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
+        array = reader.whole(np.float64)
     layout = reading.layout
     if layout == "ND" and desc is not None and desc.origin_layout in ("NCHW", "NHWC", "HWCN"):
         layout = desc.origin_layout

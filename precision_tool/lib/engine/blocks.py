@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +148,19 @@ class TensorReader:
             self.read_flat(*box[0], out)
         else:
             self.read_box(box, out)
+
+    def whole(self, dtype: np.dtype[Any] | type[np.generic] | None = None) -> npt.NDArray[Any]:
+        """All items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
+        array = np.empty(self.logical_shape, self.dtype if dtype is None else dtype)
+        flat = array.reshape(-1)
+        for box in self.boxes():
+            items = np.empty(box_size(box), self.dtype)
+            self.read(box, items)
+            if self.is_flat:
+                flat[box[0][0] : box[0][1]] = items
+            else:
+                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
+        return array
 
     def head(self, count: int) -> Numbers:
         """The first `count` items in logical order (all, if there are fewer), in an array of their own."""

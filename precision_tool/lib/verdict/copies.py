@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -157,17 +156,7 @@ def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _stored(tensor: Tensor) -> np.ndarray:
     """The numbers as they lie, padding included."""
     with open_reader(tensor, as_stored(tensor).plan) as reader:
-        array = np.empty(reader.logical_shape, reader.dtype)
-        flat = array.reshape(-1)
-        for box in reader.boxes():
-            count = prod(stop - start for start, stop in box)
-            items = np.empty(count, reader.dtype)
-            reader.read(box, items)
-            if reader.is_flat:
-                flat[box[0][0] : box[0][1]] = items
-            else:
-                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
-    return flat
+        return reader.whole().reshape(-1)
 
 
 def _is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:

@@ -358,17 +358,7 @@ def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None
             kind: Any = (
                 np.float64 if not known.is_integer else np.dtype(known.numpy_name if known.bits >= 8 else "int8")
             )
-            array = np.empty(reader.logical_shape, kind)
-            flat = array.reshape(-1)
-            for box in reader.boxes():
-                count = prod(stop - start for start, stop in box)
-                items = np.empty(count, reader.dtype)
-                reader.read(box, items)
-                if reader.is_flat:
-                    flat[box[0][0] : box[0][1]] = items
-                else:
-                    cut = tuple(slice(*limits) for limits in box)
-                    array[cut] = items.reshape([stop - start for start, stop in box])
+            array = reader.whole(kind)
     except PrecisionToolError as error:
         raise NoValueError(error.message) from error
     except MemoryError as error:
