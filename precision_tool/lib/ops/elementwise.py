@@ -70,11 +70,16 @@ def elementwise(count: int, formula: Formula, condition: Condition | None = None
     return compute
 
 
+def _divisor(b: Array) -> Array:
+    """Whole numbers to divide by, 1 where they are 0; of their own type, which numpy 1 widens for a bare 1."""
+    return np.where(b == 0, b.dtype.type(1), b)
+
+
 def _truncated(a: Array, b: Array) -> Array:
     """Division as TensorFlow's Div has it: of whole numbers toward zero."""
     if a.dtype.kind in "fc" or b.dtype.kind in "fc":
         return np.divide(a, b)
-    safe = np.where(b == 0, 1, b)
+    safe = _divisor(b)
     quotient = np.floor_divide(a, safe)
     return np.asarray(quotient + ((quotient < 0) & (quotient * safe != a)))
 
@@ -274,7 +279,7 @@ def _quotient_step(call: Call, a: Array, b: Array) -> np.ndarray[tuple[int, ...]
 def floor_division(call: Call) -> Outputs:
     """The quotient, rounded down."""
     a, b = pair(call)
-    y = np.floor(a / b) if a.dtype.kind == "f" else np.floor_divide(a, np.where(b == 0, 1, b))
+    y = np.floor(a / b) if a.dtype.kind == "f" else np.floor_divide(a, _divisor(b))
     return [Output(array=np.asarray(y), doubtful=_quotient_step(call, a, b))]
 
 
@@ -282,7 +287,7 @@ def floor_division(call: Call) -> Outputs:
 def floor_remainder(call: Call) -> Outputs:
     """What is left of x1 by x2, with the sign of x2."""
     a, b = pair(call)
-    y = np.asarray(np.mod(a, b if b.dtype.kind == "f" else np.where(b == 0, 1, b)))
+    y = np.asarray(np.mod(a, b if b.dtype.kind == "f" else _divisor(b)))
     return [Output(array=y, summed=_size(a, y), doubtful=_quotient_step(call, a, b))]
 
 
@@ -290,7 +295,7 @@ def floor_remainder(call: Call) -> Outputs:
 def remainder(call: Call) -> Outputs:
     """What is left of x1 by x2, with the sign of x1."""
     a, b = pair(call)
-    y = np.asarray(np.fmod(a, b if b.dtype.kind == "f" else np.where(b == 0, 1, b)))
+    y = np.asarray(np.fmod(a, b if b.dtype.kind == "f" else _divisor(b)))
     return [Output(array=y, summed=_size(a, y), doubtful=_quotient_step(call, a, b))]
 
 
