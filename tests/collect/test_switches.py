@@ -285,6 +285,11 @@ def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", str(broken))
     with pytest.raises(ValueError, match="is no valid JSON"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
+    broken.write_text(" \n", "utf-8")
+    with pytest.raises(ValueError, match="is empty"):
+        tf_config.update_custom_op(CustomOp(), "fusion_switch")
+    broken.write_text('{"Switch": {}} and text that GE does not read', "utf-8")
+    tf_config.update_custom_op(CustomOp(), "fusion_switch")
     broken.write_text("APass:off\n", "utf-8")
     op = CustomOp()
     tf_config.update_custom_op(op, "fusion_switch")

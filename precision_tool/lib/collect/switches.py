@@ -343,10 +343,13 @@ def _check_switch_file(path: str) -> None:
         text = read_text(path)
     except (OSError, PrecisionToolError) as error:
         raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
-    if not text.lstrip().startswith("{"):
+    text = text.strip()
+    if not text:
+        raise ScriptError(f"{path} is empty", "the device refuses it; `fusion reset` makes it anew")
+    if not text.startswith("{"):
         return  # the old form, lines Pass:on
     try:
-        json.loads(text)
+        json.JSONDecoder().raw_decode(text)  # what follows the brace is not read there
     except ValueError as error:
         raise ScriptError(
             f"{path} is no valid JSON ({error})", "the device would not read it; commas stand between"
