@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.verdict.beside import Beside
 from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound
 from precision_tool.lib.verdict.formulas import (
     Formula,
@@ -29,7 +29,7 @@ from precision_tool.lib.verdict.formulas import (
 )
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
-from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, norm, rounded_to
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -77,6 +77,7 @@ class Judge:
         self.values = values
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
+        self._beside = Beside(values)
         self._deadline = time.monotonic() + seconds
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
@@ -200,8 +201,8 @@ class Judge:
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,
-                golden_inputs=self._golden_inputs(op, fed),
-                golden=self._golden,
+                golden_inputs=self._beside.inputs(op, fed.inputs),
+                golden=self._beside.golden,
                 put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
             )
             yield from ChainSearch(op, self._kinds, known, puts_out).formulas()
@@ -270,7 +271,7 @@ class Judge:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpJudgement | None = None
         for formula, found in tried:
-            split = self._split(found, formula, fed)
+            split = self._beside.split(found, formula, fed.inputs)
             if split is None:
                 continue
             if all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots):
@@ -378,73 +379,6 @@ class Judge:
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
-    # --- beside the benchmark ---
-
-    def _golden(self, name: str, index: int) -> np.ndarray | None:
-        """A tensor of the script as the benchmark has it."""
-        golden = self.values.benchmark.output_of(name, index)
-        if not isinstance(golden, Tensor):
-            return None
-        try:
-            return np.asarray(self.values.load(golden, None).array, np.float64)
-        except NoValueError:
-            return None
-
-    def _golden_inputs(self, op: Op, fed: _Fed) -> dict[int, Input] | None:
-        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack."""
-        values = self.values
-        inputs: dict[int, Input] = {}
-        for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
-            loaded = values.load_benchmark(root) if root is not None else None
-            mine = fed.inputs.get(slot.index)
-            if loaded is None:
-                if mine is None or root is None or values.parameter_of(root) is None:
-                    return None
-                inputs[slot.index] = mine
-                continue
-            array = loaded.input.array
-            if mine is not None and array.shape != mine.array.shape and array.size == mine.array.size:
-                array = array.reshape(mine.array.shape)
-            layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
-            inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
-        return inputs
-
-    def _split(self, found: OpJudgement, formula: Formula, fed: _Fed) -> OpJudgement | None:
-        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell."""
-        values = self.values
-        op = found.op
-        inputs = self._golden_inputs(op, fed)
-        if inputs is None:
-            return None
-        try:
-            true = formula.run(inputs)
-            mine_true = formula.run(fed.inputs)
-        except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
-            return None
-        moved = _relative(
-            np.concatenate(
-                [np.asarray(fed.inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
-                or [np.zeros(0)]
-            ),
-            np.concatenate(
-                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
-                or [np.zeros(0)]
-            ),
-        )
-        slots = []
-        for slot in found.slots:
-            golden = values.load_benchmark(Root(op, slot.slot))
-            if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
-                return None
-            f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)
-            f_n = np.asarray(mine_true[slot.slot].array, np.float64).reshape(-1)
-            own = _relative(np.asarray(golden.input.array, np.float64).reshape(-1), f_b)
-            inherited = _relative(f_n, f_b)
-            kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
-            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
-        return replace(found, slots=tuple(slots))
-
 
 def _narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
     """To what the matrix unit may round the inputs."""
@@ -488,10 +422,3 @@ def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
-
-
-def _relative(x: np.ndarray, y: np.ndarray) -> float:
-    both = np.isfinite(x) & np.isfinite(y)
-    size = norm(y[both])
-    distance = norm(x[both] - y[both])
-    return distance / size if size else (0.0 if not distance else np.inf)
