@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -85,8 +86,9 @@ def compare(
                     npu,
                     golden,
                     graph=graph,
-                    graphs=data.graph_chooser(graph),
-                    find=data.inputs,
+                    graph_folders=(os.curdir,),
+                    chosen=chosen,
+                    store=data.store,
                     workers=workers,
                     progress=progress,
                     options=options,
@@ -131,8 +133,9 @@ def compare_by_toolkit(
             str(folder),
             tools,
             graph=graph,
-            graphs=data.graph_chooser(graph),
-            find=data.inputs,
+            graph_folders=(os.curdir,),
+            chosen=data.chosen_graph() if graph is None else None,
+            store=data.store,
             options=options,
             prefix=prefix or prefix_of(options),
         )
