@@ -77,6 +77,13 @@ def test_dump(work: Path) -> None:
     assert (work / "precision_data/npu/debug_0/graph").is_dir()
 
 
+def test_how_much_the_op_compiler_keeps_is_a_setting(work: Path) -> None:
+    Path("precision_config.py").write_text("OP_DEBUG_LEVEL = 1\n")
+    op = CustomOp()
+    tf_config.update_custom_op(op, action="dump")
+    assert op.parameters["op_debug_level"] == {"i": 1}
+
+
 def test_overflow(work: Path) -> None:
     op = CustomOp()
     tf_config.update_custom_op(op, action="overflow")

@@ -26,9 +26,6 @@ OPTIMIZER = "NpuOptimizer"
 #: What a call may say of the dump, instead of the settings of the same names.
 DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
 
-#: Keeps what the operator compiler makes, so that a faulty op can be looked into.
-_OP_DEBUG_LEVEL = 4
-
 #: Exactly one of these may be on.
 _DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
 #: A file of the user's own here says something else than the action that was asked for.
@@ -247,7 +244,7 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
             "dump_debug_mode": "all",
         }
     if values:
-        values["op_debug_level"] = _OP_DEBUG_LEVEL
+        values["op_debug_level"] = place.settings.op_debug_level
         values["debug_dir"] = str(workspace.debug_dir())
     if "prof" in actions:
         values["profiling_mode"] = True

@@ -79,6 +79,12 @@ def find_switch_file(
     shipped = SHIPPED_OFF if off else SHIPPED_SWITCH
     if named is not None:
         return SwitchFile(path=named, target=named, shipped=SHIPPED_SWITCH)
+    settings = load_settings()
+    if settings.fusion_switch_file and not (off or installed):
+        path = settings.fusion_switch_file
+        return SwitchFile(
+            path=path, target=path, shipped=shipped, helper_name="FUSION_SWITCH_FILE", action="fusion_switch"
+        )
     name = FUSION_OFF if off else FUSION_SWITCH
     helper, action = ("FUSION_OFF_FILE", "fusion_off") if off else ("FUSION_SWITCH_FILE", "fusion_switch")
     own, shared = str(workspace.fusion_switch_file(name)), fusion_files.INSTALLED[name]

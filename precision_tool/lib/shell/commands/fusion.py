@@ -90,7 +90,7 @@ def _parser(session: Session) -> Parser:
     _add_blame(parser, session)
     _add_bisect(parser)
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(1),
+        "-l", "--limit", dest="limit", metavar="N", type=count(1),
         help=f"with blame: how many ops of a pass to show (default {settings.limit})",
     )  # fmt: skip
     add_json(parser)
