@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from precision_tool.lib.verdict.formulas import (
     noise_of,
     script_tensor,
 )
+from precision_tool.lib.verdict.in_blocks import right_in_blocks
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
@@ -38,6 +40,7 @@ from precision_tool.lib.verdict.values import (
     Root,
     RunValues,
     missing_reason,
+    widened,
 )
 
 #: Ops that compute nothing, or nothing that a formula could tell.
@@ -54,6 +57,8 @@ _DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
 _INEXACT = 0.6
 _FEW = 64
+#: Elements that stay in the cache.
+_AT_ONCE = 1 << 16
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
@@ -68,6 +73,10 @@ class _Fed:
     inputs: dict[int, Input] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def widen(self) -> None:
+        """Turns what was loaded as it was stored into float64."""
+        self.inputs = {slot: _wide(one) for slot, one in self.inputs.items()}
 
 
 class Judge:
@@ -141,12 +150,12 @@ class Judge:
         for slot in values.input_slots(op):
             own = values.found(slot)
             if isinstance(own, Tensor):
-                fed.inputs[slot.index] = values.load(own, slot.desc)
+                fed.inputs[slot.index] = values.load(own, slot.desc, stored=True)
                 continue
             root = values.fed_by.get((id(op), slot.graph_index))
             loaded = None
             if root is not None:
-                loaded = values.load_root(root)
+                loaded = values.load_root(root, stored=True)
                 if loaded is None and values.parameter_of(root) is not None:
                     loaded = values.load_benchmark(root)
             if loaded is None:
@@ -171,8 +180,8 @@ class Judge:
 
     # --- which formula ---
 
-    def _formulas(self, op: Op, fed: _Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
-        """What the op may compute, best first."""
+    def _formulas(self, op: Op, fed: _Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
+        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
@@ -198,6 +207,8 @@ class Judge:
             again = rebound(op, alike, puts_out)
             if again is not None:
                 yield again
+        if known_only:
+            return
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,
@@ -210,6 +221,18 @@ class Judge:
             yield replace(direct(op, graph_slots), is_certain=False)
 
     # --- one op ---
+
+    def _right(self, base: OpJudgement, fed: _Fed, got: Mapping[int, Input]) -> OpJudgement | None:
+        """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
+        for formula in self._formulas(base.op, fed, got, known_only=True):
+            try:
+                slots = right_in_blocks(formula, fed.inputs, got, _narrowing(formula, fed.inputs))
+            except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                continue
+            if slots:
+                self.fitting.setdefault(self.key(base.op), formula.shape)
+                return replace(base, how=formula.how, slots=slots, state=State.RIGHT)
+        return None
 
     def _judge(self, base: OpJudgement) -> OpJudgement:
         op = base.op
@@ -227,16 +250,21 @@ class Judge:
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
-            got[slot] = self.values.load(tensor, desc)
+            got[slot] = self.values.load(tensor, desc, stored=True)
         if not fed.inputs and fed.missing:
             return replace(base, reason=next(iter(fed.missing.values())))
-        finite = all(np.isfinite(one.array).all() for one in fed.inputs.values() if one.array.dtype.kind in "fc")
-        clean = finite and all(
-            not (np.abs(one.array) >= LIMIT["float16"]).any() for one in fed.inputs.values() if one.dtype == "float16"
-        )
+        largest = {slot: _largest(one) for slot, one in fed.inputs.items()}
+        finite = all(map(isfinite, largest.values()))
+        halves = [largest[slot] for slot, one in fed.inputs.items() if one.dtype == "float16"]
+        clean = finite and all(one < LIMIT["float16"] for one in halves)
         base = replace(
             base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(sorted(fed.elsewhere.items()))
         )
+        right = self._right(base, fed, got)
+        if right is not None:
+            return right
+        fed.widen()
+        got = {slot: _wide(one) for slot, one in got.items()}
         chosen: OpJudgement | None = None
         reason = ""
         key = self.key(op)
@@ -378,6 +406,24 @@ class Judge:
         slot = replace(_slot(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
+
+
+def _wide(one: Input) -> Input:
+    return replace(one, array=widened(one.array))
+
+
+def _largest(one: Input) -> float:
+    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    flat = one.array.reshape(-1)
+    if flat.dtype.kind not in "fc" or not flat.size:
+        return 0.0
+    if flat.dtype.kind == "c":
+        return float(np.abs(flat).max())
+    found = [0.0]
+    for start in range(0, flat.size, _AT_ONCE):
+        part = flat[start : start + _AT_ONCE]
+        found += [float(part.max()), -float(part.min())]
+    return float(np.max(found))
 
 
 def _narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
