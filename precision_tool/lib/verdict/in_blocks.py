@@ -49,7 +49,7 @@ def right_in_blocks(
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
     narrow &= all(_is_half(one) for one in (*inputs.values(), *got.values()))
-    if formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
+    if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
         return None
     dtype: Float = np.float32 if narrow else np.float64
     parts = _parts(formula, inputs, got)

@@ -32,6 +32,8 @@ Numbers = npt.NDArray[Any]
 
 #: Larger tensors are not read whole.
 MAX_ELEMENTS = 1 << 26
+#: Elements that stay in the processor's cache.
+_IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
 _KEPT_BYTES = 192 << 20
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
@@ -347,6 +349,25 @@ class RunValues:
 def widened(array: Numbers) -> Numbers:
     """float32 as float64, all else as it is."""
     return array.astype(np.float64) if array.dtype == np.float32 else array
+
+
+def largest_of(one: Input) -> float:
+    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    flat = one.array.reshape(-1)
+    if flat.dtype.kind not in "fc" or not flat.size:
+        return 0.0
+    if flat.dtype.kind == "c":
+        return float(np.abs(flat).max())
+    found = [0.0]
+    for start in range(0, flat.size, _IN_CACHE):
+        part = flat[start : start + _IN_CACHE]
+        found += [float(part.max()), -float(part.min())]
+    return float(np.max(found))
+
+
+def in_doubles(one: Input) -> Input:
+    """An input whose floating numbers are float64."""
+    return replace(one, array=widened(one.array))
 
 
 def read_values(
