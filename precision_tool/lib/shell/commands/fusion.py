@@ -41,7 +41,6 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
-from precision_tool.lib.sources.inputs import find_inputs
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.user_files import is_folder, list_folder
 from precision_tool.lib.verdict.blame import Blame, Verdict
@@ -501,7 +500,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
     if args.left is not None or args.right is not None:
         if args.left is None or args.right is None:
             raise UsageError("fusion blame: one folder is named", "name both, with -lt and -rt, or none")
-        is_dump = isinstance(find_inputs(args.left, args.right).golden, Run)
+        is_dump = isinstance(session.inputs(args.left, args.right).golden, Run)
         return args.left, args.right, pair_options if is_dump else CompareOptions()
     has_benchmark = is_folder(workspace.tf_dump_dir) and bool(list_folder(str(workspace.tf_dump_dir)))
     why_benchmark: list[str] = []
