@@ -133,8 +133,10 @@ class DataFolder:
             except PrecisionToolError as error:
                 return error
 
-        key = (kind, path, os.path.abspath(path))  # a relative one means another folder elsewhere
+        key = (kind, os.path.abspath(path))
         value = self._keep(key, read)
+        if isinstance(value, PrecisionToolError) and path not in value.message:  # it was spelled in another way
+            return find(path, Stamps())
         if noted_in is not None:
             noted_in.update(self._kept[key][1])
         if isinstance(value, PrecisionToolError):

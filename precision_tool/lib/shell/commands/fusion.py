@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
+from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -201,7 +202,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
     except PrecisionToolError as error:
         session.workspace.notes.append(error.message)
     session.check_data()
-    graphs = session.fusion_graphs(args.graph, switches)
+    graphs = fusion_graphs(session, args.graph, switches)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.passes_json(graphs) + "\n")
@@ -216,7 +217,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _seen(session: Session) -> dict[str, str | None]:
     """The passes that the data names, and their sections where it tells them; {} where there is no data."""
     try:
-        graphs = session.fusion_graphs()
+        graphs = fusion_graphs(session)
     except PrecisionToolError:
         return {}
     return {row.name: row.section for graph in graphs for row in graph.rows}
