@@ -9,6 +9,13 @@ DUMP_DATA = "tensor"
 DUMP_LAYER = ""
 QUANT_DUMPABLE = "off"
 
+# How precise the NPU computes; '' is as the script and the device have it. Files for single ops; HF32 'on' or 'off'.
+PRECISION_MODE = ""
+PRECISION_MODE_V2 = ""
+OP_PRECISION_MODE = ""
+CUSTOMIZE_DTYPES = ""
+ALLOW_HF32 = ""
+
 # The tools atc and msaccucmp.py are looked for below the Toolkit installation path.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 
