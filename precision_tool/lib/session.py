@@ -26,7 +26,6 @@ from precision_tool.lib.workspace import check_data, open_workspace
 if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.fusion import GraphFusion
-    from precision_tool.lib.checks.fusion_blame import Blame
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
+    from precision_tool.lib.verdict.blame import Blame
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.stored import StoredVerdict
 
@@ -170,7 +170,7 @@ class Session(DataFolder):
 
     def blame(self, analysis: Analysis, progress: Progress | None = None) -> Blame:
         """Which fusion pass computes wrong, by a comparison of a run with fusion. UsageError if it names no pass."""
-        from precision_tool.lib.checks.fusion_blame import blame_compared
+        from precision_tool.lib.verdict.blame import blame_compared
 
         return blame_compared(analysis, progress)
 

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from precision_tool.lib.checks.fusion import GraphFusion, PassRow
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome
-from precision_tool.lib.checks.fusion_blame import Blame, OpBlame, PassBlame, Verdict
 from precision_tool.lib.checks.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.checks.graph_diff import Group as DiffGroup
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, is_switchable
@@ -30,6 +29,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
+from precision_tool.lib.verdict.blame import Blame, OpBlame, PassBlame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 _VERDICT_STYLE = {

@@ -5,13 +5,14 @@ The graph of a run without fusion tells how the original ops hang together; `cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import (
@@ -29,9 +30,15 @@ from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, origi
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.verdict.rounding import rounded_to
+from precision_tool.lib.verdict.values import PARAMETER_TYPES
 
 #: Multiplications and additions that are made for one op at most.
 _MAX_WORK = 4e10
+#: Lent inputs are counted from here, behind those of any op.
+_LENT = 1 << 20
+_PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
+#: Such ops in a row that a walk back passes through at most.
+_MAX_STEPS = 64
 _IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
 _FILTERS = ("HWCN", "DHWCN")
 
@@ -67,6 +74,9 @@ class Formula:
     outputs: Mapping[int, Ref]
     is_certain: bool = True
     is_refuted: bool = False
+    #: Inputs beside the op's own by slot, and their names: parameters that were folded into others.
+    lent: Mapping[int, Input] = field(default_factory=dict, repr=False)
+    names_lent: tuple[str, ...] = ()
 
     @property
     def how(self) -> tuple[str, ...]:
@@ -87,6 +97,7 @@ class Formula:
     def work(self, inputs: Mapping[int, Input]) -> float:
         """Multiplications and additions of the stages that work on the op's inputs alone; the others' are few."""
         total = 0.0
+        inputs = {**inputs, **self.lent}
         for stage in self.stages:
             spec = table.find(stage.op_type)
             if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
@@ -108,6 +119,8 @@ class Formula:
         first = self.stages[0]
         ref = first.args[0] if first.args else None
         if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
+            return None
+        if self.lent:
             return None
         if any(bool(first.attrs.get(name)) for name in ("transpose_x1", "transpose_a", "adj_x1", "adj_x")):
             return None
@@ -135,6 +148,7 @@ class Formula:
         NotComputedError says why there are none.
         """
         done: list[Sequence[Output | None]] = []
+        inputs = {**inputs, **self.lent}
         for stage in self.stages:
             args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
             done.append(run_stage(stage, args, stored))
@@ -286,19 +300,38 @@ class UnfusedGraph:
         return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
                 for edge in op.inputs]  # fmt: skip
 
+    def is_parameter(self, op: Op, slot: int) -> bool:
+        """Whether what feeds a slot is what a network has learned, or what it was built with."""
+        edge = op.inputs[slot]
+        producer = None if edge is None else self._origins.producer(op, edge)
+        for _ in range(_MAX_STEPS):
+            if producer is None or producer.type not in _PASSES_ON or not producer.inputs or not producer.inputs[0]:
+                break
+            producer = self._origins.producer(producer, producer.inputs[0])
+        return producer is not None and producer.type in PARAMETER_TYPES
+
     def formula(
-        self, op: Op, fed: Mapping[tuple[str, int], int], puts_out: Mapping[int, tuple[str, int]]
+        self,
+        op: Op,
+        fed: Mapping[tuple[str, int], int],
+        puts_out: Mapping[int, tuple[str, int]],
+        lend: Callable[[tuple[str, int], TensorDesc | None], Input | None] | None = None,
     ) -> Formula | None:
-        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors."""
+        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors.
+
+        `lend` gives a parameter that the op is not fed.
+        """
         names = sorted({flatten(name) for name in originals(op)} & set(self.ops), key=lambda name: self.order[name])
         if len(names) != len(set(map(flatten, originals(op)))):
             return None
         made: dict[tuple[str, int], Ref] = {}
+        lent: dict[int, Input] = {}
+        lent_as: dict[tuple[str, int], int] = {}
         stages = []
         for number, name in enumerate(names):
             original = self.ops[name]
             args: list[Ref | None] = []
-            for key in self.inputs(original):
+            for slot, key in enumerate(self.inputs(original)):
                 if key is not None and key in made:
                     args.append(made[key])
                 elif key is not None and key in fed:
@@ -306,7 +339,13 @@ class UnfusedGraph:
                 elif key is None:
                     args.append(None)
                 else:
-                    return None
+                    if key not in lent_as:
+                        loan = lend(key, _desc(original, slot)) if lend and self.is_parameter(original, slot) else None
+                        if loan is None:
+                            return None
+                        lent_as[key] = _LENT + len(lent)
+                        lent[lent_as[key]] = loan
+                    args.append(Ref(lent_as[key]))
             stages.append(
                 Stage(
                     name=original.name, op_type=original.type, args=tuple(args), attrs=original.attrs,
@@ -316,7 +355,12 @@ class UnfusedGraph:
             for slot in range(max(len(original.output_descs), 1)):
                 made[name, slot] = Ref(slot, number)
         outputs = {slot: made[key] for slot, key in puts_out.items() if key in made}
-        return Formula(stages=tuple(stages), outputs=outputs) if outputs else None
+        names_lent = tuple(f"{name}:{index}" for name, index in lent_as)
+        return Formula(stages=tuple(stages), outputs=outputs, lent=lent, names_lent=names_lent) if outputs else None
+
+
+def _desc(op: Op, slot: int) -> TensorDesc | None:
+    return op.input_descs[slot] if slot < len(op.input_descs) else None
 
 
 def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int] | None:
@@ -325,11 +369,13 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
     return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
 
 
-def noise_of(formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output]) -> dict[int, Doubles]:
-    """What float32 inside makes of each output of a chain, flat: how far one way to round every stage takes it."""
+def noise_of(
+    formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
+) -> dict[int, Doubles]:
+    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it."""
     if len(formula.stages) < 2:
         return {}
-    stored = formula.run(inputs, "float32")
+    stored = formula.run(inputs, inside)
     noise = {}
     for slot, one in stored.items():
         with np.errstate(all="ignore"):

@@ -7,9 +7,8 @@ what it inherited and y_B − f(x_B) the benchmark's own (verdict.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.verdict.beside import Beside
 from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound
 from precision_tool.lib.verdict.formulas import (
     Formula,
@@ -29,7 +29,7 @@ from precision_tool.lib.verdict.formulas import (
 )
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
-from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, norm, rounded_to
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -62,7 +62,7 @@ _OBEYS = 2e-3
 
 
 @dataclass(slots=True)
-class _Fed:
+class Fed:
     """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
 
     inputs: dict[int, Input] = field(default_factory=dict)
@@ -71,17 +71,27 @@ class _Fed:
 
 
 class Judge:
-    """Judges the ops of one run. `unfused` is a graph that has the original ops of its fused ones."""
+    """Judges the ops of one run, or those for which `only` is true.
 
-    def __init__(self, values: RunValues, unfused: GraphFile | None = None, *, seconds: float = 600.0) -> None:
+    `unfused` is a graph that has the original ops of its fused ones.
+    """
+
+    def __init__(
+        self,
+        values: RunValues,
+        unfused: GraphFile | None = None,
+        *,
+        seconds: float = 600.0,
+        only: Callable[[Op], bool] | None = None,
+    ) -> None:
         self.values = values
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
+        self._beside = Beside(values)
         self._deadline = time.monotonic() + seconds
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
-
-        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING]
+        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -97,6 +107,17 @@ class Judge:
 
     def judge(self, op: Op) -> OpJudgement:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
+        return replace(self._judged(op), formula=None)
+
+    def examine(self, op: Op) -> OpJudgement:
+        """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
+        found = self._judged(op)
+        worst = found.worst_slot
+        if found.formula is None or worst is None or worst.benchmark_own is not None:
+            return found
+        return self._beside.split(found, found.formula, self.fed(op).inputs) or found
+
+    def _judged(self, op: Op) -> OpJudgement:
         base = OpJudgement(
             op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
             is_dumped=self.values.dumped(op) is not None,
@@ -119,7 +140,7 @@ class Judge:
 
     # --- what it was fed, and what it put out ---
 
-    def _outputs(self, op: Op) -> dict[int, Tensor]:
+    def outputs(self, op: Op) -> dict[int, Tensor]:
         """The outputs by slot: its own, or as those that read them have them."""
         found: dict[int, Tensor] = {}
         dump = self.values.dumped(op)
@@ -134,8 +155,9 @@ class Judge:
                 found[slot] = copy[1]
         return found
 
-    def _fed(self, op: Op) -> _Fed:
-        fed = _Fed()
+    def fed(self, op: Op) -> Fed:
+        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too."""
+        fed = Fed()
         values = self.values
         for slot in values.input_slots(op):
             own = values.found(slot)
@@ -170,13 +192,15 @@ class Judge:
 
     # --- which formula ---
 
-    def _formulas(self, op: Op, fed: _Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
+    def _formulas(self, op: Op, fed: Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
         """What the op may compute, best first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
             yield direct(op, graph_slots)
             return
+        # Whether the op's own type is known to be a part of what it does: then it is not all of it.
+        is_known = False
         puts_out = {}
         for number in range(max(len(op.output_descs), 1)):
             key = script_tensor(self.values.origins, op, number)
@@ -184,13 +208,20 @@ class Judge:
                 puts_out[number] = key
         if self._unfused is not None:
             keys: dict[tuple[str, int], int] = {}
+            parameters: set[int] = set()
             for slot in slots:
                 root = self.values.fed_by.get((id(op), slot.graph_index))
+                if root is not None and self.values.parameter_of(root) is not None:
+                    parameters.add(slot.index)
                 key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
                 if key is not None:
                     keys.setdefault(key, slot.index)
             formula = self._unfused.formula(op, keys, puts_out)
+            if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
+                own = {key: slot for key, slot in keys.items() if slot not in parameters}
+                formula = self._unfused.formula(op, own, puts_out, self._beside.lend)
             if formula is not None:
+                is_known = op.type in formula.how
                 yield formula
         alike = self.fitting.get(self.key(op))
         if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
@@ -200,12 +231,14 @@ class Judge:
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,
-                golden_inputs=self._golden_inputs(op, fed),
-                golden=self._golden,
+                golden_inputs=self._beside.inputs(op, fed.inputs),
+                golden=self._beside.golden,
                 put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
             )
-            yield from ChainSearch(op, self._kinds, known, puts_out).formulas()
-        if table.find(op.type) is not None:
+            for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
+                is_known = is_known or (formula.is_certain and op.type in formula.how)
+                yield formula
+        if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
 
     # --- one op ---
@@ -214,10 +247,10 @@ class Judge:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
-        outputs = self._outputs(op)
+        outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason="neither it nor what reads it was dumped")
-        fed = self._fed(op)
+        fed = self.fed(op)
         if not outputs:
             return self._unseen_cast(base, fed)
         if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
@@ -266,11 +299,11 @@ class Judge:
         assert chosen is not None
         return chosen
 
-    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: _Fed) -> OpJudgement:
+    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed) -> OpJudgement:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpJudgement | None = None
         for formula, found in tried:
-            split = self._split(found, formula, fed)
+            split = self._beside.split(found, formula, fed.inputs)
             if split is None:
                 continue
             if all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots):
@@ -312,7 +345,7 @@ class Judge:
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=_narrowing(formula, inputs))
             slot = replace(_slot(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
-            return replace(base, how=formula.how, slots=(slot,), state=_state(base, [slot]))
+            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=_state(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
             return None
@@ -335,7 +368,7 @@ class Judge:
         true = formula.run(inputs)
         kind = formula.kind
         u_in = _narrowing(formula, inputs)
-        noise = noise_of(formula, inputs, true) if len(formula.stages) > 1 else {}
+        noise = noise_of(formula, inputs, true, _folded_type(formula, inputs) or "float32")
         stored: dict[str, dict[int, Output]] = {}
         slots = []
         for slot, out in true.items():
@@ -352,14 +385,14 @@ class Judge:
                 if have.dtype not in stored:
                     stored[have.dtype] = formula.run(inputs, have.dtype)
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
-                if other.worst < fit.worst:
+                if other.worst < fit.worst and other.worst <= _DOUBT * other.slack:
                     fit = other
             slots.append(_slot(slot, have, out, fit, kind))
         if not slots:
             raise NotComputedError("no output that has a formula was dumped")
-        return replace(base, how=formula.how, slots=tuple(slots), state=_state(base, slots))
+        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=_state(base, slots))
 
-    def _unseen_cast(self, base: OpJudgement, fed: _Fed) -> OpJudgement:
+    def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
         base = replace(base, reason="neither it nor what reads it was dumped")
@@ -378,76 +411,21 @@ class Judge:
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
-    # --- beside the benchmark ---
 
-    def _golden(self, name: str, index: int) -> np.ndarray | None:
-        """A tensor of the script as the benchmark has it."""
-        golden = self.values.benchmark.output_of(name, index)
-        if not isinstance(golden, Tensor):
-            return None
-        try:
-            return np.asarray(self.values.load(golden, None).array, np.float64)
-        except NoValueError:
-            return None
-
-    def _golden_inputs(self, op: Op, fed: _Fed) -> dict[int, Input] | None:
-        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack."""
-        values = self.values
-        inputs: dict[int, Input] = {}
-        for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
-            loaded = values.load_benchmark(root) if root is not None else None
-            mine = fed.inputs.get(slot.index)
-            if loaded is None:
-                if mine is None or root is None or values.parameter_of(root) is None:
-                    return None
-                inputs[slot.index] = mine
-                continue
-            array = loaded.input.array
-            if mine is not None and array.shape != mine.array.shape and array.size == mine.array.size:
-                array = array.reshape(mine.array.shape)
-            layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
-            inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
-        return inputs
-
-    def _split(self, found: OpJudgement, formula: Formula, fed: _Fed) -> OpJudgement | None:
-        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell."""
-        values = self.values
-        op = found.op
-        inputs = self._golden_inputs(op, fed)
-        if inputs is None:
-            return None
-        try:
-            true = formula.run(inputs)
-            mine_true = formula.run(fed.inputs)
-        except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
-            return None
-        moved = _relative(
-            np.concatenate(
-                [np.asarray(fed.inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
-                or [np.zeros(0)]
-            ),
-            np.concatenate(
-                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed.inputs]
-                or [np.zeros(0)]
-            ),
-        )
-        slots = []
-        for slot in found.slots:
-            golden = values.load_benchmark(Root(op, slot.slot))
-            if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
-                return None
-            f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)
-            f_n = np.asarray(mine_true[slot.slot].array, np.float64).reshape(-1)
-            own = _relative(np.asarray(golden.input.array, np.float64).reshape(-1), f_b)
-            inherited = _relative(f_n, f_b)
-            kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
-            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
-        return replace(found, slots=tuple(slots))
+def _folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
+    """The coarsest type of the inputs that parameters were folded into; empty if none were."""
+    if not formula.lent:
+        return ""
+    used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
+    types = [one.dtype for slot, one in inputs.items() if slot not in used and one.dtype in UNIT]
+    return max(types, key=lambda dtype: UNIT[dtype], default="")
 
 
 def _narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
-    """To what the matrix unit may round the inputs."""
+    """To what the matrix unit may round the inputs, or folding has rounded them."""
+    folded = _folded_type(formula, inputs)
+    if folded:
+        return UNIT[folded]
     specs = map(table.find, formula.how)
     on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
     return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
@@ -472,6 +450,7 @@ def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJ
         slack=fit.slack,
         beyond=count,
         exact_share=fit.exact_share,
+        cosine=fit.cosine if count else None,
         overflowed=over,
         largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
@@ -488,10 +467,3 @@ def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
-
-
-def _relative(x: np.ndarray, y: np.ndarray) -> float:
-    both = np.isfinite(x) & np.isfinite(y)
-    size = norm(y[both])
-    distance = norm(x[both] - y[both])
-    return distance / size if size else (0.0 if not distance else np.inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,18 @@ class Misfit:
             return inf
         size = norm(self.true[where])
         return distance / size if size else (0.0 if not distance else inf)
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of both over what was compared; NaN if numbers are missing that should be there."""
+        where = self._where
+        x, y = self.got[where], self.true[where]
+        sizes = norm(x), norm(y)
+        if not all(map(isfinite, sizes)):
+            return nan
+        if 0.0 in sizes:
+            return float(sizes[0] == sizes[1])
+        return float(np.einsum("i,i->", x / sizes[0], y / sizes[1]))
 
     @property
     def rounding(self) -> float:

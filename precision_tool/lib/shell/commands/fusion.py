@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
-from precision_tool.lib.checks.fusion_blame import Blame, Verdict
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -45,6 +44,7 @@ from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_
 from precision_tool.lib.sources.inputs import find_inputs
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.verdict.blame import Blame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 _ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
