@@ -252,7 +252,7 @@ def _switches(path: str) -> Reasons:
         text = render(again)
         if render(parse_switches(text)) != text:
             raise WrongAnswerError("what is written is not what is read again")
-    return switches.notes
+    return (*switches.refused, *switches.notes)
 
 
 def _bisection(path: str) -> Reasons:

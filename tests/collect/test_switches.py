@@ -57,6 +57,13 @@ def test_dump(work: Path) -> None:
     assert (work / "precision_data/npu/debug_0/graph").is_dir()
 
 
+def test_how_much_the_op_compiler_keeps_is_a_setting(work: Path) -> None:
+    Path("precision_config.py").write_text("OP_DEBUG_LEVEL = 1\n")
+    op = CustomOp()
+    tf_config.update_custom_op(op, action="dump")
+    assert op.parameters["op_debug_level"] == {"i": 1}
+
+
 def test_overflow(work: Path) -> None:
     op = CustomOp()
     tf_config.update_custom_op(op, action="overflow")
@@ -267,6 +274,11 @@ def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", str(broken))
     with pytest.raises(ValueError, match="is no valid JSON"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
+    broken.write_text(" \n", "utf-8")
+    with pytest.raises(ValueError, match="is empty"):
+        tf_config.update_custom_op(CustomOp(), "fusion_switch")
+    broken.write_text('{"Switch": {}} and text that GE does not read', "utf-8")
+    tf_config.update_custom_op(CustomOp(), "fusion_switch")
     broken.write_text("APass:off\n", "utf-8")
     op = CustomOp()
     tf_config.update_custom_op(op, "fusion_switch")

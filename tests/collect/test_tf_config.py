@@ -27,7 +27,7 @@ loaded = set(sys.modules)
 before = list(sys.path), list(logging.root.handlers), logging.root.level, list(warnings.filters)
 import precision_tool.tf_config
 after = list(sys.path), list(logging.root.handlers), logging.root.level, list(warnings.filters)
-names = ("tensorflow", "numpy", "keras", "npu_bridge", "subprocess", "pathlib")
+names = ("tensorflow", "numpy", "keras", "npu_bridge", "subprocess")
 heavy = [name for name in names if name in sys.modules and name not in loaded]
 print(json.dumps([before == after, heavy, precision_tool.tf_config.__file__]))
 """
@@ -109,6 +109,13 @@ def test_the_environment_chooses_the_seed_or_none(tmp_path: Path) -> None:
             sys.executable, "import precision_tool.tf_config", tmp_path, code=1, env={"PRECISION_TOOL_SEED": wrong}
         )
         assert "ValueError: environment variable PRECISION_TOOL_SEED must be a number or 'off'" in ran.err
+
+
+def test_the_setting_is_the_seed_where_nothing_else_is_said(tmp_path: Path) -> None:
+    (tmp_path / "precision_config.py").write_text("DUMP_SEED = 9\n")
+    assert seeded(tmp_path)[0] == [first_random(9), "9", None]
+    assert seeded(tmp_path, then="precision_tool.tf_config.seed_everything()")[0] == [first_random(9), "9", None]
+    assert seeded(tmp_path, PRECISION_TOOL_SEED="7")[0] == [first_random(7), "7", None]
 
 
 def test_seed_everything_seeds_numpy_too(tmp_path: Path) -> None:

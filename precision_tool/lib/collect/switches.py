@@ -41,9 +41,6 @@ OPTIMIZER = "NpuOptimizer"
 #: What a call may say of the dump, instead of the settings of the same names.
 DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
 
-#: Keeps what the operator compiler makes, so that a faulty op can be looked into.
-_OP_DEBUG_LEVEL = 4
-
 #: Exactly one of these may be on.
 _DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
 #: Looked at before anything is set: some of these exclude each other.
@@ -299,7 +296,7 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
             "dump_debug_mode": "all",
         }
     if values:
-        values["op_debug_level"] = _OP_DEBUG_LEVEL
+        values["op_debug_level"] = place.settings.op_debug_level
         values["debug_dir"] = str(workspace.debug_dir())
     if "prof" in actions:
         values["profiling_mode"] = True
@@ -404,10 +401,13 @@ def _check_switch_file(path: str) -> None:
         text = read_text(path)
     except (OSError, PrecisionToolError) as error:
         raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
-    if not text.lstrip().startswith("{"):
+    text = text.strip()
+    if not text:
+        raise ScriptError(f"{path} is empty", "the device refuses it; `fusion reset` makes it anew")
+    if not text.startswith("{"):
         return  # the old form, lines Pass:on
     try:
-        json.loads(text)
+        json.JSONDecoder().raw_decode(text)  # what follows the brace is not read there
     except ValueError as error:
         raise ScriptError(
             f"{path} is no valid JSON ({error})", "the device would not read it; commas stand between"

@@ -12,13 +12,14 @@ from typing import Any
 
 from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
-from precision_tool.lib.engine.elements import Detail, compare_elements
+from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, UnreadGraphError, find_graph
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table

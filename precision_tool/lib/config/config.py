@@ -16,6 +16,11 @@ OP_PRECISION_MODE = ""
 CUSTOMIZE_DTYPES = ""
 ALLOW_HF32 = ""
 
+# What the compiler of ops keeps for debugging (0 to 4); the seed of what is random; the file of single fusion passes.
+OP_DEBUG_LEVEL = 4
+DUMP_SEED = 0
+FUSION_SWITCH_FILE = ""
+
 # The tools atc and msaccucmp.py are looked for below the Toolkit installation path.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 

@@ -37,6 +37,7 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
+from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -76,7 +77,7 @@ _ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
 def _add_common(parser: Parser, session: Session) -> None:
     settings = session.settings
     parser.add_argument(
-        *(["-c"] if parser.prog != "ac" else []),  # in ac, -c means compare
+        *(["-c", "--cos_sim"] if parser.prog != "ac" else []),  # in ac, -c means compare
         "--threshold",
         dest="threshold",
         metavar="COS",
@@ -85,7 +86,7 @@ def _add_common(parser: Parser, session: Session) -> None:
         help="cosine similarity below which a tensor counts as wrong (default %(default)s)",
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=settings.limit,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_json(parser)
@@ -105,10 +106,10 @@ def _add_common(parser: Parser, session: Session) -> None:
 
 def _add_sides(parser: Parser, session: Session) -> None:
     left = parser.add_argument(
-        "-lt", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
+        "-lt", "--left", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
     )
     right = parser.add_argument(
-        "-rt", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
+        "-rt", "--right", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
     )
     add_graph(parser)
     completes(left, Completion.FOLDER)
@@ -231,7 +232,11 @@ def _vcs_parser(session: Session) -> Parser:
         epilog="example: vcs -c 0.99 -l 10",
     )
     file = parser.add_argument(
-        "-f", dest="file", metavar="FILE|DIR", help="result CSV, ours or msaccucmp's (default: the newest)"
+        "-f",
+        "--file",
+        dest="file",
+        metavar="FILE|DIR",
+        help="result CSV, ours or msaccucmp's, by path or by its name alone (default: the newest)",
     )
     completes(file, Completion.RESULT)
     _add_common(parser, session)
@@ -245,7 +250,11 @@ def _ac_parser(session: Session) -> Parser:
         epilog="example: ac -c",
     )
     parser.add_argument(
-        "-c", dest="compare", action="store_true", help="compare first; implied by the options of the comparison"
+        "-c",
+        "--vector_compare",
+        dest="compare",
+        action="store_true",
+        help="compare first; implied by the options of the comparison",
     )
     _add_sides(parser, session)
     _add_measures(parser)
@@ -571,7 +580,7 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
 
     if args.since:
-        found = read_verdict(args.since)
+        found = read_verdict(named_result(session.workspace, args.since))
         if found.verdict["culprit"] is None:
             raise UsageError(f"{args.since}: this verdict names no culprit", "name an earlier result with one")
         return found

@@ -65,7 +65,7 @@ def _parser(session: Session) -> Parser:
         Completion.FOLDER,
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_graph(parser)
