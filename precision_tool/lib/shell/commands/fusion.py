@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
+from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -41,7 +42,6 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
-from precision_tool.lib.sources.inputs import find_inputs
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.user_files import is_folder, list_folder
 from precision_tool.lib.verdict.blame import Blame, Verdict
@@ -202,7 +202,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
     except PrecisionToolError as error:
         session.workspace.notes.append(error.message)
     session.check_data()
-    graphs = session.fusion_graphs(args.graph, switches)
+    graphs = fusion_graphs(session, args.graph, switches)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.passes_json(graphs) + "\n")
@@ -217,7 +217,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _seen(session: Session) -> dict[str, str | None]:
     """The passes that the data names, and their sections where it tells them; {} where there is no data."""
     try:
-        graphs = session.fusion_graphs()
+        graphs = fusion_graphs(session)
     except PrecisionToolError:
         return {}
     return {row.name: row.section for graph in graphs for row in graph.rows}
@@ -501,7 +501,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
     if args.left is not None or args.right is not None:
         if args.left is None or args.right is None:
             raise UsageError("fusion blame: one folder is named", "name both, with -lt and -rt, or none")
-        is_dump = isinstance(find_inputs(args.left, args.right).golden, Run)
+        is_dump = isinstance(session.inputs(args.left, args.right).golden, Run)
         return args.left, args.right, pair_options if is_dump else CompareOptions()
     has_benchmark = is_folder(workspace.tf_dump_dir) and bool(list_folder(str(workspace.tf_dump_dir)))
     why_benchmark: list[str] = []
