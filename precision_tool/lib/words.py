@@ -49,7 +49,7 @@ WORDS = (
     Word(
         "Look closer",
         "ni",
-        "NAME [-g GRAPH] [-a] [-s N]",
+        "NAME [-g GRAPH] [-a [ATTR]] [-s N]",
         "all about one op: graph, neighbours, dumped tensors; -s draws it",
     ),
     Word("Look closer", "graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result
-from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, newest_results, part_of
+from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, named_result, newest_results, part_of
 from precision_tool.lib.toolkit.tools import Tools
 from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.workspace import check_data
@@ -86,9 +85,8 @@ def compare(
                     npu,
                     golden,
                     graph=graph,
-                    graph_folders=(os.curdir,),
-                    chosen=chosen,
-                    store=data.store,
+                    graphs=data.graph_chooser(graph),
+                    find=data.inputs,
                     workers=workers,
                     progress=progress,
                     options=options,
@@ -133,9 +131,8 @@ def compare_by_toolkit(
             str(folder),
             tools,
             graph=graph,
-            graph_folders=(os.curdir,),
-            chosen=data.chosen_graph() if graph is None else None,
-            store=data.store,
+            graphs=data.graph_chooser(graph),
+            find=data.inputs,
             options=options,
             prefix=prefix or prefix_of(options),
         )
@@ -159,11 +156,13 @@ def read_results(
 ) -> list[Analysis]:
     """The results of a file or folder, by default of the newest comparison, read back and judged.
 
-    The threshold is that of the settings unless another is given.
+    A name that is no path is looked for among the comparisons of the data folder. The threshold is that of the
+    settings unless another is given.
     """
     if path is None:
         check_data(data.workspace.root)
-    paths = newest_results(data.workspace, tells=True) if path is None else find_results(path)
+    space = data.workspace
+    paths = newest_results(space, tells=True) if path is None else find_results(named_result(space, path))
     return [
         analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
         for one in paths

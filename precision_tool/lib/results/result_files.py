@@ -31,7 +31,10 @@ def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
     if not is_folder(folder):
         if not os.path.exists(folder):
-            raise DataNotFoundError(f"{folder}: no such file or folder", "`vcs` without -f reads the newest result")
+            raise DataNotFoundError(
+                f"{folder}: no such file or folder, here or in temp/vector_compare",
+                "`vcs` without -f reads the newest result",
+            )
         return [folder]
     found: dict[str, list[str]] = {}
     for below, _, names in os.walk(folder):
@@ -42,6 +45,16 @@ def find_results(folder: str) -> list[str]:
         raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
     newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
     return [os.path.join(newest, name) for name in found[newest]]
+
+
+def named_result(space: Workspace, name: str) -> str:
+    """The file or folder of this name: here, else below the `vector_compare` folders, of the newest comparison."""
+    if os.path.lexists(name) or os.path.isabs(name) or os.pardir in Path(name).parts or "\0" in name:
+        return name
+    folders = space.compare_dirs()
+    endings = ("", ".csv")
+    found = (str(place / (name + ending)) for one in folders for place in (one, one.parent) for ending in endings)
+    return next((path for path in found if os.path.exists(path)), name)
 
 
 def is_of_two_runs(path: str) -> bool:

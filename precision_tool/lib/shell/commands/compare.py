@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
+from precision_tool.lib.checks.analysis import Analysis, tell_overflow
 from precision_tool.lib.checks.casts import cast_pairs
-from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
-from precision_tool.lib.compare.known import KnownValues, known_values
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import (
@@ -23,10 +21,8 @@ from precision_tool.lib.errors import (
     FormatError,
     NoBenchmarkError,
     OutputError,
-    PrecisionToolError,
     UsageError,
 )
-from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
@@ -38,6 +34,7 @@ from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -77,7 +74,7 @@ _ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
 def _add_common(parser: Parser, session: Session) -> None:
     settings = session.settings
     parser.add_argument(
-        *(["-c"] if parser.prog != "ac" else []),  # in ac, -c means compare
+        *(["-c", "--cos_sim"] if parser.prog != "ac" else []),  # in ac, -c means compare
         "--threshold",
         dest="threshold",
         metavar="COS",
@@ -86,7 +83,7 @@ def _add_common(parser: Parser, session: Session) -> None:
         help="cosine similarity below which a tensor counts as wrong (default %(default)s)",
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=settings.limit,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_json(parser)
@@ -106,10 +103,10 @@ def _add_common(parser: Parser, session: Session) -> None:
 
 def _add_sides(parser: Parser, session: Session) -> None:
     left = parser.add_argument(
-        "-lt", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
+        "-lt", "--left", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
     )
     right = parser.add_argument(
-        "-rt", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
+        "-rt", "--right", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
     )
     add_graph(parser)
     completes(left, Completion.FOLDER)
@@ -232,7 +229,11 @@ def _vcs_parser(session: Session) -> Parser:
         epilog="example: vcs -c 0.99 -l 10",
     )
     file = parser.add_argument(
-        "-f", dest="file", metavar="FILE|DIR", help="result CSV, ours or msaccucmp's (default: the newest)"
+        "-f",
+        "--file",
+        dest="file",
+        metavar="FILE|DIR",
+        help="result CSV, ours or msaccucmp's, by path or by its name alone (default: the newest)",
     )
     completes(file, Completion.RESULT)
     _add_common(parser, session)
@@ -246,7 +247,11 @@ def _ac_parser(session: Session) -> Parser:
         epilog="example: ac -c",
     )
     parser.add_argument(
-        "-c", dest="compare", action="store_true", help="compare first; implied by the options of the comparison"
+        "-c",
+        "--vector_compare",
+        dest="compare",
+        action="store_true",
+        help="compare first; implied by the options of the comparison",
     )
     _add_sides(parser, session)
     _add_measures(parser)
@@ -545,7 +550,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             lack = error  # the NPU's dump alone tells something too
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
-    checks = _checks(session, args, analyses)
+    from precision_tool.lib.checks.run_checks import all_checks
+
+    checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
     from precision_tool.lib.verdict.since import since
 
     analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
@@ -572,7 +579,7 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
 
     if args.since:
-        found = read_verdict(args.since)
+        found = read_verdict(named_result(session.workspace, args.since))
         if found.verdict["culprit"] is None:
             raise UsageError(f"{args.since}: this verdict names no culprit", "name an earlier result with one")
         return found
@@ -663,55 +670,6 @@ def _keep(
             if analysis.leaf is not None and analysis.choice.own_error:
                 write_result(analysis.path, analysis.rows, analysis.choice)
             write_verdict(one, analysis.path, str(session.workspace.root))
-
-
-def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
-    """The checks of the NPU runs of the data folder, or of the run that was named with -lt.
-
-    Of PyTorch dumps there is none but of the overflow status files that the data folder has.
-    """
-    is_pytorch = any(analysis.is_pytorch for analysis in analyses)
-    if is_pytorch and args.left is not None:
-        return []
-    # `vc` and `vcs` begin without what only `ac` needs.
-    from precision_tool.lib.shell.commands.overflow import check_overflow
-
-    known = known_values([analysis.leaf for analysis in analyses if analysis.leaf is not None])
-    overflow = check_overflow(session, args.left, args.graph, args.limit, known)
-    if is_pytorch:
-        return [] if overflow.skipped else [overflow]
-    return [*_graph_checks(session, args, analyses, known), overflow]
-
-
-def _graph_checks(
-    session: Session,
-    args: argparse.Namespace,
-    analyses: Sequence[Analysis],
-    known: Mapping[str, KnownValues],
-) -> list[CheckResult]:
-    """Those that need a graph."""
-    from precision_tool.lib.checks import fusion
-
-    cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
-
-    if args.left is None:
-        try:
-            missing = session.missing_graphs(args.graph)
-            passes = fusion.check_fusion(session.fusion_graphs(args.graph, cosines=cosines), args.threshold, missing)
-            return [passes, *check_runs(session.run_graphs(args.graph), missing, known)]
-        except PrecisionToolError as error:
-            return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
-    leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
-    runs = tuple(
-        RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
-        for leaf in leaves
-        if leaf.graph is not None
-    )
-    if not runs:
-        reason = "the two sides were compared without a graph; name one with -g"
-        return [fusion.skip_fusion(reason), *skip_checks(reason)]
-    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), cosines or {})
-    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs, known=known)]
 
 
 VC = Command(_vc_parser, _run_vc)

@@ -75,12 +75,14 @@ def _parser(session: Session) -> Parser:
         help="beside each .npy its values as text, one per line as numpy.savetxt writes them",
     )  # fmt: skip
     layout = parser.add_argument(
-        "-f", dest="layout", metavar="FORMAT", type=_layout,
+        "-f", "--format", dest="layout", metavar="FORMAT", type=_layout,
         help="convert to this layout: ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, ... (default: as stored)",
     )  # fmt: skip
     completes(layout, Completion.LAYOUT)
     completes(
-        parser.add_argument("-o", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"),
+        parser.add_argument(
+            "-o", "--output", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"
+        ),
         Completion.FOLDER,
     )
     add_graph(parser, OP_GRAPH_HELP)

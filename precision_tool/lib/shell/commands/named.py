@@ -29,7 +29,7 @@ TENSOR_HELP = (
 def add_name(parser: Parser, metavar: str, what: str) -> None:
     """The arguments that `one_name` takes the name from; `what` is their help."""
     plain = parser.add_argument("name", nargs="?", metavar=metavar, help=what)
-    option = parser.add_argument("-n", dest="option_name", metavar=metavar, help="the same, as an option")
+    option = parser.add_argument("-n", "--name", dest="option_name", metavar=metavar, help="the same, as an option")
     completes(plain, Completion.TENSOR)
     completes(option, Completion.TENSOR)
 

@@ -47,11 +47,18 @@ def _parser(session: Session) -> Parser:
         ),
         Completion.OP,
     )  # fmt: skip
-    completes(parser.add_argument("-n", dest="option", metavar="NAME", help="the same"), Completion.OP)
+    completes(parser.add_argument("-n", "--name", dest="option", metavar="NAME", help="the same"), Completion.OP)
     add_graph(parser, "graph file, or folder of them, to look in")
-    parser.add_argument("-a", dest="everything", action="store_true", help="all attributes and all readers too")
+    attribute = parser.add_argument(
+        "-a", "--attr", dest="attribute", metavar="ATTR", nargs="?", const="",
+        help="all attributes and all readers too; with ATTR that attribute alone, whole, as `-a pass_name`",
+    )  # fmt: skip
+    completes(attribute, Completion.OP)  # which may follow, as in `ni -a NAME`
     parser.add_argument(
-        "-s", dest="depth", metavar="DEPTH", type=_depth,
+        "-d", "--dump", dest="dump", action="store_true", help="the dumped tensors, which are shown without it too"
+    )
+    parser.add_argument(
+        "-s", "--save", dest="depth", metavar="DEPTH", type=_depth,
         help="draw the ops that lead to it and that it leads to, in up to DEPTH steps, as .gv and .svg",
     )  # fmt: skip
     completes(
@@ -71,6 +78,9 @@ def _depth(text: str) -> int:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     names = [name for name in (args.name, args.option) if name is not None]
+    if not names and args.attribute:  # `ni -a NAME`
+        names, args.attribute = [args.attribute], ""
+    everything = args.attribute == ""
     if len(names) != 1:
         _parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
     if args.folder is not None and args.depth is None:
@@ -83,13 +93,16 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
     threshold = session.settings.threshold
     reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
+    attribute = args.attribute or None
+    if attribute is not None:
+        attribute = report.known_attribute(reports, attribute)
     if not args.json:
-        output.show(*report.op_lines(reports, threshold, args.everything))
+        output.show(*report.op_lines(reports, threshold, everything, attribute))
     files: list[str] = []
     if args.depth is not None:
         files = _draw(session, args, output, hits, wirings)
     if args.json:
-        output.out.file.write(report.to_json(reports, threshold, args.everything, files) + "\n")
+        output.out.file.write(report.to_json(reports, threshold, everything, attribute, files) + "\n")
     return DONE
 
 

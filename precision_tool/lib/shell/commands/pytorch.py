@@ -190,7 +190,7 @@ def _below(listing: H5Listing, cosines: Mapping[str, float], threshold: float) -
 
 def show_op(session: Session, args: argparse.Namespace, name: str, output: Output) -> int:
     """`ni` of an op of a PyTorch dump."""
-    for option, value in (("-g", args.graph), ("-s", args.depth)):
+    for option, value in (("-g", args.graph), ("-a ATTR", args.attribute or None), ("-s", args.depth)):
         if value is not None:
             raise UsageError(f"ni: {option} is for graphs, and {name} is an op of a PyTorch dump", "leave it out")
     hits = session.find_h5(name)

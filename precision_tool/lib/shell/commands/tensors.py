@@ -115,10 +115,14 @@ def _pt_parser(session: Session) -> Parser:
     slot.add_argument("-i", dest="input", metavar="N", type=count(0), help="only input N, in full")
     slot.add_argument("-o", dest="output", metavar="N", type=count(0), help="only output N")
     parser.add_argument(
-        "-c", dest="save", action="store_true", help=f"save the values as text in temp/decode/pt, {_SAVED_HELP}"
+        "-c",
+        "--convert",
+        dest="save",
+        action="store_true",
+        help=f"save the values as text in temp/decode/pt, {_SAVED_HELP}",
     )
     parser.add_argument(
-        "-p", "-l", dest="shown", metavar="N", type=_shown, default=session.settings.print_count,
+        "-p", "-l", "--print", dest="shown", metavar="N", type=_shown, default=session.settings.print_count,
         help="how many of the first values to show (default %(default)s)",
     )  # fmt: skip
     add_graph(parser, OP_GRAPH_HELP)
@@ -230,26 +234,28 @@ def _cp_parser(session: Session) -> Parser:
         Completion.TENSOR,
     )
     completes(
-        parser.add_argument("-n", dest="option_names", nargs="+", metavar="NAME", help="the same, as an option"),
+        parser.add_argument(
+            "-n", "--name", dest="option_names", nargs="+", metavar="NAME", help="the same, as an option"
+        ),
         Completion.TENSOR,
     )
     slot = parser.add_mutually_exclusive_group()
     slot.add_argument("-i", dest="input", metavar="N", type=count(0), help="input N of dumps and ops")
     slot.add_argument("-o", dest="output", metavar="N", type=count(0), help="output N of dumps and ops (default 0)")
     parser.add_argument(
-        "-p", dest="shown", metavar="N", type=_shown, default=settings.print_count,
+        "-p", "--print", dest="shown", metavar="N", type=_shown, default=settings.print_count,
         help="how many first and worst elements to show (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "-al", dest="atol", metavar="ATOL", type=_tolerance, default=settings.atol,
+        "-al", "--atol", dest="atol", metavar="ATOL", type=_tolerance, default=settings.atol,
         help="absolute tolerance (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "-rl", dest="rtol", metavar="RTOL", type=_tolerance, default=settings.rtol,
+        "-rl", "--rtol", dest="rtol", metavar="RTOL", type=_tolerance, default=settings.rtol,
         help="tolerance relative to the benchmark (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "-s", dest="save", action="store_true",
+        "-s", "--save", dest="save", action="store_true",
         help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
     )  # fmt: skip
     add_graph(parser, OP_GRAPH_HELP)
