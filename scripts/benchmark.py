@@ -27,6 +27,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.engine.metrics import KL_FLOOR, ZERO_BELOW
 from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
@@ -119,7 +120,7 @@ def pairs_of(data: Path) -> list[Pair]:
     inputs = find_inputs(str(data / "npu" / "debug_0"), str(data / "tf" / "dump"))
     pairs: list[Pair] = []
     for position, leaf in enumerate(inputs.run.leaves):
-        pairs += match_leaf(leaf, inputs, position, None, ())[0]
+        pairs += match_leaf(leaf, inputs, position, None, GraphChooser())[0]
     return [pair for pair in pairs if pair.status is Status.COMPARED]
 
 

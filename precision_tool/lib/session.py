@@ -25,13 +25,11 @@ from precision_tool.lib.workspace import check_data, open_workspace
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.checks.fusion import GraphFusion
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions
     from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
-    from precision_tool.lib.formats.fusion_switch import Switches
     from precision_tool.lib.inspect.arrays import TensorProxy
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.toolkit.finder import Toolkit
@@ -137,29 +135,6 @@ class Session(DataFolder):
         return one_tensor(self, name, graph)
 
     # --- fusion ---
-
-    def fusion_graphs(
-        self,
-        graph: str | None = None,
-        switches: Switches | None = None,
-        cosines: Mapping[str, float] | None = None,
-    ) -> tuple[GraphFusion, ...]:
-        """The fusion passes of every graph; without a graph those that the reports alone tell of.
-
-        `cosines` are those of the ops' outputs where a result is at hand: else the newest is read.
-
-        Raises what `run_graphs` does where there is neither.
-        """
-        from precision_tool.lib.checks.fusion import passes_in_effect
-
-        reports = self.fusion_reports()
-        runs: tuple[RunGraph, ...] = ()
-        try:
-            runs = self.run_graphs(graph)
-        except PrecisionToolError:
-            if not reports or graph is not None:
-                raise
-        return passes_in_effect(runs, reports, self.cosines() if cosines is None else cosines, switches)
 
     def fusion_pair(self) -> FusionPair:
         """The run with fusion and the one without, told by their graphs. Errors say what is missing."""

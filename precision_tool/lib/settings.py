@@ -33,6 +33,14 @@ MOST_COUNTED = 10**15
 #: Processes and threads that can be asked for.
 MOST_WORKERS = 1_000
 _MAX_BYTES = 1 << 20  # of a settings file
+#: What the TensorFlow adapter takes.
+PRECISION_MODES = (
+    "force_fp32", "allow_fp32_to_fp16", "force_fp16", "must_keep_origin_dtype", "allow_mix_precision",
+    "cube_fp16in_fp32out", "allow_mix_precision_fp16", "allow_mix_precision_bf16", "allow_fp32_to_bf16",
+)  # fmt: skip
+PRECISION_MODES_V2 = (
+    "fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8",
+)  # fmt: skip
 _MAX_JOINED = 4096  # characters of a path
 _MAX_DUMP_STEP_GROUPS = 100  # GE takes no more
 
@@ -141,6 +149,31 @@ def _switch(value: object) -> str:
     return _choice("on", "off")(value)
 
 
+def _optional_switch(value: object) -> str:
+    """A check for 'on', 'off' or '' (as the device has it)."""
+    if isinstance(value, bool):
+        return _switch(value)
+    return _optional_choice("on", "off")(value)
+
+
+def _optional_choice(*names: str) -> Callable[[object], str]:
+    """A check for one of some words, or ''."""
+
+    def check(value: object) -> str:
+        return "" if value is None or value == "" else _choice(*names)(value)
+
+    return check
+
+
+def _optional_file(value: object) -> str:
+    """A check for a file, or ''."""
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, (str, os.PathLike)) or not str(value).isprintable():
+        raise ValueError("must be a file, or ''")
+    return str(value)
+
+
 def _layers(value: object) -> str:
     """A check for names of ops between spaces."""
     if not isinstance(value, str) or not value.isprintable():
@@ -222,6 +255,11 @@ class Settings:
     dump_seed: int = field(default=0, metadata={"check": _seed})
     fusion_switch_file: str = field(default="", metadata={"check": _file})
     quant_dumpable: str = field(default="off", metadata={"check": _switch})
+    precision_mode: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES)})
+    precision_mode_v2: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES_V2)})
+    op_precision_mode: str = field(default="", metadata={"check": _optional_file})
+    customize_dtypes: str = field(default="", metadata={"check": _optional_file})
+    allow_hf32: str = field(default="", metadata={"check": _optional_switch})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
     engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
     python: str = field(default="", metadata={"check": _program})

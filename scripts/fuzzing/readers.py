@@ -48,6 +48,7 @@ from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph import cache
 from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs, overview
+from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
@@ -252,7 +253,7 @@ def _switches(path: str) -> Reasons:
         text = render(again)
         if render(parse_switches(text)) != text:
             raise WrongAnswerError("what is written is not what is read again")
-    return switches.notes
+    return (*switches.refused, *switches.notes)
 
 
 def _bisection(path: str) -> Reasons:
@@ -378,7 +379,7 @@ def _tree(path: str) -> Reasons:
         with suppress(PrecisionToolError):
             find(root)
     with suppress(PrecisionToolError):
-        find_run_graphs([RunFolder(number=0, graph_folder=root, run=None)], cache.GraphStore(), root=root)
+        find_run_graphs([RunFolder(number=0, graph_folder=root, run=None)], GraphChooser(), root=root)
     return ()
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
 
 from precision_tool.lib.api import run
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.graph import choice
+from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.sources import walk
 from precision_tool.lib.storage.files import LocalFile
 
 
@@ -53,3 +61,48 @@ def test_every_file_is_opened_twice_and_read_once(
     assert max(opens[str(path)] for path in tensors) <= 2
     total = sum(path.stat().st_size for path in tensors)
     assert sum(sizes[str(path)] for path in tensors) <= 1.15 * total
+
+
+@pytest.mark.parametrize("sides", [(), ("-lt", "npu/debug_0/dump", "-rt", "tf/dump")], ids=["data folder", "named"])
+def test_a_run_is_found_and_its_graph_chosen_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+) -> None:
+    """The comparison, the checks and the verdict are handed the same run and the same choice."""
+    data = tmp_path / "precision_data"
+    generate_demo(data, fault="nan")
+    for path in data.rglob("*"):
+        os.utime(path, (1.6e9, 1.6e9))  # what was written just now may change unseen, and is looked at again
+    found: Counter[str] = Counter()
+    chosen: Counter[str] = Counter()
+    usual_leaf, usual_choice = walk._leaf, choice.choose_graph
+
+    def noted_leaf(folder: str, names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
+        leaf = usual_leaf(folder, names, no_files)
+        if leaf is not None:
+            found[folder] += 1
+        return leaf
+
+    def noted_choice(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> choice.GraphChoice:
+        chosen[leaf.path] += 1
+        return usual_choice(paths, leaf, store)
+
+    monkeypatch.setattr(walk, "_leaf", noted_leaf)
+    monkeypatch.setattr(choice, "choose_graph", noted_choice)
+    monkeypatch.chdir(data)
+    assert run("ac", "-c", "--workers", "1", *sides, data=data, file=io.StringIO()) == 0
+    assert found
+    assert set(found.values()) == {1}
+    assert set(chosen.values()) == {1}
+
+
+def test_a_graph_is_chosen_anew_when_its_folder_changed(tmp_path: Path) -> None:
+    data = tmp_path / "precision_data"
+    generate_demo(data)
+    session = Session(load_settings({"data": data, "work": None}))
+    (run_graph, *_) = session.run_graphs()
+    assert run_graph.leaf is not None
+    chooser = session.graph_chooser()
+    assert chooser.of(run_graph.leaf).file.path == run_graph.file.path
+    Path(run_graph.file.path).unlink()
+    with pytest.raises(DataNotFoundError):
+        chooser.of(run_graph.leaf)

@@ -167,7 +167,7 @@ def test_mixed_precision_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert path.is_absolute()
     assert json.loads(path.read_text("utf-8")) == {
         "black-list": {"to-add": ["Softmax", "Exp"], "to-remove": []},
-        "white-list": {"to-add": ["MatMul"], "to-remove": []},
+        "white-list": {"to-add": ["MatMul"], "to-remove": ["Add"]},
         "gray-list": {"to-add": ["Add"], "to-remove": []},
     }
     assert path.stat().st_mode & 0o777 == 0o644, "the device's processes read it"

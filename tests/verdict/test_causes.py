@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Array
+from npu_standins import CustomOp, start_session
 from tiny_network import (
     Network,
     Part,
@@ -24,9 +26,11 @@ from tiny_network import (
     unary,
 )
 
+from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.tf_config import update_custom_op
 
 
 def verdict_of(data: Path, work: Path | None = None) -> Verdict:
@@ -100,6 +104,66 @@ def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
     assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
     assert found.facts
     assert all(value > 0.999 for value in [1 - found.suspects[0].fact("own_error") ** 2 / 2])
+
+
+def lines_of(verdict: Verdict) -> list[str]:
+    """The lines that the verdict says to add to the call of tf_config."""
+    return [step.line for step in verdict.next if step.file.startswith("the tf_config call")]
+
+
+def hf32(array: Array) -> Array:
+    """What a matrix unit makes of float32 whose inputs it rounds to HF32: 12 bits less, somewhere in the sum."""
+    noise = np.random.default_rng(5).normal(size=array.shape) * 2.0**-13
+    return (array * (1 + noise)).astype(array.dtype)
+
+
+def test_switches_that_may_mend_a_kernel(tmp_path: Path) -> None:
+    """In float16 those that compute it more precisely; for a mistake of places only another kernel. GE takes them."""
+
+    def narrowed(array: Array) -> Array:
+        bits = array.astype(np.float32).view(np.uint32)
+        return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    rounded = lines_of(verdict_of(layers().with_part("one/MatMul", wrong=narrowed).write(tmp_path / "rounded")))
+    moved = lines_of(verdict_of(layers().with_part("one/MatMul", wrong=shifted).write(tmp_path / "moved")))
+    types = "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'}"
+    assert rounded == ["op_precision_mode={'one/MatMul': 'high_precision'}", types]
+    assert moved == [types]
+    for line in rounded:
+        name, _, value = line.partition("=")
+        op = CustomOp()
+        update_custom_op(op, **{name: ast.literal_eval(value)})
+        assert name in start_session(op)
+
+
+def test_float32_that_is_right_has_no_better_type(tmp_path: Path) -> None:
+    found = verdict_of(single_precision().with_part("product", wrong=zero_tail).write(tmp_path))
+    assert (found.culprit, lines_of(found)) == ("product", [])
+
+
+def single_precision() -> Network:
+    """One product in float32."""
+    a, b = numbers(24, 16), numbers(16, 12, seed=1)
+    return Network(parts=(source("a", a), source("b", b), matmul("product", "a", "b", "float32")))
+
+
+def test_hf32_is_told(tmp_path: Path) -> None:
+    """It is rounding, and nothing wrong; who wants all bits is told what to switch off, and nobody else."""
+    found = verdict_of(single_precision().with_part("product", wrong=hf32).write(tmp_path / "hf32"))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert lines_of(found) == ["allow_hf32=False"]
+    assert lines_of(verdict_of(single_precision().write(tmp_path / "float32"))) == []
+    assert lines_of(verdict_of(layers().write(tmp_path / "float16"))) == []
+
+
+def test_a_pass_that_stays_on(tmp_path: Path) -> None:
+    """What no file switches off is kept in float32 instead."""
+    network = fused().with_part("one/MatMul", wrong=zero_tail, passes=(min(ALWAYS_ON),))
+    found = verdict_of(network.write(tmp_path))
+    lines = [step.line for step in found.next]
+    assert found.cause is Cause.FUSION
+    assert any(line.startswith("keep_dtype(['one/MatMul', ") for line in lines)
+    assert not any(line.startswith("fusion off") for line in lines)
 
 
 @pytest.mark.parametrize("wrong", [zero_tail, negated_column])

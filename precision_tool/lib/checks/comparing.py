@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -86,9 +85,8 @@ def compare(
                     npu,
                     golden,
                     graph=graph,
-                    graph_folders=(os.curdir,),
-                    chosen=chosen,
-                    store=data.store,
+                    graphs=data.graph_chooser(graph),
+                    find=data.inputs,
                     workers=workers,
                     progress=progress,
                     options=options,
@@ -133,9 +131,8 @@ def compare_by_toolkit(
             str(folder),
             tools,
             graph=graph,
-            graph_folders=(os.curdir,),
-            chosen=data.chosen_graph() if graph is None else None,
-            store=data.store,
+            graphs=data.graph_chooser(graph),
+            find=data.inputs,
             options=options,
             prefix=prefix or prefix_of(options),
         )

@@ -401,9 +401,16 @@ def _mode(ops: Iterable[OverflowOp]) -> Mode:
 class StatusReader:
     """Reads status files and finds the ops they tell of."""
 
-    def __init__(self, root: str, other_leaves: Sequence[DumpLeaf], graph_of: GraphOf) -> None:
-        """`other_leaves` are data dumps, for ops that the overflow detection did not dump."""
-        self._leaves = leaves_below(root)
+    def __init__(
+        self,
+        root: str,
+        other_leaves: Sequence[DumpLeaf],
+        graph_of: GraphOf,
+        leaves_at: Callable[[str], tuple[DumpLeaf, ...]] = leaves_below,
+    ) -> None:
+        """`other_leaves` are data dumps, for ops that the overflow detection did not dump; `leaves_at` finds dumps."""
+        self._leaves_at = leaves_at
+        self._leaves = leaves_at(root)
         self._others = other_leaves
         self._graph_of = graph_of
         self._values: dict[str, RunValues] = {}
@@ -435,7 +442,7 @@ class StatusReader:
 
     def _leaf_of(self, folder: str) -> DumpLeaf | None:
         if folder not in self._leaf_by_folder:
-            known = {os.path.realpath(leaf.path): leaf for leaf in (*leaves_below(folder), *self._leaves)}
+            known = {os.path.realpath(leaf.path): leaf for leaf in (*self._leaves_at(folder), *self._leaves)}
             self._leaf_by_folder[folder] = known.get(os.path.realpath(folder))
         return self._leaf_by_folder[folder]
 

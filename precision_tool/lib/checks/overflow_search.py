@@ -18,8 +18,8 @@ from precision_tool.lib.graph.catalog import FoundOp, RunGraph
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.h5_files import refuse_h5
-from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files, leaves_below
-from precision_tool.lib.sources.walk import find_run, nothing_below
+from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
+from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.user_files import check_folder, is_folder
 from precision_tool.lib.workspace import check_data
 
@@ -63,18 +63,18 @@ def find_overflow(
     if folder is None:
         check_data(data.workspace.root)
         status_root = str(data.workspace.overflow_dump_dir)
-        leaves = _data_leaves(data) or leaves_below(status_root)
+        leaves = _data_leaves(data) or data.leaves_at(status_root)
     else:
         if not is_folder(folder):
             refuse_h5("overflow", folder)
             check_folder(folder, "dumps")
         status_root = folder
-        leaves = leaves_below(folder)
+        leaves = data.leaves_at(folder)
     files, root = find_statuses(data, folder)
     if not files and not leaves:
         refuse_h5("overflow", folder or str(data.workspace.pt_npu_dir))
         if folder is not None:
-            find_run(folder)  # says what is wrong with it
+            data.run_at(folder)  # says what is wrong with it
         default = str(data.workspace.dump_dir(0))
         nothing = DataNotFoundError(
             f"no overflow status file in {root}, and no dump in {default}",
@@ -83,7 +83,7 @@ def find_overflow(
         raise nothing_below(nothing, root, default)
     graphs = Graphs(data, graph)
     others = leaves if folder is None else ()
-    reader = StatusReader(status_root, others, graphs.of)
+    reader = StatusReader(status_root, others, graphs.of, data.leaves_at)
     statuses, unreadable = read_statuses(files, reader, limit)
     scanned = []
     total = sum(map(_size, leaves)) if progress is not None else 0

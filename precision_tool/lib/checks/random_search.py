@@ -15,7 +15,6 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.inserted import counterparts
 from precision_tool.lib.pairing.match import same_name
-from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.names import flatten
@@ -38,13 +37,13 @@ def find_random(
     if left is None:
         left = default_npu(data.workspace)
     refuse_h5("random", left, right)
-    one = walk.find_run(left)
+    one = data.run_at(left)
     if right is None:
         # The other of the two runs, whichever was named.
         space, place = data.workspace, os.path.abspath(left)
         others = [number for number in (1, 0) if not lies_in(place, os.path.abspath(space.debug_dir(number)))]
         right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
-    other = None if right is None else walk.find_run(right)
+    other = None if right is None else data.run_at(right)
     graphs = Graphs(data, graph)
     if other is None:
         data.workspace.notes.append(

@@ -12,13 +12,13 @@ from typing import Any
 
 from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
-from precision_tool.lib.engine.elements import Detail, compare_elements
+from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import NAMED, GraphChoice, UnreadGraphError, find_graph
+from precision_tool.lib.graph.choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
@@ -29,7 +29,7 @@ from precision_tool.lib.pairing.match import Counterpart, match_by_graph, match_
 from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
-from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
@@ -99,6 +99,8 @@ class LeafResult:
     golden_root: str
     golden_is_dump: bool
     rows: Sequence[Row]
+    #: What is below `golden_root`.
+    golden: GoldenFiles | Run | None = field(default=None, repr=False)
     graph: GraphChoice | None = None
     notes: tuple[str, ...] = ()
     choice: ColumnChoice = field(default_factory=ColumnChoice)
@@ -142,10 +144,8 @@ def match_leaf(
     inputs: Inputs,
     position: int,
     graph: str | None,
-    extra_folders: Sequence[str],
+    graphs: GraphChooser,
     *,
-    chosen: str | None = None,
-    store: GraphStore | None = None,
     other_graph: str | None = None,
 ) -> tuple[list[Pair], LeafResult]:
     """The pairs of one leaf and the result they will be part of, its rows still empty."""
@@ -160,7 +160,7 @@ def match_leaf(
         golden_dumps: GoldenDumps | GraphDumps = GoldenDumps(counterpart)
         if other_graph is not None:
             models = {one.model_name for one in inputs.golden.leaves}
-            other_choice = find_graph(counterpart, other_graph or None, store=store, chosen=chosen, models=models)
+            other_choice = replace(graphs, extra_folders=()).of(counterpart, other_graph or None, models)
             if other_choice.reason == NAMED:
                 other_choice = replace(other_choice, reason="it was named with -cf")
             check_fits(other_choice, "-cf")
@@ -181,7 +181,7 @@ def match_leaf(
     if other is None or graph is not None or other_choice is not None:
         try:
             models = {one.model_name for one in inputs.run.leaves}
-            choice = find_graph(leaf, graph, extra_folders, store=store, chosen=chosen, models=models)
+            choice = graphs.of(leaf, graph, models)
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
                 raise
@@ -198,10 +198,11 @@ def match_leaf(
         if choice.matched < choice.total:
             notes.append(f"the graph names {choice.matched} of {counted(choice.total, 'dumped op')}")
     else:
-        pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, extra_folders, store)))
+        pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, graphs)))
     result = LeafResult(
         leaf=leaf,
         golden_root=root,
+        golden=inputs.golden if other is None else Run(root=root, leaves=(other.leaf,)),
         golden_is_dump=other is not None,
         rows=(),
         graph=choice,
@@ -216,15 +217,13 @@ def match_leaf(
     return pairs, result
 
 
-def _counterpart(
-    inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, extra_folders: Sequence[str], store: GraphStore | None
-) -> Counterpart:
+def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs: GraphChooser) -> Counterpart:
     """Which op of another NPU run an op belongs to: by both graphs where there are any, else by its name alone."""
     if other is not None and isinstance(inputs.golden, Run):
         with suppress(PrecisionToolError):
             models, others = ({one.model_name for one in run.leaves} for run in (inputs.run, inputs.golden))
-            mine = find_graph(leaf, None, extra_folders, store=store, models=models)
-            theirs = find_graph(other.leaf, None, extra_folders, store=store, models=others)
+            mine = graphs.of(leaf, models=models, prefers_chosen=False)
+            theirs = graphs.of(other.leaf, models=others, prefers_chosen=False)
             return counterparts(mine.file, theirs.file).of
     return same_name
 
@@ -319,9 +318,8 @@ def compare_folders(
     golden: str,
     *,
     graph: str | None = None,
-    graph_folders: Sequence[str] = (),
-    chosen: str | None = None,
-    store: GraphStore | None = None,
+    graphs: GraphChooser | None = None,
+    find: Callable[[str, str], Inputs] = find_inputs,
     workers: int = 0,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -330,7 +328,7 @@ def compare_folders(
     """Compares the NPU dumps below `npu` with the benchmark below `golden`; one result per leaf folder.
 
     Folders may be of any level of the trees. `graph` is a graph file or a folder of them, by default the one
-    found beside the dump (or in `graph_folders`) that fits, `chosen` first; they are read through `store`. Rows that
+    that `graphs` chooses: found beside the dump, and fitting. `find` finds what is below the two folders. Rows that
     could not be compared carry the reason. `options` choose the ops and what is found out.
     Raises DataNotFoundError, FormatError for a graph that was asked for, and WorkStoppedError when interrupted.
     """
@@ -338,20 +336,11 @@ def compare_folders(
         if named and not os.path.exists(named):
             hint = f"name a ge_proto_*_Build.txt or its JSON, or leave {option} out"
             raise DataNotFoundError(f"{named}: no such graph", hint)
-    inputs = find_inputs(npu, golden)
+    inputs, graphs = find(npu, golden), graphs or GraphChooser()
     results: list[LeafResult] = []
     for position, leaf in enumerate(inputs.run.leaves):
         try:
-            pairs, result = match_leaf(
-                leaf,
-                inputs,
-                position,
-                graph,
-                graph_folders,
-                chosen=chosen,
-                store=store,
-                other_graph=options.other_graph,
-            )
+            pairs, result = match_leaf(leaf, inputs, position, graph, graphs, other_graph=options.other_graph)
             pairs, result = chosen_pairs(pairs, result, options)
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:

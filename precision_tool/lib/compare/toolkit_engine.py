@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from precision_tool import __version__
@@ -16,8 +16,7 @@ from precision_tool.lib.compare.pytorch import are_h5
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
-from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import find_graph
+from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.results.columns import METRIC_COLUMNS
@@ -46,9 +45,8 @@ def compare_by_toolkit(
     tools: Tools,
     *,
     graph: str | None = None,
-    graph_folders: Sequence[str] = (),
-    chosen: str | None = None,
-    store: GraphStore | None = None,
+    graphs: GraphChooser | None = None,
+    find: Callable[[str, str], Inputs] = find_inputs,
     options: CompareOptions,
     prefix: str = "",
 ) -> list[ToolkitResult]:
@@ -59,7 +57,7 @@ def compare_by_toolkit(
     flags = msaccucmp_options(options)
     if are_h5(npu, golden, graph, options.other_graph):
         return _compare_h5(npu, golden, folder, tools, options, flags, prefix)
-    inputs = find_inputs(npu, golden)
+    inputs, graphs = find(npu, golden), graphs or GraphChooser()
     leaves = inputs.run.leaves
     results: list[ToolkitResult] = []
     failed: list[PrecisionToolError] = []
@@ -76,9 +74,9 @@ def compare_by_toolkit(
             if other is None and options.other_graph is not None:
                 raise no_other_graph(side)
             if other is None or by_graph:
-                json_path, notes = graph_json(leaf, graph, graph_folders, tools, store, chosen)
+                json_path, notes = graph_json(leaf, graph, graphs, tools)
             if other is not None and by_graph:
-                unfused, _ = graph_json(other, options.other_graph or None, graph_folders, tools, store)
+                unfused, _ = graph_json(other, options.other_graph or None, graphs, tools, prefers_chosen=False)
             made = tools.compare(leaf.path, side, folder, graph=json_path, unfused=unfused, options=flags)
         except PrecisionToolError as error:
             failed.append(error)
@@ -170,17 +168,12 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
 
 
 def graph_json(
-    leaf: DumpLeaf,
-    graph: str | None,
-    graph_folders: Sequence[str],
-    tools: Tools,
-    store: GraphStore | None = None,
-    chosen: str | None = None,
+    leaf: DumpLeaf, graph: str | None, graphs: GraphChooser, tools: Tools, *, prefers_chosen: bool = True
 ) -> tuple[str, tuple[str, ...]]:
     """The graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
     path = graph
     if graph is None or os.path.isdir(graph):
-        path = find_graph(leaf, graph, graph_folders, store=store, chosen=chosen).file.path
+        path = graphs.of(leaf, graph, prefers_chosen=prefers_chosen).file.path
     assert path is not None
     if not os.path.exists(path):
         raise DataNotFoundError(f"{path}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")

@@ -19,16 +19,16 @@ from precision_tool.lib.graph import catalog
 from precision_tool.lib.graph import chosen as graph_choice
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs
-from precision_tool.lib.graph.choice import find_graph_files
+from precision_tool.lib.graph.choice import GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.graph.chosen import Choice
 from precision_tool.lib.model.comparison import Pair
-from precision_tool.lib.model.run import Run
+from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.listing import find_ops
 from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
-from precision_tool.lib.sources.inputs import find_golden
+from precision_tool.lib.sources.inputs import Inputs, find_golden, find_inputs
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.files import signature_of
@@ -76,6 +76,7 @@ class DataFolder:
         self._cache = CacheFiles(workspace.cache_dirs)
         self.store = GraphStore(self._cache)
         self._kept: dict[tuple[Kept, *tuple[object, ...]], tuple[Any, Stamps]] = {}
+        self._choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = {}
         self._op_pairs: dict[tuple[str, str], OpPairs] = {}
         self._cosines: tuple[object, ResultCosines] = (None, ResultCosines(()))
         #: The graph that `use_graph` chose; None: not looked up yet.
@@ -89,6 +90,7 @@ class DataFolder:
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] not in kinds}
         if Kept.GRAPHS in kinds:
             self.store.forget()
+            self._choices.clear()
         if kinds & {Kept.RUNS, Kept.GRAPHS, Kept.BENCHMARK}:
             self._op_pairs.clear()
         if Kept.RESULTS in kinds:
@@ -111,10 +113,8 @@ class DataFolder:
         """What NPU run `number` dumped; None if nothing."""
 
         def read(stamps: Stamps) -> Run | None:
-            folder = str(self.workspace.dump_dir(number))
-            stamps.note(folder)
             try:
-                return walk.find_run(folder, stamps)
+                return self.run_at(str(self.workspace.dump_dir(number)), stamps)
             except DataNotFoundError:
                 return None  # `vc` says why
             except PrecisionToolError as error:
@@ -122,6 +122,55 @@ class DataFolder:
                 return None
 
         return self._keep((Kept.RUNS, number), read)
+
+    def _found(self, kind: Kept, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
+        """What `find` finds below a folder, or its error; found once. `noted_in` notes what that depends on."""
+
+        def read(stamps: Stamps) -> T | PrecisionToolError:
+            stamps.note(path)
+            try:
+                return find(path, stamps)
+            except PrecisionToolError as error:
+                return error
+
+        key = (kind, os.path.abspath(path))
+        value = self._keep(key, read)
+        if isinstance(value, PrecisionToolError) and path not in value.message:  # it was spelled in another way
+            return find(path, Stamps())
+        if noted_in is not None:
+            noted_in.update(self._kept[key][1])
+        if isinstance(value, PrecisionToolError):
+            raise value.with_traceback(None)
+        return value
+
+    @alone
+    def run_at(self, path: str, noted_in: Stamps | None = None) -> Run:
+        """The NPU run below a folder, as `walk.find_run` finds it."""
+        return self._found(Kept.RUNS, path, walk.find_run, noted_in)
+
+    def leaves_at(self, path: str) -> tuple[DumpLeaf, ...]:
+        """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
+        try:
+            return self.run_at(path).leaves
+        except PrecisionToolError:
+            return ()
+
+    @alone
+    def golden_at(self, path: str, noted_in: Stamps | None = None) -> GoldenFiles | Run:
+        """The benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
+        found = self._found(Kept.BENCHMARK, path, find_golden, noted_in)
+        if isinstance(found, GoldenFiles):
+            found.forget_changed()
+        return found
+
+    def inputs(self, npu: str, golden: str) -> Inputs:
+        """What a comparison of two folders reads, found but not opened."""
+        return find_inputs(npu, golden, run_at=self.run_at, golden_at=self.golden_at)
+
+    def graph_chooser(self, graph: str | None = None) -> GraphChooser:
+        """What chooses the graph of a dump, the one that the user chose first; `graph` was asked for instead."""
+        chosen = self.chosen_graph() if graph is None else None
+        return GraphChooser(store=self.store, extra_folders=(os.curdir,), chosen=chosen, kept=self._choices)
 
     @alone
     def run_folders(self) -> tuple[RunFolder, ...]:
@@ -151,7 +200,8 @@ class DataFolder:
     @alone
     def _graphs(self, graph: str | None) -> RunGraphs:
         folders = self.run_folders()
-        chosen = self.chosen_graph() if graph is None else None
+        chooser = self.graph_chooser(graph)
+        chosen = chooser.chosen
 
         def read(stamps: Stamps) -> RunGraphs:
             for folder in folders:
@@ -164,9 +214,7 @@ class DataFolder:
             root = shown_path(str(self.workspace.root))
             try:
                 with way_back_from(chosen):
-                    found = catalog.find_run_graphs(
-                        folders, self.store, root=root, graph=graph, chosen=chosen, extra_folders=(os.curdir,)
-                    )
+                    found = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
             except DataNotFoundError:
                 check_data(self.workspace.root)  # a mistyped folder is the better reason
                 if graph is None and has_pytorch_only(self.workspace):
@@ -242,7 +290,7 @@ class DataFolder:
             if benchmark is None and number != 0:
                 return None
             with suppress(PrecisionToolError):  # `vc` says what is wrong with it
-                return find_golden(str(benchmark or folders[-1]), stamps)
+                return self.golden_at(str(benchmark or folders[-1]), stamps)
             return None
 
         return self._keep((Kept.BENCHMARK, number is None, number == 0), read)

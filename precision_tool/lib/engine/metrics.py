@@ -14,11 +14,9 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.comparison import ZERO_BELOW, Metrics, Summary
 from precision_tool.lib.numbers.decode import Floats, Numbers
 
-#: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
-ZERO_BELOW = 2.2e-16
 #: Lower clamp of the scaled values in the KL divergence: float32's epsilon.
 KL_FLOOR = float(np.finfo(np.float32).eps)
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show.

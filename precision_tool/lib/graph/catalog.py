@@ -17,9 +17,9 @@ from precision_tool.lib.graph.choice import (
     ENOUGH,
     NAMED,
     GraphChoice,
+    GraphChooser,
     choose_graph,
     choose_without_dump,
-    find_graph,
     find_graph_files,
     is_named_by,
     is_what_ran,
@@ -119,19 +119,14 @@ class RunFolder:
 
 
 def find_run_graphs(
-    folders: Sequence[RunFolder],
-    store: GraphStore,
-    *,
-    root: str = "",
-    graph: str | None = None,
-    chosen: str | None = None,
-    extra_folders: Sequence[str] = (),
+    folders: Sequence[RunFolder], graphs: GraphChooser, *, root: str = "", graph: str | None = None
 ) -> RunGraphs:
     """The graph of every dumped model of every run of the data folder `root`; of a run without a dump the largest.
 
-    `graph` (a file, or a folder to choose from) overrides what would be found, `chosen` is preferred to it where it
-    fits. Raises DataNotFoundError when there is no graph at all.
+    `graph` (a file, or a folder to choose from) overrides what would be found. Raises DataNotFoundError when there is
+    no graph at all.
     """
+    store, chosen, extra_folders = graphs.store, graphs.chosen, graphs.extra_folders
     if graph is not None:
         return RunGraphs(runs=_named_graphs(folders, store, graph))
     found: list[RunGraph] = []
@@ -141,7 +136,7 @@ def find_run_graphs(
         models = _models(folder.run)
         for leaves in models.values():
             try:
-                choice = find_graph(leaves[0], None, extra_folders, store=store, chosen=chosen, models=models)
+                choice = graphs.of(leaves[0], models=models)
             except DataNotFoundError as error:
                 refused.append(error)
                 missing.append(MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.message))

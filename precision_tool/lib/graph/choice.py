@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
@@ -75,10 +75,10 @@ def find_graph_files(
     return found
 
 
-def graph_folders(dump_path: str) -> list[str]:
+def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
     """Where the graphs of a dump folder lie: a `graph` folder beside it or beside a folder above it.
 
-    Those of msquickcmp lie in `model`, beside its `dump_data`.
+    Those of msquickcmp lie in `model`, beside its `dump_data`. `stamps` notes where they could lie.
     """
     folder = os.path.abspath(dump_path)
     for _ in range(8):
@@ -86,6 +86,8 @@ def graph_folders(dump_path: str) -> list[str]:
         if os.path.isdir(os.path.join(folder, names.INFER_DUMPS)):
             candidates.append(os.path.join(folder, names.INFER_MODEL))
         for candidate in candidates:
+            if stamps is not None:
+                stamps.note(candidate)
             if is_folder(candidate):
                 return [candidate]
         parent = os.path.dirname(folder)
@@ -321,21 +323,53 @@ def load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: Graph
     return choice
 
 
-def find_graph(
+@dataclass(frozen=True, kw_only=True)
+class GraphChooser:
+    """The graph of each dump folder, chosen once: a choice holds until something that it was made from changes.
+
+    `extra_folders` may hold graphs too, `chosen` is a file to prefer to all others where it is a graph of the dump.
+    """
+
+    store: GraphStore = field(default_factory=GraphStore)
+    extra_folders: tuple[str, ...] = ()
+    chosen: str | None = None
+    #: What was chosen, for which leaf, and what the choice was made from.
+    kept: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = field(default_factory=dict, repr=False)
+
+    def of(
+        self, leaf: DumpLeaf, graph: str | None = None, models: Collection[str] = (), *, prefers_chosen: bool = True
+    ) -> GraphChoice:
+        """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits.
+
+        The one that was chosen is not taken where it is of another of the run's `models`. DataNotFoundError where
+        there is none.
+        """
+        chosen = self.chosen if prefers_chosen else None
+        key = (leaf.path, graph, chosen, self.extra_folders, frozenset(models))
+        known = self.kept.get(key)
+        if known is not None and known[0] == leaf and known[2].are_current():
+            return known[1]
+        stamps = Stamps()
+        choice = _find_graph(leaf, graph, self.extra_folders, self.store, chosen, models, stamps)
+        signature = self.store.signature(choice.file.path)
+        if signature is not None:
+            stamps.note_read(choice.file.path, signature)
+        self.kept[key] = (leaf, choice, stamps)
+        return choice
+
+
+def _find_graph(
     leaf: DumpLeaf,
     graph: str | None,
-    extra_folders: Sequence[str] = (),
-    *,
-    store: GraphStore | None = None,
-    chosen: str | None = None,
-    models: Collection[str] = (),
+    extra_folders: Sequence[str],
+    store: GraphStore,
+    chosen: str | None,
+    models: Collection[str],
+    stamps: Stamps,
 ) -> GraphChoice:
-    """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits.
-
-    `chosen` is a file to prefer to the others where it is a graph of the leaf, and not of another of the run's
-    `models`.
-    """
-    store = store or GraphStore()
+    """The graph of a leaf; `stamps` notes what there could be one in."""
+    for named in filter(None, (graph, chosen)):
+        stamps.note(named)
     if graph is not None and not is_folder(graph):
         return load_choice(graph, leaf, NAMED, store)
     refused: tuple[tuple[str, str], ...] = ()
@@ -344,9 +378,10 @@ def find_graph(
         if not isinstance(choice, str):
             return choice
         refused = ((chosen, choice),)
-    folders = [graph] if graph is not None else graph_folders(leaf.path)
+    folders = [graph] if graph is not None else graph_folders(leaf.path, stamps)
     # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
-    paths = find_graph_files(folders) or find_graph_files((), () if graph is not None else extra_folders)
+    paths = find_graph_files(folders, stamps=stamps)
+    paths = paths or find_graph_files((), () if graph is not None else extra_folders, stamps=stamps)
     if not paths:
         model = _infer_model(leaf.path) if graph is None else ""
         if model:

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from math import isnan
 
-from precision_tool.lib.engine.elements import Detail, Element
 from precision_tool.lib.inspect.exports import digits_of
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.sources.names import file_part, flatten
 from precision_tool.lib.storage.files import atomic_text

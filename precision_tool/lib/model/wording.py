@@ -17,6 +17,11 @@ def first_of(names: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as result files have it: [8,12]; [] for a scalar."""
+    return f"[{','.join(map(str, shape))}]"
+
+
 def without_nan(value: object) -> object:
     """A document for JSON, which has no NaN and Inf: they become text."""
     if isinstance(value, float) and not isfinite(value):

@@ -15,8 +15,8 @@ from rich.text import Text
 from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.engine.elements import Detail, Element
 from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, joined
 from precision_tool.lib.present.text import (

@@ -23,7 +23,8 @@ import graphviz
 
 from precision_tool.lib.graph.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
 from precision_tool.lib.model.graph import Op, TensorDesc
-from precision_tool.lib.present.text import safe, shape_text
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.text import safe
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import atomic_text
 

@@ -93,7 +93,9 @@ def _graph_passes(graph: GraphFusion, threshold: float) -> Iterator[RenderableTy
 
 def _pass_cell(row: PassRow) -> Text:
     text = plain(row.name)
-    marks = [row.section.removesuffix("Fusion")]
+    marks = [row.section.removesuffix("Fusion")] if row.section else []
+    if not row.section and row.is_switchable:
+        marks.append("section unknown")
     if not row.is_switchable:
         marks.append(ALWAYS_MARK)
     elif row.switch is False:
@@ -117,7 +119,11 @@ def passes_json(graphs: Sequence[GraphFusion]) -> str:
 def switch_lines(path: str, switches: Switches, seen: Sequence[str], warnings: Sequence[str]) -> list[RenderableType]:
     """One switch file: what it says, pass by pass, and what the passes that were `seen` are by it."""
     lines: list[RenderableType] = [whole_path(path)]
-    lines += [plain(f"note: {note}; it is left out when the file is written", "yellow") for note in switches.notes]
+    if switches.refused:
+        lines += [plain(f"GE refuses this file: {reason}", "bold yellow") for reason in switches.refused]
+    else:
+        lines.append(plain("GE takes this file", "dim"))
+    lines += [plain(f"note: {note}", "yellow") for note in switches.notes]
     if switches.is_old_form:
         lines.append(plain("in the old form: a line PASS:on or PASS:off for each pass", "dim"))
     table = _table(("section", False), ("pass", False), ("", False))
@@ -137,7 +143,12 @@ def switch_lines(path: str, switches: Switches, seen: Sequence[str], warnings: S
     rows = [("of the data", plain(f"{len(off)} of {counted(len(seen), 'pass', 'passes')} seen there are off"))]
     if always:
         rows.append((ALWAYS_MARK, plain(f"{', '.join(always)}: {ALWAYS_ON_REASON}")))
-    if seen:
+    if not seen:
+        rows = []
+    if left_on := switches.left_on():
+        what = "GE's own file names them, which beats ALL (on the 910B); `fusion all-off` names them too"
+        rows.append(("stay on", plain(f"{', '.join(left_on)}: {what}", "yellow")))
+    if rows:
         lines.append(LabelledLines(rows))
     lines += [plain(f"warning: {warning}", "yellow") for warning in warnings]
     return lines
@@ -150,7 +161,9 @@ def switch_json(path: str, switches: Switches, warnings: Sequence[str]) -> dict[
         "file": path,
         "old_form": EITHER in switches.sections,
         "passes": sections,
+        "refused": list(switches.refused),
         "notes": list(switches.notes),
+        "left_on": list(switches.left_on()),
         "warnings": list(warnings),
     }
 

@@ -23,6 +23,7 @@ from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -32,7 +33,6 @@ from precision_tool.lib.present.text import (
     percent,
     plain,
     safe,
-    shape_text,
     shown_reason,
     whole_path,
 )

@@ -15,6 +15,7 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.pairing.listing import DumpListing, DumpRow, OpListing, OpRow, is_below
 from precision_tool.lib.present.text import (
     byte_size,
@@ -24,7 +25,6 @@ from precision_tool.lib.present.text import (
     percent,
     plain,
     safe,
-    shape_text,
     whole_path,
 )
 from precision_tool.lib.present.whole import NameTable

@@ -23,9 +23,11 @@ from precision_tool.lib.checks.overflow import (
     share_text,
 )
 from precision_tool.lib.checks.overflow_advice import Advice, scale_words
+from precision_tool.lib.checks.overflow_check import ORIGIN_WORDS, unit_words
 from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.text import (
     LabelledLines,
     byte_size,
@@ -34,7 +36,6 @@ from precision_tool.lib.present.text import (
     op_heading,
     plain,
     safe,
-    shape_text,
     shown_reason,
     unreadable_lines,
     whole_path,
@@ -43,13 +44,13 @@ from precision_tool.lib.present.whole import Heading, NameTable
 from precision_tool.lib.workspace import shown_path
 
 #: The origins in the user's words, and their colours.
-ORIGIN_WORDS = {
-    Origin.OWN: ("overflowed itself", "bold red"),
-    Origin.RECEIVED: ("received it", "yellow"),
-    Origin.SOURCE: ("came in with the data", "bold red"),
-    Origin.HIDDEN: ("overflowed inside", "bold red"),
-    Origin.UNKNOWN: ("own or received: unknown", "yellow"),
-    Origin.MEANT: ("no overflow", "green"),
+_ORIGIN_STYLES = {
+    Origin.OWN: "bold red",
+    Origin.RECEIVED: "yellow",
+    Origin.SOURCE: "bold red",
+    Origin.HIDDEN: "bold red",
+    Origin.UNKNOWN: "yellow",
+    Origin.MEANT: "green",
 }
 MODE_WORDS = {
     Mode.SATURATION: "saturation: what overflows ends at the type's largest number (±65504 in float16)",
@@ -122,14 +123,8 @@ def _share(part: int, whole: int, is_least: bool) -> Text:
 
 
 def _origin_line(op: OverflowOp) -> Text:
-    words, style = ORIGIN_WORDS[op.origin]
+    words, style = ORIGIN_WORDS[op.origin], _ORIGIN_STYLES[op.origin]
     return Text.assemble((words, style), plain(f": {op.why}"))
-
-
-def unit_words(unit: UnitStatus) -> str:
-    """`AIC 0x20: floating-point overflow`."""
-    codes = ", ".join(f"{word:#x}" for word in unit.status)
-    return f"{unit.unit} {codes}: {'; '.join(unit.words) or 'no bit is set'}"
 
 
 def status_block(one: StatusReport) -> RenderableType:
@@ -235,7 +230,7 @@ def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collecti
 
 
 def _behind(op: OverflowOp) -> tuple[str, Text]:
-    words, style = ORIGIN_WORDS[op.origin]
+    words, style = ORIGIN_WORDS[op.origin], _ORIGIN_STYLES[op.origin]
     bad = ", ".join(f"{one.slot} {bad_words(one.extremes)}" for one in op.bad_outputs)
     return f"[{op.number}]", Text.assemble((safe(op.name), "bold"), " ", (words, style), plain(f": {bad}"))
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from precision_tool.lib.model.pytorch import KINDS, OUTPUT, SCALAR_TYPES, H5Op, H5Value
 from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.pairing.pytorch_ops import H5Hit, H5Listing, H5Side
 from precision_tool.lib.present.op import row_json, row_notes, tensor_table
 from precision_tool.lib.present.text import (
@@ -22,7 +23,6 @@ from precision_tool.lib.present.text import (
     counted,
     json_text,
     plain,
-    shape_text,
     shown_reason,
     whole_path,
 )

@@ -12,13 +12,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp, memory_advice
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
     json_text,
     op_heading,
     plain,
-    shape_text,
     shown_reason,
     unreadable_lines,
     whole_path,

@@ -14,12 +14,13 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from precision_tool.lib.engine.elements import Detail, Element
 from precision_tool.lib.engine.metrics import unravel
 from precision_tool.lib.inspect.convert import Decoded
 from precision_tool.lib.inspect.named_tensors import BENCHMARK, NamedTensor, View
 from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.histogram import edges, histogram
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -27,7 +28,6 @@ from precision_tool.lib.present.text import (
     counted,
     json_text,
     plain,
-    shape_text,
     shown_reason,
     whole_path,
 )

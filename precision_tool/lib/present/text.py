@@ -97,11 +97,6 @@ def op_heading(number: int, name: str, op_type: str) -> Text:
     return Text.assemble(f"[{number}] ", (safe(name), "bold"), f" ({safe(op_type)})")
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """A shape as result files have it: [8,12]; [] for a scalar."""
-    return f"[{','.join(map(str, shape))}]"
-
-
 def byte_size(count: float) -> str:
     """A number of bytes with a unit: 1.5 GB."""
     for unit in ("B", "kB", "MB"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError
@@ -21,16 +22,25 @@ class Inputs:
     notes: tuple[str, ...] = ()
 
 
-def find_inputs(npu: str, golden: str) -> Inputs:
-    """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`."""
+def find_inputs(
+    npu: str,
+    golden: str,
+    *,
+    run_at: Callable[[str], Run] = walk.find_run,
+    golden_at: Callable[[str], GoldenFiles | Run] | None = None,
+) -> Inputs:
+    """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`.
+
+    `run_at` and `golden_at` find what is below a folder; whoever found it before hands it over.
+    """
     try:
-        run = walk.find_run(npu)
+        run = run_at(npu)
     except DataNotFoundError as error:
         if os.path.isdir(npu) and walk.has_benchmark_files(npu):
             hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
             raise DataNotFoundError(error.message, hint) from error
         raise
-    side = find_golden(golden)
+    side = (golden_at or find_golden)(golden)
     return Inputs(run=run, golden=side, notes=(*run.notes, *side.notes))
 
 

@@ -150,8 +150,9 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
-            base, cause=cause, confidence=_CLEAN * seen, facts=facts, next=plan(None, suspects, has_benchmark)
-        )
+            base, cause=cause, confidence=_CLEAN * seen, facts=facts,
+            next=plan(None, suspects, has_benchmark, findings.judged),
+        )  # fmt: skip
     first = guilty[0]
     names = dict.fromkeys(name for one in guilty for name in (one.culprit,))
     names |= dict.fromkeys(name for one in guilty for name in one.also)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,9 +13,7 @@ from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
-from precision_tool.lib.graph.choice import find_graph
 from precision_tool.lib.model.finding import FindingKind
-from precision_tool.lib.sources import walk
 from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
@@ -41,11 +38,14 @@ def judge_results(
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
             file = leaf.graph.file if leaf.graph is not None else mine.file if mine is not None else None
             if file is not None:
-                asked = Asked(leaf=leaf.leaf, file=file, golden_root=leaf.golden_root)
+                asked = Asked(leaf=leaf.leaf, file=file, golden=leaf.golden)
         elif source is not None and source.graph:
             with suppress(PrecisionToolError):
-                at = walk.find_run(source.npu).leaves[0]
-                asked = Asked(leaf=at, file=data.store.load(source.graph), golden_root=source.golden)
+                at = data.run_at(source.npu).leaves[0]
+                asked = Asked(leaf=at, file=data.store.load(source.graph))
+            if asked is not None:
+                with suppress(PrecisionToolError):  # its benchmark may be gone
+                    asked = replace(asked, golden=data.golden_at(source.golden))
         if asked is None:
             found.append(None)
             continue
@@ -61,7 +61,7 @@ def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
-        leaf=result.leaf, file=result.graph.file, golden_root=result.golden_root, rows=result.rows,
+        leaf=result.leaf, file=result.graph.file, golden=result.golden, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
     )  # fmt: skip
     return judge(asked, ()).verdict
@@ -77,8 +77,8 @@ def judge_alone(
     """Who is to blame in an NPU run without a benchmark, one verdict a model."""
     runs = _runs_to_judge(data, graph)
     if npu is not None:
-        leaf = walk.find_run(npu).leaves[0]
-        file = find_graph(leaf, graph, (os.curdir,), store=data.store).file
+        leaf = data.run_at(npu).leaves[0]
+        file = data.graph_chooser(graph).of(leaf, graph).file
         return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)

@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import nan
 
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
-from precision_tool.lib.sources.inputs import find_golden, golden_leaf
+from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
 from precision_tool.lib.verdict.spread import Progress
 
@@ -28,7 +28,7 @@ class Asked:
 
     leaf: DumpLeaf
     file: GraphFile
-    golden_root: str | None = None
+    golden: GoldenFiles | Run | None = None
     rows: Sequence[Row] = ()
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
@@ -79,10 +79,7 @@ def judge(
 
 def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
     """What the dump is held against, and another NPU run that tells of random numbers."""
-    golden: GoldenFiles | Run | None = None
-    if asked.golden_root is not None:
-        with suppress(PrecisionToolError):
-            golden = find_golden(asked.golden_root)
+    golden = asked.golden
     if isinstance(golden, GoldenFiles):
         return golden, None
     leaf: DumpLeaf | None = None

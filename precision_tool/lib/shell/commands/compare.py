@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks, tell_overflow
+from precision_tool.lib.checks.analysis import Analysis, tell_overflow
 from precision_tool.lib.checks.casts import cast_pairs
-from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
-from precision_tool.lib.compare.known import KnownValues, known_values
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import (
@@ -23,10 +21,8 @@ from precision_tool.lib.errors import (
     FormatError,
     NoBenchmarkError,
     OutputError,
-    PrecisionToolError,
     UsageError,
 )
-from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
@@ -553,7 +549,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             lack = error  # the NPU's dump alone tells something too
     else:
         analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
-    checks = _checks(session, args, analyses)
+    from precision_tool.lib.checks.run_checks import all_checks
+
+    checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
     from precision_tool.lib.verdict.since import since
 
     kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
@@ -666,55 +664,6 @@ def _keep(
     for analysis, one in zip(analyses, found, strict=True):
         if one is not None and analysis.path and analysis.source is not None:
             write_verdict(one, analysis.path, str(session.workspace.root))
-
-
-def _checks(session: Session, args: argparse.Namespace, analyses: Sequence[Analysis]) -> list[CheckResult]:
-    """The checks of the NPU runs of the data folder, or of the run that was named with -lt.
-
-    Of PyTorch dumps there is none but of the overflow status files that the data folder has.
-    """
-    is_pytorch = any(analysis.is_pytorch for analysis in analyses)
-    if is_pytorch and args.left is not None:
-        return []
-    # `vc` and `vcs` begin without what only `ac` needs.
-    from precision_tool.lib.shell.commands.overflow import check_overflow
-
-    known = known_values([analysis.leaf for analysis in analyses if analysis.leaf is not None])
-    overflow = check_overflow(session, args.left, args.graph, args.limit, known)
-    if is_pytorch:
-        return [] if overflow.skipped else [overflow]
-    return [*_graph_checks(session, args, analyses, known), overflow]
-
-
-def _graph_checks(
-    session: Session,
-    args: argparse.Namespace,
-    analyses: Sequence[Analysis],
-    known: Mapping[str, KnownValues],
-) -> list[CheckResult]:
-    """Those that need a graph."""
-    from precision_tool.lib.checks import fusion
-
-    cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
-
-    if args.left is None:
-        try:
-            missing = session.missing_graphs(args.graph)
-            passes = fusion.check_fusion(session.fusion_graphs(args.graph, cosines=cosines), args.threshold, missing)
-            return [passes, *check_runs(session.run_graphs(args.graph), missing, known)]
-        except PrecisionToolError as error:
-            return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
-    leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
-    runs = tuple(
-        RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
-        for leaf in leaves
-        if leaf.graph is not None
-    )
-    if not runs:
-        reason = "the two sides were compared without a graph; name one with -g"
-        return [fusion.skip_fusion(reason), *skip_checks(reason)]
-    in_effect = fusion.passes_in_effect(runs, session.fusion_reports(), cosines or {})
-    return [fusion.check_fusion(in_effect, args.threshold), *check_runs(runs, known=known)]
 
 
 VC = Command(_vc_parser, _run_vc)

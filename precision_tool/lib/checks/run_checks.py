@@ -1,0 +1,102 @@
+"""All that `ac` checks beside the comparison: fusion passes, casts, the graphs of two runs, overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from precision_tool.lib.checks import fusion
+from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
+from precision_tool.lib.checks.overflow_check import check_overflow
+from precision_tool.lib.compare.cosines import cosines_of
+from precision_tool.lib.compare.folders import LeafResult
+from precision_tool.lib.compare.known import KnownValues, known_values
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.fusion_switch import Switches
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.finding import CheckResult
+
+
+def all_checks(
+    data: DataFolder,
+    analyses: Sequence[Analysis],
+    threshold: float,
+    *,
+    npu: str | None = None,
+    graph: str | None = None,
+    limit: int = 0,
+) -> list[CheckResult]:
+    """The checks of the NPU runs of a data folder, or of the run below `npu`, which was compared.
+
+    Of PyTorch dumps there is none but of the overflow status files that the data folder has. `limit` ops and statuses
+    are told of at most, 0: all.
+    """
+    is_pytorch = any(analysis.is_pytorch for analysis in analyses)
+    if is_pytorch and npu is not None:
+        return []
+    leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
+    known = known_values(leaves)
+    overflow = check_overflow(data, npu, graph, limit, known)
+    if is_pytorch:
+        return [] if overflow.skipped else [overflow]
+    cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
+    if npu is None:
+        return [*_checks_of_runs(data, threshold, graph, cosines, known), overflow]
+    return [*_checks_of_leaves(data, threshold, leaves, cosines or {}, known), overflow]
+
+
+def _checks_of_runs(
+    data: DataFolder,
+    threshold: float,
+    graph: str | None,
+    cosines: Mapping[str, float] | None,
+    known: Mapping[str, KnownValues],
+) -> list[CheckResult]:
+    """Those that need a graph, of the runs of a data folder."""
+    try:
+        missing = data.missing_graphs(graph)
+        passes = fusion.check_fusion(fusion_graphs(data, graph, cosines=cosines), threshold, missing)
+        return [passes, *check_runs(data.run_graphs(graph), missing, known)]
+    except PrecisionToolError as error:
+        return [fusion.skip_fusion(error.advice), *skip_checks(error.advice)]
+
+
+def _checks_of_leaves(
+    data: DataFolder,
+    threshold: float,
+    leaves: Sequence[LeafResult],
+    cosines: Mapping[str, float],
+    known: Mapping[str, KnownValues],
+) -> list[CheckResult]:
+    """Those that need a graph, of what was compared."""
+    runs = tuple(
+        RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
+        for leaf in leaves
+        if leaf.graph is not None
+    )
+    if not runs:
+        reason = "the two sides were compared without a graph; name one with -g"
+        return [fusion.skip_fusion(reason), *skip_checks(reason)]
+    in_effect = fusion.passes_in_effect(runs, data.fusion_reports(), cosines)
+    return [fusion.check_fusion(in_effect, threshold), *check_runs(runs, known=known)]
+
+
+def fusion_graphs(
+    data: DataFolder,
+    graph: str | None = None,
+    switches: Switches | None = None,
+    cosines: Mapping[str, float] | None = None,
+) -> tuple[fusion.GraphFusion, ...]:
+    """The fusion passes of every graph; without a graph those that the reports alone tell of.
+
+    `cosines` are those of the ops' outputs where a result is at hand: else the newest is read. Raises what
+    `run_graphs` does where there is neither a graph nor a report.
+    """
+    reports = data.fusion_reports()
+    runs: tuple[RunGraph, ...] = ()
+    try:
+        runs = data.run_graphs(graph)
+    except PrecisionToolError:
+        if not reports or graph is not None:
+            raise
+    return fusion.passes_in_effect(runs, reports, data.cosines() if cosines is None else cosines, switches)
