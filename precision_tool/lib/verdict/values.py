@@ -262,7 +262,7 @@ class RunValues:
     def found(self, slot: Slot) -> AnyTensor | Missing | None:
         """The tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
-        if dump is None:
+        if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
