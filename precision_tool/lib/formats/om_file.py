@@ -15,7 +15,8 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: How an `.om` begins.
 MAGIC = b"IMOD"
@@ -129,11 +130,11 @@ def _table(source: ByteSource, position: int, end: int) -> tuple[Part, ...] | No
 
 def read_om_header(path: str) -> OmHeader:
     """Header and tables of an offline model."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return read_header(file)
 
 
-def model_bytes(file: LocalFile) -> int:
+def model_bytes(file: StoredFile) -> int:
     """How many bytes of the file hold the header, the tables and the definitions of all its models."""
     return max(part.stop for part in _definitions(read_header(file), file.path))
 

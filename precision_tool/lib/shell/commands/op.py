@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Mapping, Sequence
 
 from precision_tool.lib.graph.catalog import FoundOp
@@ -149,7 +149,7 @@ def _draw(
     for hit in hits:
         run = report.run_name(hit.run)
         hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
-        where = ", ".join(dict.fromkeys((run, hit.graph.name, os.path.basename(hit.run.file.path))))
+        where = ", ".join(dict.fromkeys((run, hit.graph.name, posixpath.basename(hit.run.file.path))))
         source = drawing.dot_source(hood, session.cosines(hit.run), session.settings.threshold, where)
         name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")
         drawn = drawing.write_drawing(source, folder, name)
