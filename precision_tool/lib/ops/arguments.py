@@ -125,10 +125,10 @@ def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
 
 
 def floats(given: Input) -> Doubles:
-    """An input's values in float64, of whatever real type it is."""
+    """An input's values in float64, of whatever real type it is; float32 as it comes, for a first look in float32."""
     if given.array.dtype.kind == "c":
         raise NotComputedError("complex numbers")
-    return np.asarray(given.array, np.float64)
+    return given.array if given.array.dtype == np.float32 else np.asarray(given.array, np.float64)
 
 
 def numbers(call: Call, *slots: int) -> list[Doubles]:

@@ -277,7 +277,7 @@ class GraphMatcher:
     def pairs(self) -> Iterator[Pair]:
         """All pairs, in execution order."""
         for index, group in enumerate(self._groups):
-            yield from _match_group(index, group, self._finder, self._origins, self._benchmark)
+            yield from self._of_group(index, group)
         strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
@@ -293,7 +293,12 @@ class GraphMatcher:
         index = self._group_of[id(op)]
         if not self._finder.has(op):
             return ()
-        return tuple(_match_group(index, self._groups[index], self._finder, self._origins, self._benchmark, only=op))
+        return tuple(self._of_group(index, self._groups[index], only=op))
+
+    def _of_group(self, index: int, group: Group, only: Op | None = None) -> Iterator[Pair]:
+        names = self._benchmark.ops_of(group.golden_ops)
+        for pair in _match_group(index, group, self._finder, self._origins, self._benchmark, only=only):
+            yield pair if names == pair.golden_ops else replace(pair, golden_ops=names)
 
 
 class _Finder:

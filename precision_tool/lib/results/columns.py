@@ -139,7 +139,7 @@ class Column:
     Fields are named by their place, `pair.index` or `metrics.cosine`. `value` is what is written where it is not just
     the field, `json` the key where programs find it (metrics and summaries are there under the names of their fields),
     `others` what older releases called the column. A cell of a `strict` column that cannot be read makes the whole
-    line unreadable. Of a bool tensor the metrics `for_bool` are printed.
+    line unreadable. Of bools against a bool benchmark the metrics `for_bool` are printed.
     """
 
     name: str
@@ -347,10 +347,15 @@ def metrics_of(choice: ColumnChoice) -> list[Column]:
     return [by_name[name] for name in (METRIC_COLUMNS if choice.metrics is None else choice.metrics)]
 
 
+def _are_bools(row: Row) -> bool:
+    """Whether both sides are bools: numpy subtracts none, so the vendor has no figures of those and a benchmark."""
+    return all(side is not None and side.dtype == "bool" for side in (row.pair.npu, row.pair.golden))
+
+
 def _metric_cells(choice: ColumnChoice) -> list[Column]:
     def printed(column: Column) -> Column:
         def value(row: Row, choice: ColumnChoice) -> Any:
-            if row.metrics is None or (row.pair.npu is not None and row.pair.npu.dtype == "bool"):
+            if row.metrics is None or (_are_bools(row) and not choice.golden_address):
                 return None
             return field_of(row, column.field) if column.value is None else column.value(row, choice)
 

@@ -128,8 +128,7 @@ class Formula:
         rank = inputs[ref.slot].array.ndim
         slots = {ref.slot}
         for stage in self.stages[1:]:
-            spec = table.find(stage.op_type)
-            if stage.op_type != "BiasAdd" and (spec is None or spec.kind not in _BY_ELEMENT):
+            if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
                 return None
             if stage.op_type != "BiasAdd":
                 fed = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
@@ -140,7 +139,11 @@ class Formula:
 
     def unshaped(self) -> Formula:
         """The same without the shapes that the graph says of its results, for a part of a batch."""
-        return replace(self, stages=tuple(replace(stage, wanted=()) for stage in self.stages))
+        stages = []
+        for stage in self.stages:
+            open_shapes = tuple(replace(one, shape=None) for one in stage.wanted)
+            stages.append(replace(stage, wanted=open_shapes))
+        return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
         """Results by output slot. With `stored` every stage's result is rounded to that type.
@@ -179,9 +182,8 @@ def _value(
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
-#: Ops whose first input has the rows that they work on one by one, and kinds that work on every element alone.
+#: Ops whose first input has the rows that they work on one by one.
 _ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2"})
-_BY_ELEMENT = (Kind.EXACT, Kind.ROUNDED, Kind.APPROXIMATE)
 
 
 def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:

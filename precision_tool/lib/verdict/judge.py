@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from precision_tool.lib.verdict.formulas import (
     noise_of,
     script_tensor,
 )
+from precision_tool.lib.verdict.in_blocks import right_in_blocks
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
@@ -37,6 +39,8 @@ from precision_tool.lib.verdict.values import (
     NoValueError,
     Root,
     RunValues,
+    in_doubles,
+    largest_of,
     missing_reason,
 )
 
@@ -68,6 +72,10 @@ class Fed:
     inputs: dict[int, Input] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def widen(self) -> None:
+        """Turns what was loaded as it was stored into float64."""
+        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
 
 
 class Judge:
@@ -155,19 +163,22 @@ class Judge:
                 found[slot] = copy[1]
         return found
 
-    def fed(self, op: Op) -> Fed:
-        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too."""
+    def fed(self, op: Op, *, stored: bool = False) -> Fed:
+        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
+
+        `stored`: as `RunValues.load` has them.
+        """
         fed = Fed()
         values = self.values
         for slot in values.input_slots(op):
             own = values.found(slot)
             if isinstance(own, Tensor):
-                fed.inputs[slot.index] = values.load(own, slot.desc)
+                fed.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
             root = values.fed_by.get((id(op), slot.graph_index))
             loaded = None
             if root is not None:
-                loaded = values.load_root(root)
+                loaded = values.load_root(root, stored=stored)
                 if loaded is None and values.parameter_of(root) is not None:
                     loaded = values.load_benchmark(root)
             if loaded is None:
@@ -192,8 +203,8 @@ class Judge:
 
     # --- which formula ---
 
-    def _formulas(self, op: Op, fed: Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
-        """What the op may compute, best first."""
+    def _formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
+        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
@@ -228,6 +239,8 @@ class Judge:
             again = rebound(op, alike, puts_out)
             if again is not None:
                 yield again
+        if known_only:
+            return
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,
@@ -243,6 +256,18 @@ class Judge:
 
     # --- one op ---
 
+    def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
+        """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
+        for formula in self._formulas(base.op, fed, got, known_only=True):
+            try:
+                slots = right_in_blocks(formula, fed.inputs, got, _narrowing(formula, fed.inputs))
+            except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                continue
+            if slots:
+                self.fitting.setdefault(self.key(base.op), formula.shape)
+                return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+        return None
+
     def _judge(self, base: OpJudgement) -> OpJudgement:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
@@ -250,7 +275,7 @@ class Judge:
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason="neither it nor what reads it was dumped")
-        fed = self.fed(op)
+        fed = self.fed(op, stored=True)
         if not outputs:
             return self._unseen_cast(base, fed)
         if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
@@ -259,16 +284,21 @@ class Judge:
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
-            got[slot] = self.values.load(tensor, desc)
+            got[slot] = self.values.load(tensor, desc, stored=True)
         if not fed.inputs and fed.missing:
             return replace(base, reason=next(iter(fed.missing.values())))
-        finite = all(np.isfinite(one.array).all() for one in fed.inputs.values() if one.array.dtype.kind in "fc")
-        clean = finite and all(
-            not (np.abs(one.array) >= LIMIT["float16"]).any() for one in fed.inputs.values() if one.dtype == "float16"
-        )
+        largest = {slot: largest_of(one) for slot, one in fed.inputs.items()}
+        finite = all(map(isfinite, largest.values()))
+        halves = [largest[slot] for slot, one in fed.inputs.items() if one.dtype == "float16"]
+        clean = finite and all(one < LIMIT["float16"] for one in halves)
         base = replace(
             base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(sorted(fed.elsewhere.items()))
         )
+        right = self._right(base, fed, got)
+        if right is not None:
+            return right
+        fed.widen()
+        got = {slot: in_doubles(one) for slot, one in got.items()}
         chosen: OpJudgement | None = None
         reason = ""
         key = self.key(op)
