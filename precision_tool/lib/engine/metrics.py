@@ -592,7 +592,8 @@ def kl_divergence(second: KlSums) -> float:
     """Σ p ln(p/q) of p and q normalised to sum 1, from the sums before normalising."""
     if second.p <= 0 or second.q <= 0:
         return nan
-    return second.p_log_ratio * log(2) / second.p + log(second.q / second.p)
+    divergence = second.p_log_ratio * log(2) / second.p + log(second.q / second.p)
+    return max(divergence, 0.0)  # never negative but for rounding, which would show as -0.000000
 
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:

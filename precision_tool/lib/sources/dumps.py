@@ -150,6 +150,10 @@ class BenchmarkSide(ABC):
         """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
         return False
 
+    def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
+        """The ops of this side that do the work of ops of the training script: of a benchmark these themselves."""
+        return originals
+
     def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
         """Forgets what was opened of files that have changed since; they are read again when asked for."""
 
