@@ -482,11 +482,14 @@ def _finish(
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
+    judges = checks is not None
+    passports = session.passports(args.left, args.right) if judges else None
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts, held) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports) + "\n")
     else:
-        judges = checks is not None
+        if passports is not None and passports.differences:
+            output.out.print(report.passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
