@@ -11,9 +11,9 @@ from precision_tool.lib.data.folder import DataFolder, Kept
 from precision_tool.lib.data.names import DataNames
 from precision_tool.lib.data.sides import default_npu, has_dump_alone, has_pytorch_only, pytorch_files
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
+from precision_tool.lib.graph.catalog import DataOverview, FoundOp, RunGraph, overview
 from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
-from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
@@ -258,6 +258,20 @@ class Session(DataFolder):
             return {}
         found = (one.ops_of(run.leaf.path, run.file.path) for one in self.stored_verdicts())
         return next(filter(None, found), {})
+
+    def examine(self, found: FoundOp) -> Examined | None:
+        """An op judged by itself, now, with some of its elements; None where its graph has no dump."""
+        from precision_tool.lib.sources.dumps import GoldenFiles, NoBenchmark
+        from precision_tool.lib.verdict.examine import examine
+
+        run = found.run
+        golden = self.golden_of(run.number)
+        benchmark = golden if isinstance(golden, GoldenFiles) else NoBenchmark()
+        others: Sequence[RunGraph] = ()
+        with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
+            others = self.run_graphs()
+        unfused = next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
+        return examine(run, found.op, benchmark, unfused)
 
     def has_dump_alone(self) -> bool:
         """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""

@@ -15,7 +15,7 @@ from precision_tool.lib.compare.folders import (
 from precision_tool.lib.compare.pytorch import are_h5
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
@@ -186,10 +186,12 @@ def graph_json(
     if is_json(read_graph_bytes(path)):
         return path, ()
     out = tools.kept_json(path, "graph2json", __version__)
+    notes: tuple[str, ...] = ()
     if not os.path.isfile(out):
+        document, notes = export_with_notes(path)
         with atomic_text(out) as text:
-            text.write(json_text(export_graph(path)))
-    return out, ("the toolkit has no atc: graph2json made the graph's JSON",)
+            text.write(json_text(document))
+    return out, ("the toolkit has no atc: graph2json made the graph's JSON", *notes)
 
 
 def msaccucmp_options(options: CompareOptions) -> list[str]:

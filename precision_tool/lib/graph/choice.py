@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.ge_graph import GraphSkim
+from precision_tool.lib.formats.om_file import is_om, name_in_model
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
@@ -116,18 +117,19 @@ def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
 
 def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
     """True if one of the graph names is the dump's model folder (inference appends `_0`)."""
-    flat = {names.flatten(name) for name in graph_names}
+    flat = {names.flatten(name_in_model(name)) for name in graph_names}
     return model_name in flat or (model_name.endswith("_0") and model_name[:-2] in flat)
 
 
 def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
-    """The graph of the dump's model among several in one file, with the subgraphs it reaches.
+    """The graph of the dump's model among those of an offline model, with the subgraphs it reaches.
 
-    It is the one named like the model folder, else the one that names most of the dumped ops.
+    It is the one named like the model folder, else the one that names most of the dumped ops. Any other file is of one
+    model, whose graphs all belong to it, called by an op or not.
     """
     called = {name for op in file.ops for name in op.subgraph_names}
     roots = [graph for graph in file.graphs if graph.name not in called]
-    if len(roots) < 2:
+    if len(roots) < 2 or not is_om(file.path):
         return file
     below = {graph.name: graph for graph in file.graphs}
     parts = []

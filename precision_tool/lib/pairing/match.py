@@ -212,25 +212,28 @@ def _alike(names: Iterable[str]) -> frozenset[str]:
 
 def in_order(file: GraphFile) -> list[Op]:
     """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
-    graphs = {graph.name: graph for graph in file.graphs}
+    graphs: dict[str, Graph] = {}
+    for graph in file.graphs:
+        graphs.setdefault(graph.name, graph)
     called = {name for op in file.ops for name in op.subgraph_names}
     roots = [graph for graph in file.graphs if graph.name not in called] or list(file.graphs[:1])
     ops: list[Op] = []
-    done: set[str] = set()
+    done: set[int] = set()
     stack: list[tuple[Graph, int]] = []
     for root in [*roots, *file.graphs]:  # the second round finds graphs that only call each other
-        if root.name in done:
+        if id(root) in done:
             continue
-        done.add(root.name)
+        done.add(id(root))
         stack.append((root, 0))
         while stack:
             graph, start = stack.pop()
             for position in range(start, len(graph.ops)):
                 op = graph.ops[position]
-                below = next((name for name in op.subgraph_names if name in graphs and name not in done), None)
+                subgraphs = (graphs[name] for name in op.subgraph_names if name in graphs)
+                below = next((each for each in subgraphs if id(each) not in done), None)
                 if below is not None:
-                    done.add(below)
-                    stack += [(graph, position), (graphs[below], 0)]
+                    done.add(id(below))
+                    stack += [(graph, position), (below, 0)]
                     break
                 ops.append(op)
     return ops

@@ -20,7 +20,7 @@ from precision_tool.lib.graph.implementation import implementation
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
-from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.judged import Element, JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
@@ -62,8 +62,10 @@ class OpReport:
     rows: tuple[Row, ...]
     not_dumped: str = ""
     asked: str = ""
-    #: What recomputing said of it; None where no verdict on the run is kept.
+    #: What recomputing said of it; None of an op that computes nothing, or was not dumped.
     judged: JudgedOp | None = None
+    #: Of the output that is farthest off.
+    elements: Sequence[Element] = ()
 
 
 # --- what the graph says ----------------------------------------------------------------------------------------------
@@ -314,7 +316,33 @@ def verdict_lines(report: OpReport) -> RenderableType:
         rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
     if judged.benchmark_own is not None:
         rows.append(("benchmark", plain(f"is {percent(judged.benchmark_own)} off what its own inputs say")))
-    return Group(Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows))
+    parts: list[RenderableType] = [Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows)]
+    if report.elements:
+        parts.append(_element_table(report.elements, judged.slot or 0))
+    return Group(*parts)
+
+
+def _element_table(elements: Sequence[Element], slot: int) -> NameTable:
+    """Elements of an output as the NPU has them, as the benchmark has them, and as the op's inputs say."""
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column(f"output {slot}", no_wrap=True)
+    table.add_column("place", no_wrap=True)
+    for name in ("NPU", "benchmark", "recomputed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = ""
+    for one in elements:
+        label = "worst" if one.is_worst else "first"
+        table.add_row(
+            "" if label == shown else label, plain(shape_text(one.place)),
+            *(Text("-", style="dim") if value is None else plain(_element(value))
+              for value in (one.npu, one.benchmark, one.recomputed)),
+        )  # fmt: skip
+        shown = label
+    return table
+
+
+def _element(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
@@ -459,6 +487,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else asdict(report.judged),
+        "elements": [asdict(one) for one in report.elements],
         "tensors": [row_json(row, threshold) for row in report.rows],
     }
 

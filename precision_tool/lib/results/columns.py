@@ -273,6 +273,8 @@ EXTRA = (
     ),
 )  # fmt: skip
 
+#: Behind all others: results of older releases, and of `vc`, which recomputes nothing, are without it.
+_OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(_PRECISE, none=""), json="own_error")
 _INDEX = Column(name="Index", field="pair.index", form=_COUNT, json="index", strict=True)
 _SEQUENCE = Column(
     name="OpSequence", field="pair.sequence", form=Form(str, _read_sequence), json="sequence", strict=True
@@ -329,7 +331,7 @@ READABLE = {
     name: column
     for column in (
         _INDEX, _SEQUENCE, _OP_TYPE, _NPU_DUMP, _NPU_TYPE, _GOLDEN, _GOLDEN_TYPE, _TENSOR_INDEX, _SHAPE, _OVERFLOW,
-        *METRICS, _REASON, *EXTRA,
+        *METRICS, _REASON, *EXTRA, _OWN_ERROR,
     )
     for name in (*column.others, column.name)
 }  # fmt: skip
@@ -370,7 +372,7 @@ def columns_of(choice: ColumnChoice, *, npu_address: bool = True) -> list[Column
     own = [] if any(column.name == COSINE.name for column in metrics) else [replace(COSINE, name="Cosine")]
     overflow = [_OVERFLOW] * choice.overflow
     values = [*overflow, *metrics, *map(_custom_column, choice.custom), _REASON]
-    extra = [] if choice.compat else [*EXTRA, *own]
+    extra = [] if choice.compat else [*EXTRA, *own, *[_OWN_ERROR] * choice.own_error]
     if choice.h5:
         golden = [] if choice.compat else [_H5_GOLDEN, _H5_GOLDEN_TYPE]
         return [_INDEX, _H5_DUMP, _H5_NPU_PATH, _H5_GOLDEN_PATH, _NPU_TYPE, _SHAPE, *values, *golden, *extra]
@@ -470,6 +472,7 @@ def row_from_cells(cells: Mapping[str, str], line: int, custom: Sequence[str] = 
         golden=_part(Summary, "golden", values, absent),
         reason=values.get("reason", ""),
         overflow=values.get("overflow"),
+        own_error=values.get("own_error"),
         custom={name: _read_custom(cells.get(name, "")) for name in custom},
         npu_dtype=values.get("npu_dtype", ""),
         golden_dtype=values.get("golden_dtype", ""),

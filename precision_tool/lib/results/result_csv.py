@@ -67,6 +67,7 @@ def read_result(path: str) -> Table:
         overflow="OverFlow" in header,
         custom=tuple(custom),
         golden_address="GroundTruthAddress" in header,
+        own_error="OwnError" in header,
     )
     return Table(tuple(rows), choice)
 

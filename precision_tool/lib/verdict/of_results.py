@@ -55,6 +55,17 @@ def judge_results(
     return found
 
 
+def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
+    """The result with the own error of each output that was recomputed; as it was if its run was not judged."""
+    npu = analysis.leaf.leaf.path if analysis.leaf is not None else ""
+    mine = next((one for one in (judged, *judged.beside) if one.npu == npu), None)
+    if mine is None or analysis.choice.compat:
+        return analysis
+    own = {(op.name, f"output:{slot.slot}"): slot.own for op in mine.ops for slot in op.slots}
+    rows = tuple(replace(row, own_error=own.get((row.op_name, row.slot))) for row in analysis.rows)
+    return replace(analysis, rows=rows, choice=replace(analysis.choice, own_error=True))
+
+
 def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
     """The verdict on one comparison; None without a graph, and of PyTorch dumps."""
     if result.graph is None or result.choice.h5:

@@ -125,9 +125,9 @@ class NoValueError(Exception):
 
 
 class RunValues:
-    """One run: its graph, its dump, the benchmark, and every tensor's copies."""
+    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it."""
 
-    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide) -> None:
+    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, *, near: Op | None = None) -> None:
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = DumpIndex(leaf)
         self.origins = Origins(file, groups_of(file))
@@ -152,11 +152,16 @@ class RunValues:
                 self.fed_by[id(op), number] = root
                 if op.type in PASSING and number == 0 and self.dumped(op) is None:
                     self._passed_on.setdefault(root.key, []).append(op)
-        for op in self.ops:
+        for op in self.ops if near is None else self._around(near):
             for slot in self.input_slots(op):
                 root = self.fed_by.get((id(op), slot.graph_index))
                 if root is not None:
                     self.readers.setdefault(root.key, []).append(slot)
+
+    def _around(self, op: Op) -> list[Op]:
+        """The ops that read what one op reads or puts out; of them alone the dump files are opened."""
+        keys = {root.key for root in self.producers(op)}
+        return [other for other in self.ops if any(root.op is op or root.key in keys for root in self.producers(other))]
 
     # --- the graph ---
 

@@ -33,6 +33,7 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
+from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -475,7 +476,7 @@ def _finish(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    analyses: list[Analysis],
+    analyses: Sequence[Analysis],
     *,
     checks: Sequence[CheckResult] | None = None,
     verdicts: Sequence[Verdict | None] = (),
@@ -542,7 +543,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
     earlier = _earlier(session, args, compares=compares)
-    analyses: list[Analysis] = []
+    analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
     if compares or session.has_dump_alone():
         try:
@@ -559,7 +560,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
     from precision_tool.lib.verdict.since import since
 
-    kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
+    analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
     verdicts = [None if one is None else one.as_verdict() for one in kept]
     held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
     if args.since is None and held is not None and not args.json:
@@ -653,17 +654,18 @@ def _finish_alone(
 
 def _verdicts(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
-) -> list[StoredVerdict | None]:
+) -> tuple[Sequence[Analysis], list[StoredVerdict | None]]:
     """The verdict on each result, or without a benchmark on the NPU's dump alone; kept from now on.
 
-    That of an earlier result is read where it is kept.
+    That of an earlier result is read where it is kept; a new one comes with the own errors in its rows and its file.
     """
+    from precision_tool.lib.verdict.of_results import with_own_errors
     from precision_tool.lib.verdict.stored import read_beside, stored
 
     if not is_alone:
         known = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
         if known and all(known):
-            return [*known]
+            return analyses, [*known]
     workers = session.settings.workers if args.workers is None else args.workers
     with ProgressReport(output.err, "recomputing") as progress:
         judged: Sequence[Judged | None]
@@ -671,10 +673,12 @@ def _verdicts(
             judged = session.verdicts_alone(args.left, args.graph, progress, workers)
         else:
             judged = session.verdicts(analyses, args.left, args.graph, progress, workers)
+            pairs = zip(analyses, judged, strict=True)
+            analyses = [analysis if one is None else with_own_errors(analysis, one) for analysis, one in pairs]
     found = [None if one is None else stored(one, args.threshold) for one in judged]
     with suppress(OutputError):  # whoever asks for it later has it judged again
         _keep(session, analyses, found, is_alone=is_alone)
-    return found
+    return analyses, found
 
 
 def _keep(
@@ -691,6 +695,8 @@ def _keep(
         return
     for analysis, one in zip(analyses, found, strict=True):
         if one is not None and analysis.path and analysis.source is not None:
+            if analysis.leaf is not None and analysis.choice.own_error:
+                write_result(analysis.path, analysis.rows, analysis.choice)
             write_verdict(one, analysis.path, str(session.workspace.root))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from precision_tool.lib.graph.catalog import FoundOp
 from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.inspect.op_tensors import compare_op
+from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.present import op as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_reason
@@ -35,7 +36,8 @@ def _parser(session: Session) -> Parser:
     parser = Parser(
         prog="ni",
         description="Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-        "dumped tensors beside the benchmark's. After `ac -c` also whether it computes right by itself.",
+        "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
+        "have them and as they should be.",
         epilog="example: ni conv2/Relu -s 2",
     )
     completes(
@@ -109,6 +111,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(hit.op, pairs, session.settings.workers, progress)
     run = hit.run
+    examined = session.examine(hit)
     not_dumped = ""
     if not rows:
         not_dumped = "no dump belongs to this graph"
@@ -122,8 +125,17 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         rows=tuple(rows),
         not_dumped=not_dumped,
         asked=_original(hit, name),
-        judged=session.judged_ops(run).get(hit.op.name),
+        judged=_judged(session.judged_ops(run).get(hit.op.name), examined),
+        elements=() if examined is None else examined.elements,
     )
+
+
+def _judged(kept: JudgedOp | None, examined: Examined | None) -> JudgedOp | None:
+    """What is known of the op: as it was judged now, unless the verdict on its whole run knows more."""
+    now = None if examined is None else examined.judged
+    if now is None or (kept is not None and kept.is_decided and not now.is_decided):
+        return kept
+    return now
 
 
 def _original(hit: FoundOp, name: str) -> str:
@@ -150,7 +162,10 @@ def _draw(
         run = report.run_name(hit.run)
         hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
         where = ", ".join(dict.fromkeys((run, hit.graph.name, os.path.basename(hit.run.file.path))))
-        source = drawing.dot_source(hood, session.cosines(hit.run), session.settings.threshold, where)
+        figures = drawing.Figures(
+            cosines=session.cosines(hit.run), threshold=session.settings.threshold, judged=session.judged_ops(hit.run)
+        )
+        source = drawing.dot_source(hood, figures, where)
         name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")
         drawn = drawing.write_drawing(source, folder, name)
         files |= dict.fromkeys(path for path in (drawn.svg, drawn.gv) if path is not None)

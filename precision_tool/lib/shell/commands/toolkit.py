@@ -12,7 +12,7 @@ from dataclasses import replace
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph import is_json
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.inspect.convert import Decoded, Source
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
@@ -211,7 +211,9 @@ def _graph2json_parser(session: Session) -> Parser:
 
 
 def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) -> int:
-    text = json_text(export_graph(args.graph))
+    document, notes = export_with_notes(args.graph)
+    session.workspace.notes += [f"{shown_path(args.graph)}: {note}" for note in notes]
+    text = json_text(document)
     path = args.out
     if path is None:
         stem = os.path.splitext(os.path.basename(args.graph))[0]
