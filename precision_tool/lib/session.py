@@ -26,6 +26,7 @@ from precision_tool.lib.workspace import check_data, open_workspace
 if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.overflow import OverflowReport
+    from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions
     from precision_tool.lib.compare.known import KnownValues
@@ -216,6 +217,18 @@ class Session(DataFolder):
 
         return read_results(self, path, self.settings.threshold if threshold is None else threshold, noise)
 
+    # --- what the runs were ---
+
+    def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
+        """What the runs were, as the training helper wrote it, and what differs; None where a side has no passport.
+
+        By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
+        belong to. A passport that is damaged is a note of the workspace, and counts as none.
+        """
+        from precision_tool.lib.checks.passports import find_passports
+
+        return find_passports(self.workspace, npu, golden)
+
     # --- the verdict ---
 
     def verdicts(
@@ -227,9 +240,11 @@ class Session(DataFolder):
         workers: int = 0,
     ) -> list[Judged | None]:
         """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
-        from precision_tool.lib.verdict.of_results import judge_results
+        from precision_tool.lib.verdict.of_results import judge_results, with_passports
 
-        return judge_results(self, analyses, graph, progress, workers)
+        judged = judge_results(self, analyses, graph, progress, workers)
+        pair = self.passports(npu)
+        return judged if pair is None else [with_passports(one, pair) for one in judged]
 
     def verdicts_alone(
         self,

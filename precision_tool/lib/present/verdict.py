@@ -217,10 +217,10 @@ def _departure(first: Suspect) -> str:
     if fact("elements"):
         line += f", in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
     if fact("reordered"):
-        return f"{line}: the same values in another order"
-    if fact("factor") is not None:
-        return f"{line}: all of it times {_figure(fact('factor'))}"
-    return line
+        line += ": the same values in another order"
+    elif fact("factor") is not None:
+        line += f": all of it times {_figure(fact('factor'))}"
+    return line + ("; the passports' hashes differ too" if fact("passport") else "")
 
 
 def _detail(first: Suspect) -> str:

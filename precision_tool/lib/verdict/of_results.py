@@ -10,6 +10,7 @@ from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.checks.overflow import Origin
 from precision_tool.lib.checks.overflow_search import told_statuses
+from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
@@ -17,8 +18,11 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.verdict.decide import Judged
-from precision_tool.lib.verdict.model import Flag, Verdict
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
+
+#: How sure it is that data or variables differ whose hashes differ.
+_HASHED = 0.98
 
 
 def judge_results(
@@ -116,6 +120,30 @@ def _flags(data: DataFolder, graph: str | None) -> dict[str, Flag]:
             if words:
                 found.setdefault(one.op.name, Flag(path=one.file.path, words="; ".join(words), doubt=one.doubt))
     return found
+
+
+def with_passports(judged: Judged | None, pair: PassportPair) -> Judged | None:
+    """A verdict that says so where the hashes of the two runs' passports prove that data or variables differ."""
+    if judged is None or not judged.verdict.suspects:
+        return judged
+    verdict = judged.verdict
+    suspects = tuple(_proven(one, pair) for one in verdict.suspects)
+    changed = replace(verdict, suspects=suspects)
+    if changed.first is not None:
+        changed = replace(changed, facts=changed.first.facts, confidence=changed.first.confidence)
+    return replace(judged, verdict=changed)
+
+
+def _proven(one: Suspect, pair: PassportPair) -> Suspect:
+    if one.cause not in (Cause.INPUT, Cause.WEIGHTS):
+        return one
+    differs = pair.hash_differs(one.culprit)
+    if differs is None and one.cause is Cause.INPUT:  # what feeds a network is called otherwise in the graph
+        differs = any(difference.topic == "batch" for difference in pair.differences) or None
+    if not differs:
+        return one
+    facts = (*one.facts, Fact(name="passport", value="differs"))
+    return replace(one, confidence=max(one.confidence, _HASHED), facts=facts)
 
 
 def _runs_to_judge(data: DataFolder, graph: str | None) -> tuple[RunGraph, ...]:
