@@ -7,7 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.headroom import Golden
-from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
+from precision_tool.lib.checks.overflow import (
+    OverflowReport,
+    StatusReader,
+    StatusReport,
+    graph_for,
+    read_statuses,
+    scan_leaf,
+)
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.extremes import extremes_of
@@ -99,6 +106,15 @@ def find_overflow(
         golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
         scanned.append(scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values))
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
+
+
+def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusReport, ...]:
+    """What the status files of the data folder tell of ops; () where there is none."""
+    files, root = find_statuses(data, None)
+    if not files:
+        return ()
+    reader = StatusReader(root, _data_leaves(data), Graphs(data, graph).of, data.leaves_at)
+    return read_statuses(files, reader, limit=0)[0]
 
 
 def find_statuses(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
