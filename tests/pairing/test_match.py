@@ -1005,8 +1005,8 @@ def test_slices_are_joined(world: World, threaded: bool) -> None:
     is what the op before put out."""
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
     world.goldens = {"conv:0": tensor(24), "next:0": tensor(24)}
-    for name, axis, fed in (("conv", 0, []), ("next", 1, [whole[:2]])):
-        write_slices(world.folder, name, [(whole, axis)], 2, threaded=threaded, fed=fed, time=STAMP)
+    for name, axis, given in (("conv", 0, []), ("next", 1, [whole[:2]])):
+        write_slices(world.folder, name, [(whole, axis)], 2, threaded=threaded, fed=given, time=STAMP)
     plain = replace(PLAIN, shape=(4, 6))
     after = op("next", "Add", ["conv:0"], input_descs=(plain,), outputs=[plain])
     first, fed, second = world.pairs([op("conv", "Add", outputs=[plain]), after])

@@ -11,7 +11,8 @@ import numpy as np
 
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Bytes that are put together at a time, at most: rows of small pieces are joined by the thousand.
 _BLOCK = 1 << 20
@@ -62,10 +63,10 @@ class JoinedBytes:
         self._pieces = [one.nbytes // rows for one in tensor.parts]
         self._ends = [*accumulate(self._pieces)]
         self._row = self._ends[-1]
-        self._files: list[LocalFile] = []
+        self._files: list[StoredFile] = []
         try:
             for one in tensor.parts:
-                self._files.append(LocalFile(one.path))
+                self._files.append(open_file(one.path))
         except BaseException:
             self.close()
             raise

@@ -14,7 +14,8 @@ from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_e
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.sources.names import base_name, flatten, slice_number, whole_name
-from precision_tool.lib.storage.files import Signature, signature_of
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 #: The task type of ops that FFTS+ runs in slices, in the names of their files.
 _FFTS = 4

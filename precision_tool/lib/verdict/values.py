@@ -35,7 +35,7 @@ MAX_ELEMENTS = 1 << 26
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
-_KEPT_BYTES = 192 << 20
+_KEPT_BYTES = 96 << 20
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
 PASSING = frozenset({
     "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
@@ -118,6 +118,19 @@ class _Cache:
         while self.held > self.most and len(self.arrays) > 1:
             _, (old, _) = self.arrays.popitem(last=False)
             self.held -= old.nbytes
+
+
+@dataclass(slots=True)
+class Fed:
+    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
+
+    inputs: dict[int, Input] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def widen(self) -> None:
+        """Turns what was loaded as it was stored into float64."""
+        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
 
 
 class NoValueError(Exception):
