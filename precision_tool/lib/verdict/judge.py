@@ -133,7 +133,7 @@ class Judge:
         if start > self._deadline:
             return replace(base, reason="the time for recomputing was over")
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), self.values.reading():
                 found = self._judge(base, lightly)
         except _NotLightError:
             raise
