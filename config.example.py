@@ -8,7 +8,9 @@ change may be left out), or edit `precision_tool/lib/config/config.py` in place.
     environment variables PRECISION_TOOL_<NAME>, for example PRECISION_TOOL_WORKERS=4
     options of the command, for example --data DIR
 
-Only lines NAME = VALUE are allowed. The file is read, never executed.
+Only lines NAME = VALUE are allowed, VALUE a number, a text, a name from above or os.path.join('a', 'b'). The file is
+read, never executed. The config.py of older releases is read too: its ROOT_DIR and DATA_ROOT_DIR set DATA, and names
+without effect are named with what replaces them.
 """
 
 # Steps of the training run that are dumped on the NPU: '0', or several as '0|5|10-20' (at most 100 groups).
@@ -25,6 +27,32 @@ DUMP_LAYER = ""
 
 # 'on': what quantised ops were before is dumped too.
 QUANT_DUMPABLE = "off"
+
+# How precise the NPU computes, for every run that the training helper sets up; '' leaves it to the script, and where
+# that says nothing to the device. Arguments of the calls in tf_config win. The adapter takes one of the two modes:
+#   'force_fp32', 'must_keep_origin_dtype', 'allow_mix_precision', 'allow_mix_precision_fp16',
+#   'allow_mix_precision_bf16', 'allow_fp32_to_fp16', 'allow_fp32_to_bf16', 'force_fp16' or 'cube_fp16in_fp32out';
+#   'origin', 'mixed_float16', 'mixed_bfloat16', 'mixed_hif8', 'fp16', 'cube_fp16in_fp32out' or 'cube_hif8'.
+PRECISION_MODE = ""
+PRECISION_MODE_V2 = ""
+
+# Files for single ops: how a kernel computes (lines NAME=high_precision below [ByNodeName] or [ByOpType]), and which
+# types it gets (lines NAME::InputDtype:float,OutputDtype:float).
+OP_PRECISION_MODE = ""
+CUSTOMIZE_DTYPES = ""
+
+# 'off': matrix units multiply float32 as float32, 'on': as HF32, which has 12 bits less (Atlas A2, A3 and newer).
+ALLOW_HF32 = ""
+
+# How much the compiler of ops keeps for debugging while a run is dumped, 0 to 4: op_debug_level of NpuOptimizer.
+OP_DEBUG_LEVEL = 4
+
+# The seed of what is random in a training script that imports tf_config. PRECISION_TOOL_SEED in its environment wins.
+DUMP_SEED = 0
+
+# The fusion switch file of single passes, which action='fusion_switch' gives to the training script and `fusion on` and
+# `fusion off` change. '' is fusion/fusion_switch.cfg in the data folder, or without one the installed file.
+FUSION_SWITCH_FILE = ""
 
 # Where the CANN Toolkit is installed. Its tools atc and msaccucmp.py are optional here.
 CMD_ROOT_PATH = "/usr/local/Ascend"

@@ -27,7 +27,7 @@ USAGE = "usage: precision-tool [--data DIR] [--work DIR] [--log-level LEVEL] [CO
 MIN_PYTHON = (3, 11)
 
 #: What every command needs. Someone who merely copied the package may lack them.
-DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz")
+DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz", "jinja2")
 
 #: Set to 1, internal errors print their traceback instead of saving it.
 DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"
@@ -110,10 +110,9 @@ def _run(arguments: List[str]) -> int:
 
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
-    from precision_tool.lib.settings import load_settings
     from precision_tool.lib.workspace import check_data
 
-    settings = load_settings(options)
+    settings = _settings(options)
     if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
         check_data(settings.data)
     try:
@@ -133,15 +132,26 @@ def _run(arguments: List[str]) -> int:
 def _start_prompt(options: Dict[str, Any]) -> int:
     if sys.version_info[:2] < MIN_PYTHON:
         return _too_old("the prompt", MIN_PYTHON)
-    from precision_tool.lib.settings import load_settings
     from precision_tool.lib.workspace import check_data
 
-    settings = load_settings(options)
+    settings = _settings(options)
     if "data" in options:
         check_data(settings.data)
     from precision_tool.lib import app
 
     return app.start_prompt(settings)
+
+
+def _settings(options: Dict[str, Any]) -> Any:
+    """The settings in force; what their files ask for without effect is told."""
+    from precision_tool.lib.arguments import print_line
+    from precision_tool.lib.settings import load_settings
+
+    notes: List[str] = []
+    settings = load_settings(options, notes=notes)
+    for note in notes:
+        print_line(f"note: {note}", sys.stderr)
+    return settings
 
 
 def _too_old(what: str, needed: Tuple[int, ...]) -> int:

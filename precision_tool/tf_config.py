@@ -1,15 +1,19 @@
 """What training scripts import: `import precision_tool.tf_config as npu_tf_config`. Python 3.7 and newer.
 
 Actions: `dump`, `overflow`, `fusion_off`, `fusion_switch`, `prof`, `mixlist`, combined with `|` (`'fusion_off|dump'`).
-Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. `dump_options` of the calls that take
-an action say what a dump holds, instead of the settings of the same names: `dump_mode` ('input', 'output', 'all'),
+Without an action, the `npu_dump` or `npu_overflow` that runs the script decides. `run_options` of the calls that take
+an action win over the settings of the same names. What a dump holds: `dump_mode` ('input', 'output', 'all'),
 `dump_data` ('tensor', 'stats'), `dump_layer` (names of ops, in a list or with spaces between them), `quant_dumpable`
-(True: also what quantised ops were before). Mistakes are `ValueError`s that say what to do.
+(True: also what quantised ops were before). How precise the run is, with and without an action: `precision_mode` or
+`precision_mode_v2`; `op_precision_mode` and `customize_dtypes`, each a file or, by op, what is in it
+(`{'fc1/MatMul': 'high_precision'}`, `{'fc1/MatMul': 'InputDtype:float,float,OutputDtype:float'}`, and
+`'OpType::MatMulV2'` for all ops of a type); `allow_hf32` (False: matrix units multiply float32 as float32).
+Mistakes are `ValueError`s that say what to do.
 Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
 in the environment leaves that alone, a number there is the seed).
 """
 
-from typing import Any, Iterable, Optional, Union
+from typing import Any, Iterable, Mapping, Optional, Union
 
 from precision_tool.lib.collect.seeds import seed_at_import
 from precision_tool.lib.collect.seeds import seed_everything as seed_everything
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     FUSION_SWITCH_FILE: str
 
 
-def session_dump_config(session_config: Any = None, action: Optional[str] = None, **dump_options: Any) -> Any:
+def session_dump_config(session_config: Any = None, action: Optional[str] = None, **run_options: Any) -> Any:
     """Session config for the NPU: ``config = npu_tf_config.session_dump_config(config, action='dump')``.
 
     Parameters
@@ -31,9 +35,8 @@ def session_dump_config(session_config: Any = None, action: Optional[str] = None
         The script's own, which is changed; by default a new one.
     action : str, optional
         What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **dump_options
-        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
-        `quant_dumpable`.
+    **run_options
+        What a dump holds and how precise the run is, instead of the settings of these names: see above.
 
     Returns
     -------
@@ -49,10 +52,10 @@ def session_dump_config(session_config: Any = None, action: Optional[str] = None
     """
     from precision_tool.lib.collect import switches
 
-    return switches.session_dump_config(session_config, action, **dump_options)
+    return switches.session_dump_config(session_config, action, **run_options)
 
 
-def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options: Any) -> Any:
     """Set what `action` asks for: ``custom_op = npu_tf_config.update_custom_op(custom_op, action='dump')``.
 
     Parameters
@@ -61,9 +64,8 @@ def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_option
         The `NpuOptimizer` that the script has configured, which is changed.
     action : str, optional
         What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **dump_options
-        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
-        `quant_dumpable`.
+    **run_options
+        What a dump holds and how precise the run is, instead of the settings of these names: see above.
 
     Returns
     -------
@@ -79,19 +81,18 @@ def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_option
     """
     from precision_tool.lib.collect import switches
 
-    return switches.update_custom_op(custom_op, action, **dump_options)
+    return switches.update_custom_op(custom_op, action, **run_options)
 
 
-def estimator_dump_config(action: Optional[str] = None, **dump_options: Any) -> Any:
+def estimator_dump_config(action: Optional[str] = None, **run_options: Any) -> Any:
     """The `DumpConfig` of an Estimator: ``NPURunConfig(dump_config=estimator_dump_config(action='dump'))``.
 
     Parameters
     ----------
     action : str, optional
         What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **dump_options
-        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
-        `quant_dumpable`.
+    **run_options
+        What a dump holds and how precise the run is, instead of the settings of these names: see above.
 
     Returns
     -------
@@ -107,10 +108,37 @@ def estimator_dump_config(action: Optional[str] = None, **dump_options: Any) -> 
     """
     from precision_tool.lib.collect import switches
 
-    return switches.estimator_dump_config(action, **dump_options)
+    return switches.estimator_dump_config(action, **run_options)
 
 
-def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: Any) -> Any:
+def estimator_run_options(action: Optional[str] = None, **run_options: Any) -> Any:
+    """What a `DumpConfig` has no place for: ``NPURunConfig(dump_config=…, **estimator_run_options(allow_hf32=False))``.
+
+    Parameters
+    ----------
+    action : str, optional
+        What the run is for, as of `estimator_dump_config`; `fusion_off`, `fusion_switch` and `mixlist` too.
+    **run_options
+        What a dump holds and how precise the run is, instead of the settings of these names: see above.
+
+    Returns
+    -------
+    dict
+        Arguments of `NPURunConfig` by name.
+
+    Raises
+    ------
+    ValueError
+        The action or an option is wrong, or this npu_bridge is too old for it.
+    OSError
+        A folder or file cannot be made.
+    """
+    from precision_tool.lib.collect import switches
+
+    return switches.estimator_run_options(action, **run_options)
+
+
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_options: Any) -> Any:
     """TensorFlow 2: set what `action` asks for, before ``npu_device.open()``.
 
     Parameters
@@ -119,9 +147,8 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump
         Whose global options are changed.
     action : str, optional
         What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **dump_options
-        What a dump holds, instead of the settings of these names: `dump_mode`, `dump_data`, `dump_layer`,
-        `quant_dumpable`.
+    **run_options
+        What a dump holds and how precise the run is, instead of the settings of these names: see above.
 
     Returns
     -------
@@ -137,7 +164,7 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump
     """
     from precision_tool.lib.collect import switches
 
-    return switches.npu_device_dump_config(npu_device, action, **dump_options)
+    return switches.npu_device_dump_config(npu_device, action, **run_options)
 
 
 def sess_dump(sess: Any) -> Any:
@@ -185,10 +212,52 @@ def estimator_dump() -> Any:
     return dumping.estimator_dump()
 
 
+def passport(subject: Any, batch: Any = None) -> str:
+    """What the run is, with hashes of the variables and of the batch as they are now: ``passport(sess, feed_dict)``.
+
+    The calls that begin a dump write `passport.json` into the data folder by themselves; on the NPU they cannot see the
+    variables. `ac` begins with what differs between the passports of the two runs. Call it before the step, on both
+    sides.
+
+    Parameters
+    ----------
+    subject : tf.Session, tf.keras.Model, tf.Module or list of variables
+        What holds the variables.
+    batch : dict, array or list, optional
+        What is fed: the `feed_dict` of a session; arrays or tensors for a model.
+
+    Returns
+    -------
+    str
+        The file, below `precision_data/npu/debug_0` in an NPU run, else below `precision_data/tf`.
+
+    Raises
+    ------
+    ValueError
+        `subject` is none of these.
+    """
+    from precision_tool.lib.collect import recording
+
+    return recording.passport(subject, batch)
+
+
+def estimator_passport() -> Any:
+    """The same for an Estimator on the NPU: ``EstimatorSpec(training_hooks=[estimator_passport()])``.
+
+    Returns
+    -------
+    tf.train.SessionRunHook
+        Takes the hashes before the first training step. `estimator_dump` does that by itself.
+    """
+    from precision_tool.lib.collect import recording
+
+    return recording.recording_hook()
+
+
 def mixed_precision_list(
     black: Union[str, Iterable[str]] = (),
     white: Union[str, Iterable[str]] = (),
-    gray: Union[str, Iterable[str]] = (),
+    gray: Union[str, Iterable[str], Mapping[str, str]] = (),
     path: Optional[str] = None,
 ) -> str:
     """Write op types into a `modify_mixlist` file for mixed precision.
@@ -196,7 +265,8 @@ def mixed_precision_list(
     Parameters
     ----------
     black, white, gray : str or iterable of str
-        Types of ops, ``"Softmax"``, that are computed in float32, in float16, or as the ops around them.
+        Types of ops, ``"Softmax"``, that are computed in float32, in float16, or as the op before them. `gray` may be
+        a mapping that names the list each is taken out of, ``{"Add": "black"}``: GE ignores another one.
     path : str, optional
         The file; by default one in the data folder, which the action `mixlist` sets.
 

@@ -187,6 +187,24 @@ def data_types() -> list[Corner]:
     return corners
 
 
+def bools() -> list[Corner]:
+    """Bools against numbers, and numbers against bools."""
+    x = noise(4, 5, seed=3) > 0
+    other = noise(4, 5, seed=4) > 0
+    goldens: dict[str, Array] = {
+        "float32": near(np.abs(noise(4, 5, seed=4))), "zeros_and_ones": other.astype(np.float32),
+        "the_same": x.astype(np.float32), "int32": x.astype(np.int32) * 3, "uint8": other.astype(np.uint8),
+        "float16": (x * 2).astype(np.float16), "float64": near(x).astype(np.float64), "int64": x.astype(np.int64),
+    }  # fmt: skip
+    corners = [plain(f"bool_{name}", x, golden) for name, golden in goldens.items()]
+    for dtype in ("float32", "float16", "int32", "uint8", "float64"):
+        values = np.abs(noise(4, 5, seed=6) * 3).astype(dtype)
+        corners.append(plain(f"{dtype}_bool", values, other))
+    corners.append(plain("bool_scalar", np.array(True), np.array(0.5, np.float32)))
+    corners.append(plain("bool_false", np.zeros(6, np.bool_), np.zeros(6, np.float32)))
+    return corners
+
+
 def complex_types() -> list[Corner]:
     """Complex tensors, which abort the vendor's run unless the sizes fit."""
     corners = []
@@ -448,6 +466,16 @@ class Builder:
         self.tree.ops.append(replace(op, l1_fusion_group=l1, subgraph_names=subgraphs))
         return stored
 
+    def exactly(
+        self, name: str, output: OutTensor, originals: Sequence[str], *, op_type: str = "Add", dumped: bool = True
+    ) -> None:
+        """An op with this output, which stands for that of the last of `originals`; no benchmark."""
+        if dumped:
+            self.tree.dump(name, op_type, outputs=[output])
+        desc = _desc(output.storage_shape, originals[-1])
+        desc = replace(desc, dtype=output.dtype_name)
+        self.tree.ops.append(graph_op(name, op_type, output_descs=[desc], original_names=tuple(originals)))
+
     def stored(self, name: str, output: OutTensor | Array) -> Path:
         """An op with this output, and no benchmark."""
         if not isinstance(output, OutTensor):
@@ -602,5 +630,53 @@ def two_runs(one: CornerTree, other: CornerTree) -> None:
             damaged.write_bytes(b"x" * 40)
 
 
-LISTS: tuple[Callable[[], list[Corner]], ...] = (data_types, small_types, layouts, odd_layouts, sizes, value_corners)
+# --- two graphs -------------------------------------------------------------------------------------------------------
+
+
+def two_graphs(fused: CornerTree, unfused: CornerTree) -> None:
+    """Two NPU runs that are matched by the ops of the training script, each by its own graph."""
+    for run, tree in enumerate((fused, unfused)):
+        build = Builder(tree)
+
+        def add(name: str, seed: int, *originals: str, run: int = run, build: Builder = build, **more: Any) -> None:
+            x = noise(20, seed=seed)
+            values = near(x, seed=9) if run else x
+            build.exactly(name, OutTensor(data=values, origin_shape=x.shape), originals or (name,), **more)
+
+        add("same", 1)
+        add("other_kind/same", 2, op_type="Conv2D" if run else "Conv2DCompress")
+        if run:
+            for name, seed in (("f/a", 3), ("f/b", 4), ("f/c", 5)):
+                add(name, seed)
+            add("only_in_unfused", 6)
+            add("r/orig", 7)
+            add("named_here", 8, "script/q")
+            add("u_ab", 9, "u/a", "u/b")
+            add("x/1", 10, "x/a")
+            add("x/2", 11, "x/b", "x/c")
+        else:
+            add("f/af/bf/c", 5, "f/a", "f/b", "f/c")
+            add("only_in_fused", 6)
+            add("r/new", 7, "r/orig")
+            add("script/q", 8)
+            add("u/b", 9)
+            add("x/12", 11, "x/a", "x/b", "x/c")
+        add("in_both_undumped", 12, dumped=False)
+        add("undumped_in_unfused", 13, dumped=not run)
+        add("undumped_in_fused", 14, dumped=bool(run))
+        for number, dtype in enumerate(("float16", "float64", "int32", "int8", "uint8", "int64", "bfloat16", "bool")):
+            x = np.abs(noise(4, 5, seed=20 + number) * 20)
+            tensor, _ = typed(dtype, (x > 9) ^ (np.arange(20).reshape(4, 5) == 3 * run) if dtype == "bool" else x)
+            build.exactly(f"type/{dtype}", tensor, (f"type/{dtype}",))
+
+
+LISTS: tuple[Callable[[], list[Corner]], ...] = (
+    data_types,
+    bools,
+    small_types,
+    layouts,
+    odd_layouts,
+    sizes,
+    value_corners,
+)
 TREES: tuple[Callable[[CornerTree], None], ...] = (structures, damages)

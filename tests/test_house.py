@@ -13,6 +13,7 @@ import pytest
 import precision_tool
 from precision_tool import tf_config
 from precision_tool.cli import DEPENDENCIES, main
+from precision_tool.lib.formats.fusion_passes import ON_BY_NAME
 from precision_tool.lib.settings import CONFIG_FILE, SETTING_NAMES, read_settings_file
 from precision_tool.lib.words import WORDS, find_word
 
@@ -71,7 +72,11 @@ def test_fusion_switch_files_are_what_ge_takes() -> None:
         for passes in content["Switch"].values():
             assert set(passes.values()) <= {"on", "off"}
     off = json.loads(Path(tf_config.FUSION_OFF_FILE).read_text("ascii"))
-    assert off == {"Switch": {"GraphFusion": {"ALL": "off"}, "UBFusion": {"ALL": "off"}}}
+    # ALL, and by name what GE's own file switches on by name, which beats ALL.
+    assert set(off["Switch"]) == {"GraphFusion", "UBFusion"}
+    for section, passes in off["Switch"].items():
+        assert set(passes.values()) == {"off"}
+        assert set(passes) == {"ALL", *(name for name, place in ON_BY_NAME.items() if place == section)}
 
 
 def test_dependencies_have_lower_bounds_and_are_named_once() -> None:

@@ -67,7 +67,14 @@ def test_a_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         ("TF_DUMP_STEP = '1|x'\n", 1, "TF_DUMP_STEP: must be steps such as"),
         ("LIMIT = 2 + 1\n", 1, "the value of LIMIT must be a plain number or text"),
         ("DATA = open('x')\n", 1, "the value of DATA must be a plain number or text"),
-        ("LIMIT = 3\nimport os\n", 2, "only lines NAME = VALUE may stand here"),
+        ("LIMIT = 3\nimport sys\n", 2, "only lines NAME = VALUE may stand here"),
+        ("LIMIT = 3\nimport os, sys\n", 2, "only lines NAME = VALUE may stand here"),
+        ("import os as o\n", 1, "only lines NAME = VALUE may stand here"),
+        ("DATA = os.path.abspath('x')\n", 1, "the value of DATA must be a plain number or text"),
+        ("DATA = os.path.join('a', 3)\n", 1, "the value of DATA must be a plain number or text"),
+        ("DATA = os.path.join(NPU_DIR, 'a')\n", 1, "the value of DATA must be a plain number or text"),
+        ("DATA_ROOT_DIR = 3\n", 1, "DATA_ROOT_DIR: must be a folder but is 3"),
+        ("OP_DEBUG_LEVEL = 5\n", 1, "OP_DEBUG_LEVEL: must be a whole number from 0 to 4"),
         ("LIMIT = ATOL = 3\n", 1, "only lines NAME = VALUE may stand here"),
         ("LIMIT = 3\nLIMIT =\n", 2, "invalid syntax"),
     ],
@@ -100,6 +107,96 @@ def test_nothing_is_executed(config: Path) -> None:
     with pytest.raises(UsageError):
         read_settings_file(config)
     assert not Path("executed").exists()
+
+
+# --- the config.py of the old tool ------------------------------------------------------------------------------------
+
+#: What the manuals of its releases show.
+DOCUMENTED = """
+# coding=utf-8
+import os
+
+# Dump config '0|5|10'
+TF_DUMP_STEP = '5|7'
+FUSION_SWITCH_FILE = './precision_tool/fusion_switch.cfg'
+CMD_ROOT_PATH = '/usr/local/'
+ASCEND_SET_ENV = os.path.join(CMD_ROOT_PATH, 'bin/setenv.bash')
+ASCEND_LOG_PATH = 'HOME/ascend/log/plog/'
+LOG_LEVEL = "NOTSET"
+ROOT_DIR = './'
+
+'''
+precision_data/
+├── npu
+'''
+DATA_ROOT_DIR = os.path.join(ROOT_DIR, 'mine')
+NPU_DIR = os.path.join(DATA_ROOT_DIR, 'npu')
+DEFAULT_NPU_DIR = os.path.join(NPU_DIR, 'debug_0')
+TF_DUMP_DIR = os.path.join(DATA_ROOT_DIR, 'tf', 'dump')
+TMP_DIR = os.path.join(DATA_ROOT_DIR, 'temp')
+VECTOR_COMPARE_PATH = os.path.join(TMP_DIR, 'vector_compare')
+PRECISION_TOOL_DUMP_FLAG = 'PRECISION_TOOL_DUMP'
+OP_DEBUG_LEVEL = 1
+DUMP_GE_GRAPH_VALUE = 2
+DUMP_SEED = 7
+TF_DEBUG_TIMEOUT = 360
+MS_ACCU_CMP = r'msaccucmp.py[c]?'
+PYTHON = 'python3'
+BUILD_JSON_GRAPH_NAME = 'Build'
+"""
+
+
+def test_the_config_of_the_old_tool_is_read(config: Path) -> None:
+    config.write_text(DOCUMENTED)
+    notes: list[str] = []
+    settings = load_settings(folder=config.parent, environment={}, notes=notes)
+    assert settings == Settings(
+        tf_dump_step="5|7",
+        fusion_switch_file="./precision_tool/fusion_switch.cfg",
+        cmd_root_path=Path("/usr/local"),
+        log_level="debug",
+        data=Path("mine"),
+        op_debug_level=1,
+        dump_seed=7,
+        python="python3",
+    )
+    assert notes == []
+
+
+def test_old_names_without_effect_are_named_with_what_replaces_them(config: Path) -> None:
+    lines = [
+        "import os", "NET_TYPE = 'infer'", "TF_DEBUG_TIMEOUT = 20", "BUILD_JSON_GRAPH_NAME = 'Merged'",
+        "MS_ACCU_CMP = 'mine.py'", "ASCEND_LOG_PATH = 'logs'", "TF_DUMP_DIR = 'benchmark'", "OVERFLOW_DIR = 'o'",
+        "GRAPH_DIR_ALL = os.path.join('precision_data', 'graph', 'all')",
+    ]  # fmt: skip
+    config.write_text("\n".join(lines))
+    notes: list[str] = []
+    load_settings(folder=config.parent, environment={}, notes=notes)
+    said = {note.removeprefix(f"{config}: ").split(" (line")[0]: note for note in notes}
+    assert list(said) == [
+        "NET_TYPE", "TF_DEBUG_TIMEOUT", "BUILD_JSON_GRAPH_NAME", "MS_ACCU_CMP", "ASCEND_LOG_PATH", "TF_DUMP_DIR",
+        "GRAPH_DIR_ALL",
+    ]  # fmt: skip
+    assert "`infer DIR`" in said["NET_TYPE"]
+    assert "`graphs --use`" in said["BUILD_JSON_GRAPH_NAME"]
+    assert "TF_DUMP_DIR (line 7), OVERFLOW_DIR (line 8) are old settings without effect" in said["TF_DUMP_DIR"]
+    assert "npu/debug_N/graph" in said["GRAPH_DIR_ALL"]
+
+
+def test_root_dir_holds_the_data_folder(config: Path) -> None:
+    config.write_text("ROOT_DIR = '/data/run1'\n")
+    assert load_settings(folder=config.parent, environment={}).data == Path("/data/run1/precision_data")
+
+
+@pytest.mark.parametrize(("level", "ours"), [("NOTSET", "debug"), ("WARN", "warning"), ("CRITICAL", "error")])
+def test_levels_of_pythons_logging(level: str, ours: str) -> None:
+    assert Settings(log_level=level).log_level == ours
+
+
+def test_a_path_that_doubles_with_each_line_ends(config: Path) -> None:
+    config.write_text("A = 'x'\n".replace("A", "DATA") + "DATA = os.path.join(DATA, DATA)\n" * 60)
+    with pytest.raises(UsageError, match="the value of DATA must be"):
+        read_settings_file(config)
 
 
 def test_a_wrong_environment_variable_is_named() -> None:

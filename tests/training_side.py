@@ -102,12 +102,29 @@ class DumpConfig(object):
 """
 
 
+_OLD_RUN_CONFIG = """
+class NPURunConfig(object):
+    def __init__(self, precision_mode=None, dump_config=None, op_debug_level=0, fusion_switch_file=None,
+                 modify_mixlist=None):
+        self.given = {name: value for name, value in locals().items() if name != "self" and value}
+"""
+_NEW_RUN_CONFIG = """
+class NPURunConfig(object):
+    def __init__(self, precision_mode=None, dump_config=None, op_debug_level=None, fusion_switch_file=None,
+                 debug_dir=None, modify_mixlist=None, op_precision_mode=None, customize_dtypes=None,
+                 deterministic=0, precision_mode_v2=None, quant_dumpable=None):
+        self.given = {name: value for name, value in locals().items() if name != "self" and value}
+"""
+
+
 def write_npu_bridge(folder: Path, *, newest: bool) -> Path:
-    """A package npu_bridge whose DumpConfig has the arguments of the newest or of the 2021 releases."""
+    """A package npu_bridge whose DumpConfig and NPURunConfig have arguments of the newest or of the 2021 releases."""
     package = folder / "npu_bridge"
     for name in ("", "estimator", "estimator/npu"):
         (package / name).mkdir(parents=True, exist_ok=True)
         (package / name / "__init__.py").write_text("", "utf-8")
-    (package / "estimator/npu/npu_config.py").write_text(_NEW_DUMP_CONFIG if newest else _OLD_DUMP_CONFIG, "utf-8")
-    (package / "npu_init.py").write_text("from npu_bridge.estimator.npu.npu_config import DumpConfig\n", "utf-8")
+    config = _NEW_DUMP_CONFIG + _NEW_RUN_CONFIG if newest else _OLD_DUMP_CONFIG + _OLD_RUN_CONFIG
+    (package / "estimator/npu/npu_config.py").write_text(config, "utf-8")
+    names = "from npu_bridge.estimator.npu.npu_config import DumpConfig, NPURunConfig\n"
+    (package / "npu_init.py").write_text(names, "utf-8")
     return folder

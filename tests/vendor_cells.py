@@ -253,14 +253,13 @@ def _vendor_took(cell: Cell, x: Array, y: Array) -> bool:
     return cell.ours_is_right and is_near(cell.vendor, formulas(x, y)[cell.column], 3)
 
 
-def bools_as_numbers(cell: Cell) -> bool:
-    """Of two dumps the vendor subtracts bools as numbers, which it does not of a dump and a benchmark."""
-    if cell.row.pair.npu is None or cell.row.pair.npu.dtype != "bool" or cell.ours != "NaN":
+def no_figures_of_bools(cell: Cell) -> bool:
+    """With -cf the vendor gives no figures of two bool dumps, as it does without; ours are right."""
+    if cell.row.metrics is None or any(side.dtype != "bool" for side in cell.sides):
         return False
-    x, y = (side.astype(np.float64) for side in cell.values)
-    if cell.column == "StandardDeviation":
-        return cell.vendor == deviation(x, y)
-    return cell.column in METRICS and is_near(cell.vendor, formulas(x, y)[cell.column])
+    if cell.column == "CompareFailReason":
+        return "does not support Boolean types" in cell.vendor
+    return cell.vendor == "NaN" and cell.ours_is_right
 
 
 def packed_like_the_other(cell: Cell) -> bool:
@@ -407,8 +406,6 @@ def resource_as_numbers(cell: Cell) -> bool:
 Explanation = Callable[[Cell], bool]
 ALWAYS = (own_words, float32_ratio, float32_sums)
 TWO_DUMPS = (*ALWAYS, two_dumps_are_not_flattened, type_of_an_op_of_one_run, padding_counts, prefix_is_cut)
-#: What only corners of two runs have.
-TWO_RUNS = (bools_as_numbers, *TWO_DUMPS)
 CORNERS = (
     larger_is_cut, nothing_to_compare, resource_as_numbers, own_words, vendor_is_silent, own_remark,
     no_cosine_of_zeros, own_name, vendor_gives_up, stored_type, bool_distance, finite_elements, float32_ratio,

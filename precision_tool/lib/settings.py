@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.logs import LEVELS
+from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, Found, as_setting, notes_on
 from precision_tool.lib.user_files import read_bytes
 
 CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
@@ -32,6 +33,15 @@ MOST_COUNTED = 10**15
 #: Processes and threads that can be asked for.
 MOST_WORKERS = 1_000
 _MAX_BYTES = 1 << 20  # of a settings file
+#: What the TensorFlow adapter takes.
+PRECISION_MODES = (
+    "force_fp32", "allow_fp32_to_fp16", "force_fp16", "must_keep_origin_dtype", "allow_mix_precision",
+    "cube_fp16in_fp32out", "allow_mix_precision_fp16", "allow_mix_precision_bf16", "allow_fp32_to_bf16",
+)  # fmt: skip
+PRECISION_MODES_V2 = (
+    "fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8",
+)  # fmt: skip
+_MAX_JOINED = 4096  # characters of a path
 _MAX_DUMP_STEP_GROUPS = 100  # GE takes no more
 
 
@@ -125,11 +135,34 @@ def _choice(*names: str) -> Callable[[object], str]:
     return check
 
 
+def _log_level(value: object) -> str:
+    """A check for what the log keeps: our words, or those of Python's logging, as NOTSET."""
+    if isinstance(value, str):
+        value = LOG_LEVELS.get(value.lower(), value)
+    return _choice(*LEVELS)(value)
+
+
 def _switch(value: object) -> str:
     """A check for 'on' or 'off'."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return _choice("on", "off")(value)
+
+
+def _optional_switch(value: object) -> str:
+    """A check for 'on', 'off' or '' (as the device has it)."""
+    if isinstance(value, bool):
+        return _switch(value)
+    return _optional_choice("on", "off")(value)
+
+
+def _optional_choice(*names: str) -> Callable[[object], str]:
+    """A check for one of some words, or ''."""
+
+    def check(value: object) -> str:
+        return "" if value is None or value == "" else _choice(*names)(value)
+
+    return check
 
 
 def _layers(value: object) -> str:
@@ -148,6 +181,23 @@ def _program(value: object) -> str:
     """A check for a program, or "" for the one in use."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
         raise ValueError("must be a program, or '' for the one that runs this tool")
+    return os.path.expanduser(str(value))
+
+
+def _op_debug_level(value: object) -> int:
+    """A check for how much the compiler of ops keeps."""
+    return _count(0, "a whole number from 0 to 4", 4)(value)
+
+
+def _seed(value: object) -> int:
+    """A check for what numpy and TensorFlow take for a seed."""
+    return _count(0, "a whole number, 0 or more", 2**32 - 1)(value)
+
+
+def _file(value: object) -> str:
+    """A check for the name of a file, or "" for none."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+        raise ValueError("must be a file, or '' for none")
     return os.path.expanduser(str(value))
 
 
@@ -186,13 +236,21 @@ class Settings:
     workers: int = field(default=0, metadata={"check": _workers})
     width: int = field(default=0, metadata={"check": _columns})
     theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
-    log_level: str = field(default="warning", metadata={"check": _choice(*LEVELS)})
+    log_level: str = field(default="warning", metadata={"check": _log_level})
     #: Documented: where the setting is not there, every step is dumped.
     tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
     dump_mode: str = field(default="all", metadata={"check": _choice("input", "output", "all")})
     dump_data: str = field(default="tensor", metadata={"check": _choice("tensor", "stats")})
     dump_layer: str = field(default="", metadata={"check": _layers})
+    op_debug_level: int = field(default=4, metadata={"check": _op_debug_level})
+    dump_seed: int = field(default=0, metadata={"check": _seed})
+    fusion_switch_file: str = field(default="", metadata={"check": _file})
     quant_dumpable: str = field(default="off", metadata={"check": _switch})
+    precision_mode: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES)})
+    precision_mode_v2: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES_V2)})
+    op_precision_mode: str = field(default="", metadata={"check": _file})
+    customize_dtypes: str = field(default="", metadata={"check": _file})
+    allow_hf32: str = field(default="", metadata={"check": _optional_switch})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
     engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
     python: str = field(default="", metadata={"check": _program})
@@ -233,24 +291,38 @@ def _shown(value: object) -> str:
         return "a number of {} bits".format(value.bit_length() if isinstance(value, int) else "too many")
 
 
-def read_settings_file(path: Path) -> Dict[str, Any]:
+def read_settings_file(path: Path, notes: Optional[List[str]] = None) -> Dict[str, Any]:
     """The checked settings of a file by field name. Raises UsageError with file and line,
     FormatError for what is no small regular file.
+
+    Names that only the old tool had are taken too; what has no effect any more is added to `notes`.
     """
     source = read_bytes(str(path), _MAX_BYTES)
     values: Dict[str, Any] = {}
-    for name, value, line in _literal_assignments(path, source):
+    old: List[Found] = []
+    for name, value, line in _assignments(path, source):
         where = f"{path} line {line}"
+        if name in OLD_NAMES:
+            old.append(Found(name, value, line))
+            setting = as_setting(name, value)
+            if setting is not None:
+                values[setting[0]] = _checked(*setting, f"{where}: {name}")
+            continue
         if name not in SETTING_NAMES:
             close = difflib.get_close_matches(name.upper(), SETTING_NAMES, n=1)
             hint = f"did you mean {close[0]}?" if close else "known are: " + ", ".join(SETTING_NAMES)
             raise UsageError(f"{where}: unknown setting {shown_name(name)}", hint)
         values[name.lower()] = _checked(name.lower(), value, f"{where}: {name}")
+    if notes is not None:
+        notes += notes_on(str(path), old)
     return values
 
 
-def _literal_assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
-    """Name, value and line of every `NAME = literal` line of Python source, which is not executed."""
+def _assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
+    """Name, value and line of every `NAME = value` line of Python source, which is not executed.
+
+    A value is a literal, a name of a line before, or `os.path.join` of such.
+    """
     try:
         body = ast.parse(source, str(path)).body
     except SyntaxError as error:
@@ -259,7 +331,10 @@ def _literal_assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]
     except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, absurd nesting
         raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one per line") from None
     found = []
+    known: Dict[str, object] = {}
     for node in body:
+        if isinstance(node, ast.Import) and [(one.name, one.asname) for one in node.names] == [("os", None)]:
+            continue  # for os.path.join
         if isinstance(node, ast.Expr) and isinstance(_literal(node.value), str):
             continue  # a docstring
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
@@ -267,18 +342,42 @@ def _literal_assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]
                 f"{path} line {node.lineno}: only lines NAME = VALUE may stand here",
                 "the file is read, never executed",
             )
-        value = _literal(node.value)
+        try:
+            value = _value(node.value, known)
+        except RecursionError:
+            value = _NO_LITERAL
         if value is _NO_LITERAL:
             name = shown_name(node.targets[0].id)
             raise UsageError(
                 f"{path} line {node.lineno}: the value of {name} must be a plain number or text",
-                "the file is read, never executed: no names, calls or arithmetic",
+                "the file is read, never executed: no arithmetic, and no calls but os.path.join of texts and names",
             )
+        known[node.targets[0].id] = value
         found.append((node.targets[0].id, value, node.lineno))
     return found
 
 
 _NO_LITERAL = object()
+
+
+def _value(node: ast.expr, known: Mapping[str, object]) -> object:
+    """The value of a literal, of a name of `known`, or of `os.path.join` of such; else `_NO_LITERAL`."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id, _NO_LITERAL)
+    if not isinstance(node, ast.Call):
+        return _literal(node)
+    called = node.func
+    is_join = (
+        isinstance(called, ast.Attribute) and called.attr == "join"
+        and isinstance(called.value, ast.Attribute) and called.value.attr == "path"
+        and isinstance(called.value.value, ast.Name) and called.value.value.id == "os"
+    )  # fmt: skip
+    if not is_join or node.keywords or not node.args:
+        return _NO_LITERAL
+    parts = [_value(part, known) for part in node.args]
+    texts = [part for part in parts if isinstance(part, str)]
+    joined = os.path.join(*texts) if len(texts) == len(parts) and sum(map(len, texts)) <= _MAX_JOINED else None
+    return _NO_LITERAL if joined is None else joined
 
 
 def _literal(node: ast.expr) -> object:
@@ -292,16 +391,18 @@ def load_settings(
     options: Optional[Mapping[str, Any]] = None,
     folder: Optional[Path] = None,
     environment: Optional[Mapping[str, str]] = None,
+    notes: Optional[List[str]] = None,
 ) -> Settings:
     """The settings in force: files, then `environment` (os.environ), then `options` by field name, None = not given.
 
-    `folder` is the working folder (the current one) whose `precision_config.py` is read where there is one.
+    `folder` is the working folder (the current one) whose `precision_config.py` is read where there is one. What the
+    files ask for without effect is added to `notes`.
     """
     environment = os.environ if environment is None else environment
     values: Dict[str, Any] = {}
     for path in (CONFIG_FILE, Path(folder or ".") / USER_CONFIG_NAME):
         if path.exists():
-            values.update(read_settings_file(path))
+            values.update(read_settings_file(path, notes))
     for name in SETTING_NAMES:
         variable = ENVIRONMENT_PREFIX + name
         if variable in environment:

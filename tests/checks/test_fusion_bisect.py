@@ -45,6 +45,25 @@ def test_each_guilty_pass_alone_breaks_it(guilty: set[str]) -> None:
     assert runs <= 2 * k * log2(200 / k) + 3 * k + 6
 
 
+@given(st.sets(st.sampled_from(PASSES[:8])), st.sets(st.sampled_from(PASSES[8:]), max_size=2))
+def test_a_reserve_is_searched_only_where_the_rest_does_not_help(guilty: set[str], late: set[str]) -> None:
+    """Passes that stay on when all others are off: nothing is asked of them as long as nothing needs it."""
+    asked: list[frozenset[str]] = []
+
+    def check(off: frozenset[str]) -> bool:
+        asked.append(off)
+        return guilty | late <= off
+
+    result = bisect_passes(PASSES[:8], check, reserve=PASSES[8:])
+    assert result.off == guilty | late
+    assert result.outcome is (Outcome.FOUND if guilty | late else Outcome.NOT_NEEDED)
+    if not late:
+        assert all(one <= set(PASSES[:8]) for one in asked)
+    never = bisect_passes(PASSES[:8], lambda _: False, reserve=PASSES[8:])
+    assert never.outcome is Outcome.NOT_FUSION
+    assert never.tries == 3
+
+
 @given(guilty_sets)
 def test_only_all_of_them_together_break_it(guilty: set[str]) -> None:
     """Switching any one of them off is enough."""

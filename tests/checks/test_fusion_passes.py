@@ -44,7 +44,7 @@ def test_graph_and_report_together() -> None:
     unfused, fused = passes_in_effect([UNFUSED, FUSED], [report("0_1", ConvRelu=2, Unused=0)], {})
     assert (unfused.rows, unfused.source, unfused.fused) == ((), "", 0)
     assert rows(fused) == {
-        "ConvRelu": (UB, 3, 2, 2), "PackFusionPass": (GRAPH, None, None, 1), "Second": (GRAPH, None, None, 1),
+        "ConvRelu": (UB, 3, 2, 2), "PackFusionPass": (None, None, None, 1), "Second": (None, None, None, 1),
         "Unused": (UB, 1, 0, 0),
     }  # fmt: skip
     assert (fused.source, fused.fused, fused.nameless, fused.graph_id) == ("r.json", 4, 1, "0_1")
@@ -77,7 +77,10 @@ def test_worst_cosines_and_switches() -> None:
     conv, pack, second = found.rows
     assert (conv.worst_op, conv.compared) == ("c2r2", 2)  # NaN is worst
     assert conv.cosine != conv.cosine
-    assert (conv.switch, second.switch, pack.switch) == (False, False, False)
+    assert (conv.switch, second.switch, pack.switch) == (False, None, None)  # GE looks for these who knows where
+    switches = Switches(sections={GRAPH: {"ALL": False}, UB: {"ALL": False}})
+    (all_off,) = passes_in_effect([FUSED], [], {}, switches)
+    assert [row.switch for row in all_off.rows] == [False, False, False]
     assert (pack.cosine, pack.worst_op) == (0.999, "pq")
 
 

@@ -62,6 +62,17 @@ def switches_of(path: Path) -> dict[str, Any]:
     return found
 
 
+#: ALL, and what GE's own file switches on by name, which beats ALL.
+EVERYTHING_OFF = {
+    "GraphFusion": {
+        "ALL": "off", "FusedInferAttentionScoreQuantFusionPass": "off", "GridSampler3DFusionPass": "off",
+        "IncreFlashAttentionQuantFusionPass": "off", "LayerNormGradV3FusionPass": "off",
+        "PromptFlashAttentionQuantFusionPass": "off",
+    },
+    "UBFusion": {"ALL": "off", "TbeMatmulFixPipeFusionPass": "off"},
+}  # fmt: skip
+
+
 # --- passes in effect -------------------------------------------------------------------------------------------------
 
 
@@ -120,17 +131,19 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
     assert switches_of(path)["UBFusion"][GUILTY] == "on"
     assert switches_of(path.with_name("fusion_switch.cfg.last"))["UBFusion"][GUILTY] == "off"
     tool("fusion", "all-off", cwd=demo, env=package)
-    assert switches_of(path) == {"GraphFusion": {"ALL": "off"}, "UBFusion": {"ALL": "off"}}
+    assert switches_of(path) == EVERYTHING_OFF
     assert "off in the switch file" in tool("fusion", cwd=demo, env=package).text
     tool("fusion", "on", "MatMulBiasAddFusionPass", "--off-file", cwd=demo, env=package)
     off = switch_file(demo, "fusion_off.cfg")
-    assert switches_of(off)["GraphFusion"] == {"ALL": "off", "MatMulBiasAddFusionPass": "on"}
+    assert switches_of(off)["GraphFusion"] == {
+        **EVERYTHING_OFF["GraphFusion"], "MatMulBiasAddFusionPass": "on"
+    }  # fmt: skip
     shown = tool("fusion", "show", cwd=demo, env=package).text
     assert "3 of 4 passes seen there are off" in shown
     assert "AReduceMeanFusionPass: GE never switches it off" in shown
     tool("fusion", "reset", cwd=demo, env=package)
     assert path.read_text() == render(SHIPPED_SWITCH)
-    assert switches_of(off) == {"GraphFusion": {"ALL": "off"}, "UBFusion": {"ALL": "off"}}
+    assert switches_of(off) == EVERYTHING_OFF
     # The installed files, which all users and data folders share, only when that is asked for.
     installed = demo / "installed" / "precision_tool" / "lib" / "config"
     assert (installed / "fusion_switch.cfg").read_text() == render(SHIPPED_SWITCH)
@@ -155,7 +168,7 @@ def test_any_other_file_in_both_forms(demo: Path) -> None:
     old.write_text("ALL:off\nBPass:on // why\n")
     run = tool("fusion", "off", "APass", "BPass", "--file", old, cwd=demo)
     assert old.read_text() == "ALL:off\nBPass:off\nAPass:off\n"
-    assert "line 2: a comment, which GE does not understand; it is left out now" in run.text
+    assert "before, line 2: a comment, which GE does not understand; the file is written anew" in run.text
 
 
 def test_a_part_of_a_name_and_a_misspelt_one(demo: Path, check: str) -> None:
@@ -177,7 +190,8 @@ def test_a_part_of_a_name_and_a_misspelt_one(demo: Path, check: str) -> None:
     assert new.read_bytes() == before
     run = tool("fusion", "off", "Nonsense", "--force", "--file", new, cwd=demo)
     assert "no pass of this name is in the data" in run.text
-    assert switches_of(new)["GraphFusion"]["Nonsense"] == "off"
+    # Nobody knows its section: GE looks in the one it belongs to, and passes over it in the other.
+    assert [switches_of(new)[section]["Nonsense"] for section in ("GraphFusion", "UBFusion")] == ["off", "off"]
     tool("fusion", "on", "Nonsense", "--file", new, cwd=demo)  # the file has it
     assert switches_of(new)["GraphFusion"]["Nonsense"] == "on"
 
@@ -227,13 +241,46 @@ def test_wrong_use(demo: Path, arguments: list[str], words: str) -> None:
     assert words in tool("fusion", *arguments, cwd=demo, code=2).text
 
 
-@pytest.mark.parametrize("action", [["show"], ["off", "APass"], ["all-off"], ["bisect", "--check", "true"]])
-def test_a_file_that_ge_would_refuse_is_refused_with_its_line(demo: Path, action: list[str]) -> None:
+def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     path = demo / "my.cfg"
-    path.write_text('{"Switch": {\n"GraphFusion": {"A": "off",\n"A": "on"}}}')
+    path.write_text('{"Switch": {"GraphFusion": {\n"ALL": "off", "A": "off",\n"A": "on"}}}')
+    run = tool("fusion", "show", "--file", path, cwd=demo)
+    assert "GE takes this file note: line 3: 'A' stands in line 2 too; GE takes the last" in run.text
+    assert "stay on FusedInferAttentionScoreQuantFusionPass, GridSampler3DFusionPass" in run.text
+    assert "TbeMatmulFixPipeFusionPass" not in run.text  # of the other section
+    path.write_text('{"Switch": {"GraphFusion": {"A": "off",\n}}, "Priority": {"UBFusion": {"Top": {"A": "1000"}}}}')
+    run = tool("fusion", "show", "--file", path, cwd=demo)
+    assert "GE refuses this file: line 1: a comma after the last member" in run.text
+    assert "GE refuses this file: Priority, UBFusion, Top, A: '1000' is not between 0 and 999" in run.text
+    (found,) = json.loads(tool("fusion", "show", "--file", path, "--json", cwd=demo).out)["files"]
+    assert [found["passes"], len(found["refused"])] == [{"GraphFusion": {"A": False}}, 2]
+    path.write_text("")
+    run = tool("fusion", "show", "--file", path, cwd=demo)
+    assert "GE refuses this file: it is empty" in run.text
+    run = tool("fusion", "off", "APass", "--section", "UBFusion", "--file", path, cwd=demo)
+    assert "before, it is empty; the file is written anew" in run.text
+    assert "GE takes this file" in tool("fusion", "show", "--file", path, cwd=demo).text
+
+
+@pytest.mark.parametrize("action", [["off", "APass"], ["bisect", "--check", "true", "--passes", "APass"]])
+def test_a_file_that_ge_refuses_is_not_written(demo: Path, action: list[str]) -> None:
+    """Members that the tool does not edit are the user's to mend."""
+    path = demo / "my.cfg"
+    path.write_text('{"Switch": {}, "Priority": {"UBFusion": {"Top": {"A": 1}}}}')
     before = path.read_bytes()
     run = tool("fusion", *action, "--file", path, cwd=demo, code=2)
-    assert "my.cfg line 3: 'A' stands in line 2 too" in run.text
+    assert "my.cfg: GE would refuse this file: Priority, UBFusion, Top, A: 1 is no text of a number" in run.text
+    assert "reset" in run.text
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("action", [["show"], ["off", "APass"], ["all-off"], ["bisect", "--check", "true"]])
+def test_a_file_that_cannot_be_read_is_refused_with_its_line(demo: Path, action: list[str]) -> None:
+    path = demo / "my.cfg"
+    path.write_text('{"Switch": {\n"GraphFusion": {"A": "off",\n"B": "of"}}}')
+    before = path.read_bytes()
+    run = tool("fusion", *action, "--file", path, cwd=demo, code=2)
+    assert 'my.cfg line 3: B: "of" is neither' in run.text
     assert path.read_bytes() == before
     tool("fusion", "reset", "--file", path, cwd=demo)
     assert path.read_text() == render(SHIPPED_SWITCH)
@@ -263,7 +310,7 @@ def test_blame_and_what_it_writes(demo: Path, package: dict[str, str], columns: 
     run = tool("fusion", "blame", "--write", cwd=demo, env=package, columns=columns)
     assert f"{GUILTY}: guilty" in run.text
     assert f"switch off: {GUILTY}" in run.text
-    assert "AReduceMeanFusionPass not judged" in run.text
+    assert "AReduceMeanFusionPass clean" in run.text
     assert "npu_tf_config.FUSION_SWITCH_FILE" in run.text
     assert switches_of(switch_file(demo))["UBFusion"] == {"TbePool2dQuantFusionPass": "on", GUILTY: "off"}
     assert only_result(demo / "precision_data" / "temp").is_file()
@@ -508,7 +555,10 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
         "of 20 passes off" in bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--repeat", "2", "--passes", *NAMES).err
     )
     switches = read_switches(str(tmp_path / "my.cfg"))
-    assert [name for _, name, on in switches.named() if not on] == ["Mine", "Pass03", "Pass17"]
+    assert [(where, name) for where, name, on in switches.named() if not on] == [
+        ("GraphFusion", "Mine"), ("GraphFusion", "Pass03"), ("GraphFusion", "Pass17"),
+        ("UBFusion", "Pass03"), ("UBFusion", "Pass17"),
+    ]  # fmt: skip
 
 
 def test_what_the_data_names_is_searched(demo: Path, check: str) -> None:
@@ -518,6 +568,44 @@ def test_what_the_data_names_is_searched(demo: Path, check: str) -> None:
     assert found["passes"] == ["MatMulBiasAddFusionPass", GUILTY, "TbeMatmulElemwiseFusionPass"]
     assert "not searched, as GE never switches them off: AReduceMeanFusionPass" in run.text
     assert not (demo / "my.cfg").exists()  # as before
+
+
+#: As GE does it: each pass is looked for in its own section only; what GE's own file names on is off by name alone.
+GE_CHECK = """
+import json, os, sys
+from pathlib import Path
+switch = json.loads(Path(os.environ["PRECISION_TOOL_FUSION_SWITCH_FILE"]).read_text())["Switch"]
+for wanted in sys.argv[1:]:
+    section, name = wanted.split("/")
+    if switch[section].get(name) != "off":
+        sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("section", ["UBFusion", "GraphFusion"])
+def test_a_bisection_writes_passes_where_ge_looks_for_them(tmp_path: Path, section: str) -> None:
+    """In the section that the data tells, of graphs alone in both; and what stays on by GE's own file is searched."""
+    data = Node(name="data", type="GetNext", output=values(-1, 2, 3), originals=("data",))
+    fused = Node(name="fused", type="Relu", inputs=(data,), output=values(0, 4, 1), originals=("a", "b"),
+                 passes=("MatmulTransdataFusionPass",))  # fmt: skip
+    small_tree(tmp_path / "precision_data", [data, fused])
+    (tmp_path / "check.py").write_text(GE_CHECK)
+    check = f"{sys.executable} {tmp_path / 'check.py'}"
+    run = bisect(tmp_path, f"{check} {section}/MatmulTransdataFusionPass")
+    assert "MatmulTransdataFusionPass - - 1 - section unknown" in tool("fusion", cwd=tmp_path).text
+    assert "1 pass has to be off for the check to succeed: MatmulTransdataFusionPass" in run.text
+    kind = "ub_fusion" if section == "UBFusion" else "graph_fusion"
+    counts = {"AutomaticUbFusion": {"match_times": 1, "effect_times": 1}}
+    (tmp_path / "fusion_result.json").write_text(json.dumps({"session_and_graph_id": "0_1", kind: counts}))
+    run = bisect(tmp_path, f"{check} {section}/AutomaticUbFusion {section}/MatmulTransdataFusionPass", "--write")
+    written = switches_of(tmp_path / "my.cfg")
+    assert written[section]["AutomaticUbFusion"] == "off"
+    assert "AutomaticUbFusion" not in written["GraphFusion" if section == "UBFusion" else "UBFusion"]
+    late = "GraphFusion/LayerNormGradV3FusionPass UBFusion/TbeMatmulFixPipeFusionPass"
+    run = bisect(tmp_path, f"{check} {late}")
+    assert "try 2: 2 of 2 passes off: fails" in run.err
+    assert "try 3: 8 of 8 passes off: succeeds" in run.err
+    assert "2 passes have to be off for the check to succeed: LayerNormGradV3FusionPass, TbeMat" in run.text
 
 
 @pytest.mark.parametrize(

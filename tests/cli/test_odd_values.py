@@ -9,10 +9,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import only_result, tool
-from small_tree import chain, small_tree
+from small_tree import Node, chain, small_tree
 
+import precision_tool
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import load_graph_bytes
 from precision_tool.lib.formats.npy import read_npy
@@ -144,3 +146,28 @@ def test_infinity_in_a_count_of_a_result(tmp_path: Path) -> None:
         with path.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([header, *rows])
         assert tool("vcs", "-f", str(path), "--json", cwd=tmp_path, code=None).code in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((np.nan, np.nan), "all 2 elements are NaN on both sides"),
+        ((np.inf, np.inf), "all 2 elements are Inf on both sides"),
+        ((np.nan, -np.inf), "all 2 elements are NaN or Inf on both sides"),
+        ((np.nan,), "This tensor is scalar. all 1 elements are NaN on both sides"),
+        ((np.nan, 1.0), ""),
+        ((0.0, 0.0), ""),
+    ],
+)
+def test_a_tensor_without_a_number_on_both_sides_is_remarked(
+    tmp_path: Path, values: tuple[float, ...], said: str
+) -> None:
+    """Its cosine of 1 looks as if all were well."""
+    x = np.array(values, np.float32)
+    source = Node(name="IteratorV2", type="IteratorV2")
+    op = Node(name="op", type="Add", inputs=(source,), output=x, golden=x.copy(), originals=("op",))
+    tree = small_tree(tmp_path / "precision_data", [source, op])
+    (result,) = precision_tool.compare(tree.root / "npu/debug_0/dump", tree.root / "tf/dump", workers=1)
+    (row,) = [row for row in result.rows if row.pair.slot == "output:0"]
+    assert row.metrics is not None
+    assert row.reason.startswith(said) if said else row.reason == ""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from npu_standins import CustomOp, NpuDevice, kind_of
 from training_side import run_script, tensorflow_python, write_npu_bridge
 
 from precision_tool import tf_config
@@ -31,25 +30,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-class CustomOp:
-    """As the protobuf message: a parameter that is asked for is made."""
-
-    def __init__(self, **parameters: object) -> None:
-        self.name = "NpuOptimizer"
-        self.parameter_map: dict[str, Any] = defaultdict(SimpleNamespace)
-        for name, value in parameters.items():
-            setattr(self.parameter_map[name], _kind(value), value)
-
-    @property
-    def parameters(self) -> dict[str, object]:
-        """Each parameter's kind and value."""
-        return {name: vars(value) for name, value in self.parameter_map.items()}
-
-
-def _kind(value: object) -> str:
-    return {bool: "b", int: "i", bytes: "s"}[type(value)]
 
 
 def path_bytes(*parts: str) -> bytes:
@@ -75,6 +55,13 @@ def test_dump(work: Path) -> None:
         "NPU_DUMP_GRAPH": "true",
     }
     assert (work / "precision_data/npu/debug_0/graph").is_dir()
+
+
+def test_how_much_the_op_compiler_keeps_is_a_setting(work: Path) -> None:
+    Path("precision_config.py").write_text("OP_DEBUG_LEVEL = 1\n")
+    op = CustomOp()
+    tf_config.update_custom_op(op, action="dump")
+    assert op.parameters["op_debug_level"] == {"i": 1}
 
 
 def test_overflow(work: Path) -> None:
@@ -212,7 +199,9 @@ def test_what_the_user_has_set_stays(
     }
     op = CustomOp(**mine)
     tf_config.update_custom_op(op, "dump")
-    assert {name: op.parameters[name] for name in mine} == {name: {_kind(value): value} for name, value in mine.items()}
+    assert {name: op.parameters[name] for name in mine} == {
+        name: {kind_of(value): value} for name, value in mine.items()
+    }
     assert op.parameters["enable_dump"] == {"b": True}
     assert os.environ["DUMP_GE_GRAPH"] == "1"
     err = capsys.readouterr().err
@@ -285,6 +274,11 @@ def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", str(broken))
     with pytest.raises(ValueError, match="is no valid JSON"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
+    broken.write_text(" \n", "utf-8")
+    with pytest.raises(ValueError, match="is empty"):
+        tf_config.update_custom_op(CustomOp(), "fusion_switch")
+    broken.write_text('{"Switch": {}} and text that GE does not read', "utf-8")
+    tf_config.update_custom_op(CustomOp(), "fusion_switch")
     broken.write_text("APass:off\n", "utf-8")
     op = CustomOp()
     tf_config.update_custom_op(op, "fusion_switch")
@@ -345,84 +339,6 @@ def test_without_npu_bridge_the_error_says_so() -> None:
 
 
 # --- TensorFlow 2 ---------------------------------------------------------------------------------------------------
-
-
-class Option:
-    """An option as npu_device has it: a default, its choices, and a value that is told as text."""
-
-    def __init__(self, default: object, choices: tuple[object, ...] | None = None) -> None:
-        self.default, self.choices, self._value = default, choices, default
-
-    @property
-    def value(self) -> str | None:
-        if self._value is None:
-            return None
-        return {"True": "1", "False": "0"}.get(str(self._value), str(self._value))
-
-    def assign(self, value: object) -> None:
-        if self.choices is not None and value not in self.choices:
-            wrong_type = self.default is not None and not isinstance(value, type(self.default))
-            raise TypeError("another type") if wrong_type else ValueError(f"{value!r} is not in {self.choices}")
-        self._value = value
-
-
-class Options:
-    """A group of options as npu_device has it: what is assigned goes into an option, and must be one."""
-
-    def __init__(self, **options: Any) -> None:
-        vars(self).update(options)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in vars(self):
-            raise ValueError(f"there is no option {name}")
-        vars(self)[name].assign(value)
-
-    def as_dict(self) -> dict[str, str]:
-        """What npu_device hands on, of all options that have a value."""
-        found: dict[str, str] = {}
-        for name, option in vars(self).items():
-            found |= option.as_dict() if isinstance(option, Options) else {name: option.value} if option.value else {}
-        return found
-
-
-_SWITCH = (True, False)
-
-
-class NpuDevice:
-    """A stand-in for the module npu_device with the options, defaults and choices of its newest release, or of 2021."""
-
-    def __init__(self, newest: bool = True) -> None:
-        dump = Options(
-            enable_dump=Option(False, _SWITCH),
-            dump_path=Option(None),
-            dump_step=Option(None),
-            dump_mode=Option("output", ("input", "output", "all")),
-            enable_dump_debug=Option(False, _SWITCH),
-            dump_debug_mode=Option(
-                *(("all", ("aicore_overflow", "atomic_overflow", "all")) if newest else (None, None))
-            ),
-            **({"dump_data": Option("tensor", ("tensor", "stats")), "dump_layer": Option(None)} if newest else {}),
-        )
-        profiling = Options(
-            enable_profiling=Option(False, _SWITCH), profiling_options=Option('{"output":"./","task_trace":"on"}')
-        )
-        self._options: Any = Options(
-            dump_config=dump,
-            profiling_config=profiling,
-            fusion_switch_file=Option(None),
-            op_debug_level=Option(None if newest else 0, (0, 1, 2, 3, 4)),
-            modify_mixlist=Option(None),
-            **({"debug_dir": Option(None), "quant_dumpable": Option(None, ("0", "1"))} if newest else {}),
-        )
-        self._unset = self._options.as_dict()
-
-    def global_options(self) -> Any:
-        return self._options
-
-    @property
-    def all(self) -> dict[str, str]:
-        """Every option that differs from its default, as npu_device hands it on."""
-        return {name: value for name, value in self._options.as_dict().items() if self._unset.get(name) != value}
 
 
 @pytest.mark.parametrize("newest", [False, True])
@@ -530,7 +446,7 @@ def test_dump_options_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "message"),
     [
         ({"dump_mode": "both"}, "dump_mode: must be 'input' or"),
-        ({"dumpmode": "all"}, "there is no dump option dumpmode"),
+        ({"dumpmode": "all"}, "there is no option dumpmode"),
     ],
 )
 def test_a_wrong_dump_option_is_told(options: dict[str, str], message: str) -> None:

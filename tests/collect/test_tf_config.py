@@ -27,7 +27,7 @@ loaded = set(sys.modules)
 before = list(sys.path), list(logging.root.handlers), logging.root.level, list(warnings.filters)
 import precision_tool.tf_config
 after = list(sys.path), list(logging.root.handlers), logging.root.level, list(warnings.filters)
-names = ("tensorflow", "numpy", "keras", "npu_bridge", "subprocess", "pathlib")
+names = ("tensorflow", "numpy", "keras", "npu_bridge", "subprocess")
 heavy = [name for name in names if name in sys.modules and name not in loaded]
 print(json.dumps([before == after, heavy, precision_tool.tf_config.__file__]))
 """
@@ -111,6 +111,13 @@ def test_the_environment_chooses_the_seed_or_none(tmp_path: Path) -> None:
         assert "ValueError: environment variable PRECISION_TOOL_SEED must be a number or 'off'" in ran.err
 
 
+def test_the_setting_is_the_seed_where_nothing_else_is_said(tmp_path: Path) -> None:
+    (tmp_path / "precision_config.py").write_text("DUMP_SEED = 9\n")
+    assert seeded(tmp_path)[0] == [first_random(9), "9", None]
+    assert seeded(tmp_path, then="precision_tool.tf_config.seed_everything()")[0] == [first_random(9), "9", None]
+    assert seeded(tmp_path, PRECISION_TOOL_SEED="7")[0] == [first_random(7), "7", None]
+
+
 def test_seed_everything_seeds_numpy_too(tmp_path: Path) -> None:
     then = "precision_tool.tf_config.seed_everything(12)\nimport numpy"
     found, err = seeded(tmp_path, then=then, number="float(numpy.random.rand())")
@@ -160,7 +167,7 @@ def test_mixed_precision_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert path.is_absolute()
     assert json.loads(path.read_text("utf-8")) == {
         "black-list": {"to-add": ["Softmax", "Exp"], "to-remove": []},
-        "white-list": {"to-add": ["MatMul"], "to-remove": []},
+        "white-list": {"to-add": ["MatMul"], "to-remove": ["Add"]},
         "gray-list": {"to-add": ["Add"], "to-remove": []},
     }
     assert path.stat().st_mode & 0o777 == 0o644, "the device's processes read it"

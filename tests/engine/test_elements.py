@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf, isnan, nan
 from pathlib import Path
@@ -18,22 +19,25 @@ from hypothesis.extra import numpy as hnp
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import elements
-from precision_tool.lib.engine.elements import Detail, compare_elements, elements_of
+from precision_tool.lib.engine.budget import Budget
+from precision_tool.lib.engine.elements import compare_elements, elements_of
+from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.pairing.align import align
 
 Doubles = Array
+TINY = Budget(block=512, box=1024, kept_items=100, part_bytes=8000, split_bytes=8000)
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that tensors of some thousand elements are read in many boxes and parts, twice."""
-    for name, value in {"_BLOCK": 512, "_BOX": 1024, "_KEEP": 100, "_PART": 2000}.items():
-        monkeypatch.setattr(elements, name, value)
+    monkeypatch.setattr(elements, "_BUDGET", TINY)
 
 
 def pair_of(npu: Tensor, golden: Tensor, layout: str | None = None) -> Pair:
@@ -64,7 +68,12 @@ def saved_pair(folder: Path, x: Array, y: Array) -> Pair:
 
 
 def compared(pair: Pair, atol: float = 1e-3, rtol: float = 1e-3, shown: int = 5, **options: Any) -> Detail:
-    return compare_elements(pair, atol=atol, rtol=rtol, shown=shown, workers=1, **options)
+    """By one worker; what an executor finds, in parts, is the same but for the order of sums."""
+    detail = compare_elements(pair, atol=atol, rtol=rtol, shown=shown, workers=1, **options)
+    with ThreadPoolExecutor(2) as pool:
+        shared = compare_elements(pair, atol=atol, rtol=rtol, shown=shown, executor=pool)
+    assert repr(replace(shared, comparison=detail.comparison, axes=detail.axes)) == repr(detail)  # NaN is not NaN
+    return detail
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,10 +234,10 @@ def test_blocked_layouts(tmp_path: Path, layout: str, origin: str, shape: tuple[
     pair = pair_of(npu, read_npy(str(tmp_path / "y.npy")), origin)
     check(compared(pair), x, y)
     seen = np.full(shape, nan)
-    for box, values, _, nbytes in elements_of(pair):
-        assert nbytes == x.nbytes + y.nbytes
-        part = seen[tuple(slice(*ends) for ends in box)]
-        part[...] = values.reshape(part.shape)
+    for span, values, _, size in elements_of(pair):
+        assert size == x.size
+        for text, value in zip(span.texts(values.size), values, strict=True):
+            seen[tuple(map(int, text.split()))] = value
     np.testing.assert_array_equal(seen, x)
 
 
@@ -293,7 +302,7 @@ def test_extreme_values(tmp_path: Path, value: float) -> None:
 
 
 def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_PART", 1 << 17)
+    monkeypatch.setattr(elements, "_BUDGET", replace(TINY, part_bytes=1 << 20))
     random = np.random.default_rng(2)
     y = random.normal(size=(30, 40, 500)).astype(np.float32)
     x = y + (random.normal(size=y.shape) * 0.01).astype(np.float32)
@@ -312,8 +321,8 @@ def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_dying_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_PART", 1 << 16)
-    monkeypatch.setattr(elements, "_first_pass", die)
+    monkeypatch.setattr(elements, "_BUDGET", TINY)
+    monkeypatch.setattr(MetricsPass, "update", die)
     pair = saved_pair(tmp_path, np.zeros((400, 500)), np.zeros((400, 500)))
     with pytest.raises(WorkStoppedError, match="worker process died"):
         compare_elements(pair, atol=0, rtol=0, shown=1, workers=2)
@@ -349,7 +358,7 @@ def test_metrics_are_those_of_the_engine(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BLOCK", 1 << 15)
+    monkeypatch.setattr(elements, "_BUDGET", Budget(block=1 << 15, kept_items=1 << 20))
     for name in ("x", "y"):
         with (tmp_path / f"{name}.npy").open("wb") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": (2 << 20, 2)}
@@ -377,7 +386,7 @@ def test_the_smallest_integer_is_within_its_tolerance(tmp_path: Path, dtype: str
 
 
 def test_the_worst_relative_error_is_not_lost_to_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BLOCK", 8)
+    monkeypatch.setattr(elements, "_BUDGET", Budget(block=8))
     random = np.random.default_rng(3)
     golden = random.uniform(1, 2, 4000).astype(np.float32)
     npu = (golden.astype(np.float64) * (1 + 0.1)).astype(np.float32)  # of all the errors are almost the same

@@ -377,6 +377,18 @@ def test_nothing_but_the_same_nan_or_inf(value: float, size: int) -> None:
     check_summary(golden, x)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_divergence_is_never_below_zero(dtype: npt.DTypeLike) -> None:
+    """Of nearly equal sides roundings may be, which `-0.000000` would show."""
+    generator = np.random.default_rng(1)
+    for size in (3, 100, 5000):
+        for _ in range(40):
+            x: Array = generator.standard_normal(size).astype(dtype)
+            y: Array = (x * (1 + 1e-7 * generator.standard_normal(size))).astype(dtype)
+            metrics, _, _ = compare(x, y)
+            assert math.copysign(1, metrics.kullback_leibler_divergence) == 1
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     size=st.sampled_from([1, 5, 1023, 1024, 1500, 66_000]),

@@ -63,6 +63,17 @@ def test_the_graph_of_a_dump(tree: SmallTree) -> None:
     assert f"its name is the dump's model folder {MODEL}" in run.reason
 
 
+def test_a_graph_that_no_op_names_is_of_the_same_model(tree: SmallTree) -> None:
+    """A text file is of one model: all its graphs count, and its dumped ops are no strangers."""
+    aside = text_graph([replace(node.op(), name=f"aside/{node.name}") for node in chain()[2:3]], name="aside")
+    tree.graph.write_text(tree.graph.read_text("ascii") + aside, "ascii")
+    dump = tree.leaf / tree.dumps["first/Add"].name.replace("first_Add", "aside_first_Add")
+    shutil.copyfile(tree.dumps["first/Add"], dump)
+    (run,) = session_of(tree.root).run_graphs()
+    assert [graph.name for graph in run.file.graphs] == [MODEL, "aside"]
+    assert (run.matched, run.total) == (5, 5)
+
+
 def test_all_devices_and_steps_of_a_model_are_one_graph(tree: SmallTree) -> None:
     tree.copy_leaf("1", MODEL, "1", "0")
     tree.copy_leaf("0", MODEL, "1", "3")

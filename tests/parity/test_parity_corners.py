@@ -14,7 +14,19 @@ import pytest
 from builders import TIMESTAMP
 from corner_trees import Corner, CornerTree
 from vendor import Ran, Vendor
-from vendor_cells import ALWAYS, CORNERS, TWO_RUNS, Explained, explain, name_of, own_remark, table
+from vendor_cells import (
+    ALWAYS,
+    CORNERS,
+    TWO_DUMPS,
+    Explained,
+    explain,
+    name_of,
+    no_address,
+    no_figures_of_bools,
+    own_remark,
+    table,
+    two_dumps_are_not_flattened,
+)
 
 import precision_tool
 from precision_tool.lib.api import CompareOptions, CompareResult
@@ -65,6 +77,13 @@ def test_data_types(vendor: Vendor, tmp_path: Path) -> None:
     # Types the vendor's table lacks: it then says that there is no dump file.
     lacks = ("dual_sub_int8", "dual_sub_uint8", "qint8", "qint16", "qint32", "quint8", "quint16")
     assert (found.only_theirs, found.only_ours) == lines_of(*(f"type_{name}" for name in lacks))
+
+
+def test_bools_against_numbers(vendor: Vendor, tmp_path: Path) -> None:
+    """Of those the vendor has every figure, and ours the same."""
+    found = of_corners(vendor, tmp_path, corner_trees.bools())
+    assert found.only_theirs == found.only_ours == set()
+    assert named(found) == {}
 
 
 def test_small_types(vendor: Vendor, tmp_path: Path) -> None:
@@ -210,7 +229,7 @@ def test_two_runs(vendor: Vendor, tmp_path: Path) -> None:
     corner_trees.two_runs(one, other)
     ran = vendor.compare(one.leaf, other.leaf, output=tmp_path / "out")
     (result,) = precision_tool.compare(one.leaf, other.leaf, workers=1)
-    found = explain(ran.result, result, tmp_path, (*TWO_RUNS, *CORNERS))
+    found = explain(ran.result, result, tmp_path, (*TWO_DUMPS, *CORNERS))
     given_up = ("run_more_in_other", "run_other_layout", "run_other_shape")
     assert found.only_theirs == {f"{name} | {name}" for name in given_up}
     assert found.only_ours == {*(f"{name}:output:0" for name in given_up), "run_fed_more_in_other:input:0"}
@@ -223,7 +242,6 @@ def test_two_runs(vendor: Vendor, tmp_path: Path) -> None:
         "run_FRACTAL_Z:output:0": {"padding_counts"},
         "run_other_type:output:0": flat,
         "run_scalar:output:0": flat,
-        "run_bool:output:0": {"bools_as_numbers"},
         "run_damaged | run_damaged": other_type | {"vendor_is_silent"},
     }
     (result,) = precision_tool.compare(one.leaf, other.leaf, workers=1, options=CompareOptions(compat=True))
@@ -233,6 +251,25 @@ def test_two_runs(vendor: Vendor, tmp_path: Path) -> None:
     assert [name_of(*tables[0][:1], line) for line in tables[0][1]] == [
         name_of(*tables[1][:1], line) for line in tables[1][1]
     ]
+
+
+def test_two_graphs(vendor: Vendor, tmp_path: Path) -> None:
+    """Fused against unfused: the ops of the other run are named as they are called there."""
+    one, other = (CornerTree(root=tmp_path / name) for name in ("one", "other"))
+    corner_trees.two_graphs(one, other)
+    for tree in (one, other):
+        tree.finish()
+    graphs = ("-f", one.graph_json, "-cf", other.graph_json)
+    ran = vendor.compare(one.leaf, other.leaf, *graphs, output=tmp_path / "out")
+    options = CompareOptions(other_graph=str(other.graph))
+    (result,) = precision_tool.compare(one.leaf, other.leaf, graph=one.graph, workers=1, options=options)
+    found = explain(ran.result, result, tmp_path, (no_address, no_figures_of_bools, *TWO_DUMPS, *CORNERS))
+    assert found.only_theirs == found.only_ours == set()
+    # What the bfloat16 of a dump is called is the same in every result.
+    assert found.beside(*ALWAYS, no_address, two_dumps_are_not_flattened) == {
+        "type/bfloat16:output:0": {"stored_type"},
+        "type/bool:output:0": {"no_figures_of_bools"},
+    }
 
 
 def aborts(vendor: Vendor, tree: CornerTree) -> tuple[int, list[str]]:

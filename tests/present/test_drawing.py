@@ -22,7 +22,7 @@ from builders import graph_op
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.graph.neighbourhood import Wiring, neighbourhood
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
-from precision_tool.lib.present.drawing import dot_source, picture_name, write_drawing
+from precision_tool.lib.present.drawing import Figures, dot_source, picture_name, write_drawing
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="the dot program is not installed")
 
@@ -49,7 +49,7 @@ def source_of(
     file = GraphFile(path="graph.txt", graphs=graphs)
     home = next(graph for graph in graphs if graph.name == (where or graphs[0].name))
     hood = neighbourhood(Wiring(file), home.name, home.by_name[name], depth, most)
-    return dot_source(hood, cosines or {}, threshold, "debug_0 graph.txt")
+    return dot_source(hood, Figures(cosines=cosines or {}, threshold=threshold), "debug_0 graph.txt")
 
 
 def graph(*ops: Op, name: str = "root") -> Graph:

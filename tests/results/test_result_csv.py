@@ -49,6 +49,7 @@ def row(
     status: Status = Status.COMPARED,
     note: str = "",
     dtype: str = "float16",
+    golden_dtype: str = "float32",
     op_type: str = "Add",
     golden_names: str = "op",
     passes: tuple[str, ...] = (),
@@ -57,7 +58,7 @@ def row(
     golden_ops = tuple(golden_names.split(","))
     pair = Pair(
         index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=golden_ops, slot=slot,
-        npu=tensor(dtype), golden=tensor("float32", 18), golden_tensor=f"{name}:0", shape=(2, 2), status=status,
+        npu=tensor(dtype), golden=tensor(golden_dtype, 18), golden_tensor=f"{name}:0", shape=(2, 2), status=status,
         pass_names=passes, original_names=golden_ops,
     )  # fmt: skip
     side = SIDE if result else None
@@ -101,10 +102,19 @@ def test_two_zero_tensors_print_one_digit(tmp_path: Path) -> None:
     assert [read.cosine for read in read_result(str(path))] == [1.0, 1.0, 1.0]
 
 
-def test_bool_has_a_cosine_and_a_distance_only(tmp_path: Path) -> None:
-    (line,) = written(tmp_path / "result_1.csv", row(result=metrics(), dtype="bool"))
+def test_bools_against_bools_have_a_cosine_and_a_distance_only(tmp_path: Path) -> None:
+    (line,) = written(tmp_path / "result_1.csv", row(result=metrics(), dtype="bool", golden_dtype="bool"))
     printed = {name for name in METRIC_COLUMNS if line[name] != "NaN"}
     assert printed == {"CosineSimilarity", "RelativeEuclideanDistance"}
+
+
+def test_bools_against_numbers_and_of_two_runs_have_every_figure(tmp_path: Path) -> None:
+    """As msaccucmp has them."""
+    (line,) = written(tmp_path / "result_1.csv", row(result=metrics(), dtype="bool"))
+    assert [name for name in METRIC_COLUMNS if line[name] == "NaN"] == []
+    of_runs = row(result=metrics(), dtype="bool", golden_dtype="bool")
+    (line,) = written(tmp_path / "result_2.csv", of_runs, golden_address=True)
+    assert [name for name in METRIC_COLUMNS if line[name] == "NaN"] == []
 
 
 @pytest.mark.parametrize("golden_address", [False, True])

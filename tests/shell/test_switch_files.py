@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from precision_tool import tf_config
-from precision_tool.lib.errors import FormatError, OutputError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
 from precision_tool.lib.shell.bisect_runner import edit_alone
 from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines, write_text
@@ -61,10 +61,29 @@ def test_of_another_data_folder_the_script_has_to_name_the_file(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_file_of_a_bisection_is_used_wherever_its_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", "tries/my.cfg")
-    assert os.path.abspath("tries/my.cfg") == tf_config.FUSION_SWITCH_FILE
+def test_the_file_of_a_bisection_is_used_wherever_its_command_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.cfg").write_text("{}")
+    monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", "my.cfg")
+    assert str(tmp_path / "my.cfg") == tf_config.FUSION_SWITCH_FILE
     assert os.path.basename(tf_config.FUSION_OFF_FILE) == "fusion_off.cfg"
+
+
+def test_the_file_of_the_setting_is_used_and_edited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the old tool's FUSION_SWITCH_FILE in config.py."""
+    monkeypatch.chdir(tmp_path)
+    Path("precision_config.py").write_text("import os\nFUSION_SWITCH_FILE = os.path.join('mine', 'switches.cfg')\n")
+    with pytest.raises(DataNotFoundError, match=r"FUSION_SWITCH_FILE: .*mine/switches\.cfg: no such file"):
+        tf_config.FUSION_SWITCH_FILE  # noqa: B018
+    file = find_switch_file(Workspace("precision_data"))
+    file.write(file.read().with_pass("A", False))
+    assert not read_switches("mine/switches.cfg").is_on("A")
+    assert str(tmp_path / "mine" / "switches.cfg") == tf_config.FUSION_SWITCH_FILE
+    assert any("action='fusion_switch'" in line for line in script_lines(file))
+    for other in (find_switch_file(Workspace("precision_data"), off=True), find_switch_file(Workspace("d"), "x.cfg")):
+        assert "mine" not in other.target
 
 
 def test_one_that_is_not_there_yet(tmp_path: Path) -> None:

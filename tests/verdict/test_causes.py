@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Array
+from npu_standins import CustomOp, start_session
+from opdebug_payloads import AIC, core_fields, new_payload, write_status
+from rich.console import Console
 from tiny_network import (
     Network,
     Part,
@@ -24,9 +29,12 @@ from tiny_network import (
     unary,
 )
 
+from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
+from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Verdict
+from precision_tool.tf_config import update_custom_op
 
 
 def verdict_of(data: Path, work: Path | None = None) -> Verdict:
@@ -102,6 +110,66 @@ def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
     assert all(value > 0.999 for value in [1 - found.suspects[0].fact("own_error") ** 2 / 2])
 
 
+def lines_of(verdict: Verdict) -> list[str]:
+    """The lines that the verdict says to add to the call of tf_config."""
+    return [step.line for step in verdict.next if step.file.startswith("the tf_config call")]
+
+
+def hf32(array: Array) -> Array:
+    """What a matrix unit makes of float32 whose inputs it rounds to HF32: 12 bits less, somewhere in the sum."""
+    noise = np.random.default_rng(5).normal(size=array.shape) * 2.0**-13
+    return (array * (1 + noise)).astype(array.dtype)
+
+
+def test_switches_that_may_mend_a_kernel(tmp_path: Path) -> None:
+    """In float16 those that compute it more precisely; for a mistake of places only another kernel. GE takes them."""
+
+    def narrowed(array: Array) -> Array:
+        bits = array.astype(np.float32).view(np.uint32)
+        return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    rounded = lines_of(verdict_of(layers().with_part("one/MatMul", wrong=narrowed).write(tmp_path / "rounded")))
+    moved = lines_of(verdict_of(layers().with_part("one/MatMul", wrong=shifted).write(tmp_path / "moved")))
+    types = "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'}"
+    assert rounded == ["op_precision_mode={'one/MatMul': 'high_precision'}", types]
+    assert moved == [types]
+    for line in rounded:
+        name, _, value = line.partition("=")
+        op = CustomOp()
+        update_custom_op(op, **{name: ast.literal_eval(value)})
+        assert name in start_session(op)
+
+
+def test_float32_that_is_right_has_no_better_type(tmp_path: Path) -> None:
+    found = verdict_of(single_precision().with_part("product", wrong=zero_tail).write(tmp_path))
+    assert (found.culprit, lines_of(found)) == ("product", [])
+
+
+def single_precision() -> Network:
+    """One product in float32."""
+    a, b = numbers(24, 16), numbers(16, 12, seed=1)
+    return Network(parts=(source("a", a), source("b", b), matmul("product", "a", "b", "float32")))
+
+
+def test_hf32_is_told(tmp_path: Path) -> None:
+    """It is rounding, and nothing wrong; who wants all bits is told what to switch off, and nobody else."""
+    found = verdict_of(single_precision().with_part("product", wrong=hf32).write(tmp_path / "hf32"))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert lines_of(found) == ["allow_hf32=False"]
+    assert lines_of(verdict_of(single_precision().write(tmp_path / "float32"))) == []
+    assert lines_of(verdict_of(layers().write(tmp_path / "float16"))) == []
+
+
+def test_a_pass_that_stays_on(tmp_path: Path) -> None:
+    """What no file switches off is kept in float32 instead."""
+    network = fused().with_part("one/MatMul", wrong=zero_tail, passes=(min(ALWAYS_ON),))
+    found = verdict_of(network.write(tmp_path))
+    lines = [step.line for step in found.next]
+    assert found.cause is Cause.FUSION
+    assert any(line.startswith("keep_dtype(['one/MatMul', ") for line in lines)
+    assert not any(line.startswith("fusion off") for line in lines)
+
+
 @pytest.mark.parametrize("wrong", [zero_tail, negated_column])
 def test_fusion(tmp_path: Path, wrong: Callable[[Array], Array]) -> None:
     assert verdict_of(fused().write(tmp_path / "right")).cause is Cause.NONE
@@ -170,6 +238,67 @@ def test_overflow(tmp_path: Path, saturates: bool) -> None:
     network = replace(large(layers(), 60000 / float(kernel)), saturates=saturates)
     found = verdict_of(network.write(tmp_path))
     assert (found.culprit, found.cause) == ("two/MatMul", Cause.OVERFLOW)
+
+
+def with_status(data: Path, op: str) -> Path:
+    """The status file that the overflow detection writes beside the dump of an op."""
+    (file,) = (data / "npu").rglob(f"*.{op.replace('/', '_')}.*")
+    task = int(file.name.split(".")[-3])
+    payload = new_payload(AIC, core_fields(task=task, stream=0))
+    return write_status(file.parent, payload, timestamp=int(file.name.rsplit(".", 1)[1]) + 1)
+
+
+def test_a_status_file_beside_an_overflow(tmp_path: Path) -> None:
+    """What the device says makes it surer, and stands among the evidence."""
+    kernel = np.abs(numbers(16, 6, seed=3, scale=0.3)).max()
+    data = large(layers(), 60000 / float(kernel)).write(tmp_path)
+    before = verdict_of(data)
+    assert before.suspects[0].fact("status_file") is None
+    status = with_status(data, "two/MatMul")
+    found = verdict_of(data)
+    assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/MatMul", Cause.OVERFLOW, Proof.RECOMPUTED)
+    assert found.suspects[0].fact("status_file") == str(status)
+    assert found.confidence > before.confidence
+
+
+def unknown(dtype: str) -> Network:
+    """The activation of the second layer is an op that nobody has a formula for, and reaches infinity in float16."""
+    network = layers().with_part("two/Tanh", type="Secret", compute=lambda x: 60000 * (1 + np.abs(x)), dtype=dtype)
+    return network.with_part("trans_Cast_4", compute=lambda x: x)
+
+
+def test_a_status_file_of_an_op_that_cannot_be_recomputed(tmp_path: Path) -> None:
+    """Alone with it the op is named; without one, or where the status is of an op that is right, it is not for this."""
+    data = unknown("float16").write(tmp_path / "told", benchmark=False)
+    with_status(data, "two/Tanh")
+    found = verdict_of(data)
+    assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/Tanh", Cause.OVERFLOW, Proof.STATUS)
+    assert "device's status" in told(found)
+    assert verdict_of(unknown("float16").write(tmp_path / "silent", benchmark=False)).cause is not Cause.OVERFLOW
+    right = layers().write(tmp_path / "right")
+    with_status(right, "two/MatMul")
+    assert verdict_of(right).cause is Cause.NONE
+
+
+def told(verdict: Verdict) -> str:
+    """The block as people see it."""
+    out = io.StringIO()
+    Console(file=out, width=200).print(verdict_block(verdict))
+    return out.getvalue()
+
+
+def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = layers().write(tmp_path)
+    monkeypatch.setattr("precision_tool.lib.verdict.judge.Judge._judge", lambda self, base: replace(base, reason="x"))
+    clock = iter(range(0, 10_000_000, 100))
+    monkeypatch.setattr("precision_tool.lib.verdict.judge.time.monotonic", lambda: float(next(clock)))
+    found = verdict_of(data)
+    late = dict(found.tally.reasons)["the time for recomputing was over"]
+    assert 0 < late < found.tally.ops
+    assert found.gaps == (
+        f"{late} of {found.tally.ops} ops were not recomputed, as the time for that was over: `ni OP` recomputes one",
+    )
+    assert found.gaps[0] in told(found)
 
 
 def test_numbers_that_are_infinite_on_purpose(tmp_path: Path) -> None:

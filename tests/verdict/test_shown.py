@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import Array
-from command_line import tool
-from tiny_network import layers
+from command_line import by_tensor, table, tool
+from tiny_network import layers, numbers
 
 
 def negated(array: Array) -> Array:
     changed = array.copy()
     changed[..., 2] *= -1
     return changed
+
+
+def newest_result(folder: Path) -> Path:
+    return max((folder / "precision_data").rglob("result_*.csv"))
 
 
 @pytest.fixture
@@ -99,10 +105,69 @@ def test_ni_says_why_an_op_was_not_recomputed(judged: Path) -> None:
     assert op["verdict"]["reason"] in shown
 
 
-def test_ni_without_a_verdict(compared: Path) -> None:
-    assert "verdict on the op" not in tool("ni", "one/MatMul", cwd=compared).out
+def test_ni_judges_the_op_itself(compared: Path) -> None:
+    """Without a verdict on the run, and without a benchmark too."""
+    assert "computes wrong by itself" in tool("ni", "one/MatMul", cwd=compared).text
+    (op,) = json.loads(tool("ni", "one/Relu", "--json", cwd=compared).out)["ops"]
+    assert op["verdict"]["state"] == "right"
+    assert op["verdict"]["fed"] > 0.1 > op["verdict"]["own_error"]  # it is fed what is wrong, and does it right
+    assert op["verdict"]["benchmark_own"] < 1e-6
+    shutil.rmtree(compared / "precision_data" / "tf")
     (op,) = json.loads(tool("ni", "one/MatMul", "--json", cwd=compared).out)["ops"]
-    assert op["verdict"] is None
+    assert (op["verdict"]["state"], op["verdict"]["fed"]) == ("wrong", None)
+    assert {one["benchmark"] for one in op["elements"]} == {None}
+    (op,) = json.loads(tool("ni", "one/kernel", "--json", cwd=compared).out)["ops"]
+    assert (op["verdict"], op["elements"]) == (None, [])  # it computes nothing
+
+
+def test_ni_shows_elements_as_they_should_be(compared: Path) -> None:
+    """The first four, and the four that are farthest off: of both sides, and by the op's own inputs in float64."""
+    x, kernel = (numbers(8, 12, seed=1), numbers(12, 16, seed=2, scale=0.3))
+    true = x.astype(np.float16).astype(float) @ kernel.astype(np.float16).astype(float)
+    got = negated(true.astype(np.float16))
+    golden = (x.astype(float) @ kernel.astype(float)).astype(np.float32)
+    (op,) = json.loads(tool("ni", "one/MatMul", "--json", cwd=compared).out)["ops"]
+    first = [one for one in op["elements"] if not one["is_worst"]]
+    assert [tuple(one["place"]) for one in first] == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    worst = [tuple(one["place"]) for one in op["elements"] if one["is_worst"]]
+    off = np.abs(got.astype(float) - true)
+    assert worst == [np.unravel_index(at, off.shape) for at in np.argsort(-off, axis=None, kind="stable")[:4]]
+    for one in op["elements"]:
+        place = tuple(one["place"])
+        assert one["npu"] == float(got[place])
+        assert one["recomputed"] == pytest.approx(true[place], rel=1e-12)
+        assert one["benchmark"] == pytest.approx(golden[place], rel=1e-6)
+    lines = tool("ni", "one/MatMul", cwd=compared).out.splitlines()
+    line = next(line for line in lines if line.startswith("worst"))
+    assert line.split()[1:] == [
+        f"[{worst[0][0]},{worst[0][1]}]",
+        *(f"{side[worst[0]]:.6g}" for side in (got, golden, true)),
+    ]
+
+
+def test_the_csv_has_the_own_error(judged: Path) -> None:
+    """Behind all other columns, of the outputs that were recomputed; `vc`, which recomputes nothing, is without."""
+    header, _ = table(newest_result(judged))
+    assert header[-1] == "OwnError"
+    rows = by_tensor(newest_result(judged))
+    state = {one["name"]: one for one in json.loads(tool("ls", "--json", cwd=judged).out)["graphs"][0]["ops"]}
+    for op in ("one/MatMul", "one/Relu", "two/Tanh"):
+        assert float(rows[f"{op}:output:0"]["OwnError"]) == pytest.approx(state[op]["own_error"], rel=1e-8)
+        assert rows[f"{op}:input:0"]["OwnError"] == ""
+    read = json.loads(tool("vcs", "--json", "-l", "0", "--threshold", "1", cwd=judged).out)["results"][0]
+    assert "own_error" in json.dumps(read)
+    again = tool("ac", cwd=judged)  # the verdict that was kept is of the file as it is now
+    assert "recomputing" not in again.err
+    tool("vc", cwd=judged)
+    assert "OwnError" not in newest_result(judged).read_text(encoding="utf-8")
+
+
+def test_the_drawing_has_the_own_error(judged: Path) -> None:
+    tool("ni", "one/MatMul", "-s", "1", "-o", "drawn", cwd=judged)
+    (source,) = (judged / "drawn").glob("*.gv")
+    text = source.read_text(encoding="utf-8")
+    assert "wrong by itself" in text
+    assert text.count("own error") >= 2
 
 
 def test_ops_that_were_not_dumped_are_counted(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result
-from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, newest_results, part_of
+from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, named_result, newest_results, part_of
+from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.toolkit.tools import Tools
-from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.workspace import check_data
 
 #: Of many dump folders that cannot be compared, as many reasons are told.
@@ -156,11 +156,13 @@ def read_results(
 ) -> list[Analysis]:
     """The results of a file or folder, by default of the newest comparison, read back and judged.
 
-    The threshold is that of the settings unless another is given.
+    A name that is no path is looked for among the comparisons of the data folder. The threshold is that of the
+    settings unless another is given.
     """
     if path is None:
         check_data(data.workspace.root)
-    paths = newest_results(data.workspace, tells=True) if path is None else find_results(path)
+    space = data.workspace
+    paths = newest_results(space, tells=True) if path is None else find_results(named_result(space, path))
     return [
         analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
         for one in paths

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
-from precision_tool.lib.formats.fusion_passes import is_switchable, section_of
+from precision_tool.lib.formats.fusion_passes import SECTIONS, is_switchable
 from precision_tool.lib.formats.fusion_result import GraphPasses
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
@@ -25,12 +25,13 @@ _SHOWN = 8
 class PassRow:
     """A pass in a graph. Counts are None where no `fusion_result.json` tells; `ops` are those it made in the graph.
 
-    `cosine` is the worst of their outputs in the newest result, None where none was compared. `switch` is what the
-    switch file says: True on, False off, None without a file.
+    `section` is None where no report of GE names the pass. `cosine` is the worst of their outputs in the newest result,
+    None where none was compared. `switch` is what the switch file says: True on, False off, None without a file
+    or where that depends on the section.
     """
 
     name: str
-    section: str
+    section: str | None
     ops: tuple[str, ...] = ()
     matched: int | None = None
     effective: int | None = None
@@ -78,12 +79,13 @@ def passes_in_effect(
         elif own[best].path == record.path:  # several reports of one graph in one file add up
             own[best] = replace(own[best], passes=own[best].passes + record.passes)
     compared = _compared_run(runs, cosines)
+    sections = {count.name: count.section for record in records for count in record.passes}
     found = [
         GraphFusion(
             run=run.number,
             path=run.file.path,
             graph_id=ids[number],
-            rows=_rows(own.get(number), fusion, cosines if number == compared else {}, switches),
+            rows=_rows(own.get(number), fusion, cosines if number == compared else {}, switches, sections),
             source=own[number].path if number in own else "",
             nameless=len(fusion.nameless),
             fused=sum(bool(op.pass_names) for op in run.file.ops) + len(fusion.nameless),
@@ -95,7 +97,7 @@ def passes_in_effect(
             run=None,
             path="",
             graph_id=record.graph,
-            rows=_rows(record, None, {}, switches),
+            rows=_rows(record, None, {}, switches, sections),
             source=record.path,
         )
         for record in others
@@ -135,15 +137,17 @@ def _compared_run(runs: Sequence[RunGraph], cosines: Mapping[str, float]) -> int
 
 
 def _rows(
-    record: GraphPasses | None, fusion: Fusion | None, cosines: Mapping[str, float], switches: Switches | None
+    record: GraphPasses | None,
+    fusion: Fusion | None,
+    cosines: Mapping[str, float],
+    switches: Switches | None,
+    sections: Mapping[str, str],
 ) -> tuple[PassRow, ...]:
     counts: dict[str, list[int]] = {}
-    sections: dict[str, str] = {}
     for count in record.passes if record is not None else ():
         known = counts.setdefault(count.name, [0, 0])
         known[0] += count.matched
         known[1] += count.effective
-        sections.setdefault(count.name, count.section)
     ops: dict[str, list[str]] = {}
     for op in fusion.file.ops if fusion is not None else ():
         for name in op.pass_names:
@@ -153,7 +157,7 @@ def _rows(
         made = tuple(ops.get(name, ()))
         compared = {op: cosines[op] for op in made if op in cosines}
         worst = min(compared, key=lambda op: -2.0 if isnan(compared[op]) else compared[op], default="")
-        section = sections.get(name) or section_of(name)
+        section = sections.get(name)
         rows.append(
             PassRow(
                 name=name,
@@ -165,10 +169,16 @@ def _rows(
                 compared=len(compared),
                 worst_op=worst,
                 is_switchable=is_switchable(name),
-                switch=None if switches is None else switches.is_on(name, section),
+                switch=_switch(switches, name, section),
             )
         )
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))
+
+
+def _switch(switches: Switches | None, name: str, section: str | None) -> bool | None:
+    places = [section] if section else SECTIONS
+    answers = set() if switches is None else {switches.is_on(name, place) for place in places}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def skip_fusion(reason: str) -> CheckResult:

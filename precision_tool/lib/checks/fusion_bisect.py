@@ -87,12 +87,14 @@ def bisect_passes(
     passes: Sequence[str],
     check: Check,
     *,
+    reserve: Sequence[str] = (),
     known: Mapping[frozenset[str], bool] | None = None,
     confirmed: Iterable[frozenset[str]] = (),
 ) -> Bisection:
     """A minimal set of `passes` to switch off for `check` to succeed.
 
-    `known` are answers of an earlier attempt, `confirmed` those that it got twice.
+    Those in `reserve` are searched as well if switching all of `passes` off does not help. `known` are answers of an
+    earlier attempt, `confirmed` those that it got twice.
 
     The answers that the result rests on are asked for twice.
     """
@@ -100,18 +102,20 @@ def bisect_passes(
     interact = any(answers[few] and not answers[many] for few in answers for many in answers if few < many)
     asker = _Asker(check, answers, frozenset(confirmed), interact)
     try:
-        outcome, off = _search(tuple(dict.fromkeys(passes)), asker)
+        outcome, off = _search(tuple(dict.fromkeys(passes)), tuple(dict.fromkeys(reserve)), asker)
     except FlakyCheckError as error:
         outcome, off = Outcome.FLAKY, error.off
     return Bisection(outcome=outcome, off=off, tries=len(asker.known), interact=asker.interact)
 
 
-def _search(passes: tuple[str, ...], asker: _Asker) -> tuple[Outcome, frozenset[str]]:
+def _search(passes: tuple[str, ...], reserve: tuple[str, ...], asker: _Asker) -> tuple[Outcome, frozenset[str]]:
     none: frozenset[str] = frozenset()
-    everything = frozenset(passes)
     if asker.ask(none):
         asker.confirm(none)
         return Outcome.NOT_NEEDED, none
+    if reserve and not asker.ask(frozenset(passes)):
+        passes = (*passes, *reserve)
+    everything = frozenset(passes)
     if not asker.ask(everything):
         asker.confirm(everything)
         return Outcome.NOT_FUSION, none

@@ -1,5 +1,8 @@
 """Data types in mixed precision: the `modify_mixlist` file, and the snippet for `keep_dtype_scope`.
 
+GE adds to the black and the white list only: an op gets gray by being removed from the list that it is in, and being
+removed from another one does nothing (its parser of these files).
+
 This module runs on Python 3.7.
 """
 
@@ -10,25 +13,37 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional, Union
+from typing import Dict, Iterable, List, Mapping, Optional, Union
 
-from precision_tool.lib.collect.packages import ScriptError, is_installed, tensorflow_v1
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.collect.packages import ScriptError, is_installed, say, tensorflow_v1
+from precision_tool.lib.errors import OutputError, PrecisionToolError
 from precision_tool.lib.settings import Settings, load_settings
+from precision_tool.lib.user_files import read_bytes
 from precision_tool.lib.workspace import Workspace
 
 MIXLIST_NAME = "modify_mixlist.json"
 
 Names = Union[str, Iterable[str]]
 
+#: Where CANN says which list an op is in, below its own folder.
+_BUILT_IN = "opp/built-in/op_impl/ai_core/tbe/config/*/aic-*-ops-info*.json"
+_BUILT_IN_BYTES = 1 << 26
+#: What `precision_reduce` of an op there means.
+_LISTS = {"true": "white", "false": "black"}
+
 
 def mixed_precision_list(
-    black: Names = (), white: Names = (), gray: Names = (), path: Optional[Union[str, Path]] = None
+    black: Names = (),
+    white: Names = (),
+    gray: Union[Names, Mapping[str, str]] = (),
+    path: Optional[Union[str, Path]] = None,
 ) -> str:
     """Write a `modify_mixlist` file and return its absolute path, for `NPURunConfig(modify_mixlist=…)` say.
 
     All are op types (`'MatMul'`), not names of ops. `black` ones are computed in float32, `white` ones in float16,
-    `gray` ones as the ops around them. Without `path` the file is the one that action `mixlist` takes.
+    `gray` ones as the ops before them; `gray` may say which list each is taken out of (`{'Add': 'black'}`), else CANN
+    is asked, and where that is not installed it is the white one. Without `path` the file is the one that action
+    `mixlist` takes.
     """
     lists = {
         "black-list": _types("black", black),
@@ -44,7 +59,11 @@ def mixed_precision_list(
     if not seen:
         raise ScriptError("mixed_precision_list: no op type given", "mixed_precision_list(black=['Softmax'])")
     target = _default_file() if path is None else Path(os.path.abspath(os.path.expanduser(str(path))))
-    content = {name: {"to-add": types, "to-remove": []} for name, types in lists.items()}
+    content: Dict[str, Dict[str, List[str]]] = {
+        name: {"to-add": types, "to-remove": []} for name, types in lists.items()
+    }
+    for op_type, name in _lists_to_leave(lists["gray-list"], gray).items():
+        content[name + "-list"]["to-remove"].append(op_type)
     write_whole(target, json.dumps(content, indent=2) + "\n")
     return str(target)
 
@@ -56,6 +75,43 @@ def find_mixlist(settings: Settings) -> str:
         if os.path.isfile(path):
             return path
     raise ScriptError("action mixlist: there is no list yet", "call mixed_precision_list(black=['Softmax']) before")
+
+
+def _lists_to_leave(types: List[str], given: Union[Names, Mapping[str, str]]) -> Dict[str, str]:
+    """The list that each type is taken out of to be gray, black or white. Raises ScriptError."""
+    told = dict(given) if isinstance(given, Mapping) else {}
+    for op_type, name in told.items():
+        if name not in ("black", "white"):
+            raise ScriptError(f"mixed_precision_list: gray has {name!r} for {op_type}", "say 'black' or 'white'")
+    known = _built_in_lists(types) if set(types) - set(told) else {}
+    leave = {}
+    for op_type in types:
+        name = told.get(op_type) or known.get(op_type)
+        if name is None:
+            say(
+                f"{op_type} is taken out of the white list; if it is in the black one, GE ignores that: "
+                f"give gray={{{op_type!r}: 'black'}} then"
+            )
+        leave[op_type] = name or "white"
+    return leave
+
+
+def _built_in_lists(types: List[str]) -> Dict[str, str]:
+    """The list that each type is in by the installed CANN, where all its chips agree; damaged files tell nothing."""
+    found: Dict[str, Dict[str, None]] = {}
+    root = load_settings().cmd_root_path
+    folders = [root, *(root / name for name in ("ascend-toolkit/latest", "cann", "latest", "ascend-toolkit"))]
+    for path in sorted({path for folder in folders for path in folder.glob(_BUILT_IN)}):
+        try:
+            ops = json.loads(read_bytes(str(path), _BUILT_IN_BYTES).decode("utf-8"))
+        except (PrecisionToolError, ValueError, RecursionError):
+            continue
+        for op_type in types:
+            op = ops.get(op_type) if isinstance(ops, dict) else None
+            flag = op.get("precision_reduce") if isinstance(op, dict) else None
+            if isinstance(flag, dict) and str(flag.get("flag")) in _LISTS:
+                found.setdefault(op_type, {})[_LISTS[str(flag["flag"])]] = None
+    return {op_type: next(iter(names)) for op_type, names in found.items() if len(names) == 1}
 
 
 def keep_dtype(ops: Names) -> str:
@@ -96,8 +152,12 @@ def _listed(names: Names) -> List[object]:
 
 
 def _default_file() -> Path:
-    settings = load_settings()
-    return Path(os.path.abspath(str(Workspace(settings.data, settings.work).output_dir() / MIXLIST_NAME)))
+    return result_file(load_settings(), MIXLIST_NAME)
+
+
+def result_file(settings: Settings, name: str) -> Path:
+    """The absolute path of a file among the results of the data folder, which is made. Raises OutputError."""
+    return Path(os.path.abspath(str(Workspace(settings.data, settings.work).output_dir() / name)))
 
 
 def write_whole(path: Path, text: str) -> None:

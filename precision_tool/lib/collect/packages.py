@@ -75,14 +75,23 @@ def numpy() -> Any:
 
 def npu_dump_config_class() -> Any:
     """The `DumpConfig` of npu_bridge. Raises MissingPackageError."""
+    return _npu_bridge_class("DumpConfig")
+
+
+def npu_run_config_class() -> Any:
+    """The `NPURunConfig` of npu_bridge. Raises MissingPackageError."""
+    return _npu_bridge_class("NPURunConfig")
+
+
+def _npu_bridge_class(wanted: str) -> Any:
     require_npu_bridge()
     for name in ("npu_bridge.estimator.npu.npu_config", "npu_bridge.npu_init"):  # the second gathers all names
         try:
-            return importlib.import_module(name).DumpConfig
+            return getattr(importlib.import_module(name), wanted)
         except (ModuleNotFoundError, AttributeError) as error:
             if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("npu_bridge"):
                 raise  # something that npu_bridge itself needs
-    raise MissingPackageError("this npu_bridge has no DumpConfig", "its release is too old for Estimator dumps")
+    raise MissingPackageError(f"this npu_bridge has no {wanted}", "its release is too old for Estimator dumps")
 
 
 def require_npu_bridge() -> Any:

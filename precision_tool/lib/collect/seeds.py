@@ -5,11 +5,21 @@ import random
 import sys
 from typing import Any, List, Optional
 
+from precision_tool.lib.settings import load_settings
+
 #: `off` leaves all random generators alone when `tf_config` is imported, a number is the seed to take.
 SEED_VARIABLE = "PRECISION_TOOL_SEED"
+#: That of the setting DUMP_SEED where it is not set.
 DEFAULT_SEED = 0
 
 _LARGEST_SEED = 2**32 - 1  # numpy takes no more
+#: What was seeded last in this process.
+_LAST: List[int] = []
+
+
+def last_seed() -> Optional[int]:
+    """The seed that this process has set last; None where it has set none."""
+    return _LAST[-1] if _LAST else None
 
 
 def seed_at_import() -> None:
@@ -21,17 +31,17 @@ def seed_at_import() -> None:
         raise ValueError(f"environment variable {SEED_VARIABLE} must be a number or 'off' but is {text!r}")
     later = [name for name in ("numpy", "tensorflow") if name not in sys.modules]
     note = f" ({', '.join(later)} not imported yet: call seed_everything() after)" if later else ""
-    seed = int(text) if text else DEFAULT_SEED
+    seed = int(text) if text else load_settings().dump_seed
     _seed(seed, sys.modules.get("numpy"), sys.modules.get("tensorflow"), note)
 
 
-def seed_everything(seed: int = DEFAULT_SEED) -> None:
+def seed_everything(seed: Optional[int] = None) -> None:
     """Seed `random`, numpy and TensorFlow as far as they are installed, and hashing of child processes.
 
     Parameters
     ----------
-    seed : int
-        From 0 to 2**32 - 1.
+    seed : int, optional
+        From 0 to 2**32 - 1; by default the setting DUMP_SEED.
 
     Raises
     ------
@@ -40,6 +50,7 @@ def seed_everything(seed: int = DEFAULT_SEED) -> None:
     """
     from precision_tool.lib.collect import packages
 
+    seed = load_settings().dump_seed if seed is None else seed
     numpy = packages.numpy() if packages.is_installed("numpy") else None
     tensorflow = packages.tensorflow_v1() if packages.is_installed("tensorflow") else None
     _seed(seed, numpy, sys.modules.get("tensorflow") if tensorflow else None)
@@ -48,6 +59,7 @@ def seed_everything(seed: int = DEFAULT_SEED) -> None:
 def _seed(seed: object, numpy: Optional[Any], tensorflow: Optional[Any], note: str = "") -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
         raise ValueError(f"seed must be a whole number from 0 to {_LARGEST_SEED} but is {seed!r}")
+    _LAST[:] = [seed]
     os.environ["PYTHONHASHSEED"] = str(seed)
     random.seed(seed)
     done: List[str] = ["random"]

@@ -13,7 +13,25 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.fusion_files import switch_file
 from precision_tool.lib.collect.mixlist import find_mixlist
-from precision_tool.lib.collect.packages import ScriptError, npu_dump_config_class, say, tensorflow_module
+from precision_tool.lib.collect.packages import (
+    ScriptError,
+    npu_dump_config_class,
+    npu_run_config_class,
+    say,
+    tensorflow_module,
+)
+from precision_tool.lib.collect.passport import NPU, begin
+from precision_tool.lib.collect.precision import (
+    MODES,
+    PRECISION_OPTIONS,
+    check_together,
+    hf32_of_variable,
+    precision_values,
+    set_hf32_of_tensorflow2,
+    set_hf32_variable,
+    tf32_of_tensorflow2,
+    written,
+)
 from precision_tool.lib.errors import OutputError, PrecisionToolError
 from precision_tool.lib.settings import Settings, load_settings, with_settings
 from precision_tool.lib.user_files import read_text
@@ -26,11 +44,10 @@ OPTIMIZER = "NpuOptimizer"
 #: What a call may say of the dump, instead of the settings of the same names.
 DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
 
-#: Keeps what the operator compiler makes, so that a faulty op can be looked into.
-_OP_DEBUG_LEVEL = 4
-
 #: Exactly one of these may be on.
 _DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
+#: Looked at before anything is set: some of these exclude each other.
+_EXCLUSIVE = (*_DUMP_SWITCHES, *MODES)
 #: A file of the user's own here says something else than the action that was asked for.
 _FILES = ("fusion_switch_file", "modify_mixlist")
 _FOLDERS = ("dump_path", "debug_dir")
@@ -52,10 +69,15 @@ _ESTIMATOR_ADVICE = {
     "mixlist": "NPURunConfig(modify_mixlist=tf_config.mixed_precision_list(…))",
     "prof": "NPURunConfig(profiling_config=…)",
 }
+#: What of a run's parameters NPURunConfig has an argument for, besides the DumpConfig.
+_IN_RUN_CONFIG = (
+    "op_debug_level", "debug_dir", "quant_dumpable", "fusion_switch_file", "modify_mixlist", *MODES,
+    "op_precision_mode", "customize_dtypes",
+)  # fmt: skip
 
 
 def session_dump_config(
-    config: Any = None, action: Optional[str] = None, settings: Optional[Settings] = None, **dump_options: object
+    config: Any = None, action: Optional[str] = None, settings: Optional[Settings] = None, **run_options: object
 ) -> Any:
     """A session config (a new one for None) with NpuOptimizer and what `action` asks for."""
     actions = parse_action(action)
@@ -73,27 +95,27 @@ def session_dump_config(
         say("use_off_line is already False and stays: the network runs on the host, where the device dumps nothing")
     else:
         _set(custom_op, "use_off_line", True)
-    _update(custom_op, actions, _with_dump_options(settings, dump_options))
+    _update(custom_op, actions, _with_run_options(settings, run_options))
     if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
         say("remapping was on and is now off: the device needs that")
     options.remapping = rewriter_config.OFF
     return config
 
 
-def update_custom_op(custom_op: Any, action: Optional[str] = None, **dump_options: object) -> Any:
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options: object) -> Any:
     """Set what `action` asks for in the NpuOptimizer that the script has made; returns it."""
-    _update(custom_op, parse_action(action), _with_dump_options(None, dump_options))
+    _update(custom_op, parse_action(action), _with_run_options(None, run_options))
     return custom_op
 
 
-def estimator_dump_config(action: Optional[str] = None, **dump_options: object) -> Any:
+def estimator_dump_config(action: Optional[str] = None, **run_options: object) -> Any:
     """A `DumpConfig` for `NPURunConfig(dump_config=…)`."""
     actions = parse_action(action)
     for name in sorted(actions):
         if name in _ESTIMATOR_ADVICE:
             raise ScriptError(f"{name} is no part of a DumpConfig", f"give {_ESTIMATOR_ADVICE[name]}")
     make = npu_dump_config_class()
-    place = _Place(_with_dump_options(None, dump_options))
+    place = _Place(_with_run_options(None, run_options))
     values = _parameters(actions, place)
     taken = inspect.signature(make).parameters
     for name in ("dump_data", "dump_layer"):
@@ -107,10 +129,36 @@ def estimator_dump_config(action: Optional[str] = None, **dump_options: object) 
         )
     if "quant_dumpable" in values:
         say("a DumpConfig has no place for quant_dumpable: give NPURunConfig(quant_dumpable='1')")
+    precise = [f"{name}={value!r}" for name, value in values.items() if name in PRECISION_OPTIONS]
+    if precise:
+        say(
+            f"a DumpConfig has no place for {', '.join(precise)}: give NPURunConfig("
+            "**tf_config.estimator_run_options(…)) the same arguments"
+        )
+    set_hf32_variable(place.settings)
+    if "dump" in actions:
+        _begin_passport(place, values)
     return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
 
 
-def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump_options: object) -> Any:
+def estimator_run_options(action: Optional[str] = None, **run_options: object) -> Dict[str, Value]:
+    """The arguments of `NPURunConfig` for what a DumpConfig has no place for."""
+    actions = parse_action(action)
+    if "prof" in actions:
+        raise ScriptError("prof is an object of its own in an Estimator", f"give {_ESTIMATOR_ADVICE['prof']}")
+    place = _Place(_with_run_options(None, run_options))
+    values = {name: value for name, value in _parameters(actions, place).items() if name in _IN_RUN_CONFIG}
+    taken = inspect.signature(npu_run_config_class()).parameters
+    for name in values:
+        if name not in taken:
+            raise ScriptError(f"the NPURunConfig of this npu_bridge has no {name}", "its release is too old for that")
+    check_together(values, {})
+    place.make_folders(values)
+    set_hf32_variable(place.settings)
+    return values
+
+
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_options: object) -> Any:
     """Set what `action` asks for in the global options of npu_device (TensorFlow 2); returns npu_device."""
     actions = parse_action(action)
     if not hasattr(npu_device, "global_options"):
@@ -118,29 +166,52 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **dump
             f"npu_device_dump_config takes the module npu_device, not {npu_device!r}", "import npu_device"
         )
     options = _DeviceOptions(npu_device.global_options())
-    place = _Place(_with_dump_options(None, dump_options))
+    place = _Place(_with_run_options(None, run_options))
     values = _parameters(actions, place)
     for name in [name for name in values if not options.has(name)]:
         if name not in _NOT_IN_EVERY_RELEASE:
             raise ScriptError(f"this npu_device has no option {name}", "its release is too old for that")
         del values[name]
-    held = {name: options.value(name, values.get(name, True)) for name in {*values, *_DUMP_SWITCHES}}
-    for name, value in _to_set(values, held, place).items():
+    held = {name: options.value(name, values.get(name, _kind_of(name))) for name in {*values, *_EXCLUSIVE}}
+    wanted = _to_set(values, held, place)
+    set_hf32_of_tensorflow2(place.settings)
+    for name, value in wanted.items():
         default = options.default(name)
         options.set(name, value)
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
             say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
+    if "dump" in actions:
+        everything: Dict[str, object] = getattr(npu_device.global_options(), "as_dict", dict)()
+        _begin_passport(place, everything, tf32_of_tensorflow2())
     return npu_device
 
 
-def _with_dump_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
-    """The settings with what a call says of the dump itself. Raises ScriptError for what no dump option is."""
+def _begin_passport(place: "_Place", options: Mapping[str, object], hf32: Optional[bool] = None) -> None:
+    """Write what is known by now of an NPU run that dumps. `hf32`: where its variable does not count."""
+    passport = begin(NPU, place.settings)
+    passport.set_switches(options)
+    passport.set_hf32(hf32_of_variable() if hf32 is None else hf32)
+    passport.save()
+
+
+def _any_value(value: Any) -> object:
+    """What a parameter of NpuOptimizer holds, of whichever kind."""
+    which = value.WhichOneof("value") if hasattr(value, "WhichOneof") else next(iter(vars(value)), None)
+    return getattr(value, which) if which else None
+
+
+def _with_run_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
+    """The settings with what a call says of the run itself. Raises ScriptError for what is no option of a run."""
+    known = (*DUMP_OPTIONS, *PRECISION_OPTIONS)
     for name, value in options.items():
-        if name not in DUMP_OPTIONS:
-            raise ScriptError(f"there is no dump option {name}", "known are " + ", ".join(DUMP_OPTIONS))
+        if name not in known:
+            raise ScriptError(f"there is no option {name}", "known are " + ", ".join(known))
         if name == "dump_layer" and isinstance(value, (list, tuple)):
             options = dict(options, dump_layer=" ".join(map(str, value)))
-    return load_settings() if settings is None and not options else with_settings(settings, options)
+    plain = {name: value for name, value in options.items() if not isinstance(value, Mapping)}
+    found = load_settings() if settings is None and not plain else with_settings(settings, plain)
+    given = {name: value for name, value in options.items() if name not in plain}
+    return with_settings(found, written(given, found)) if given else found
 
 
 class _DeviceOptions:
@@ -247,7 +318,7 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
             "dump_debug_mode": "all",
         }
     if values:
-        values["op_debug_level"] = _OP_DEBUG_LEVEL
+        values["op_debug_level"] = place.settings.op_debug_level
         values["debug_dir"] = str(workspace.debug_dir())
     if "prof" in actions:
         values["profiling_mode"] = True
@@ -270,6 +341,7 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
         values["fusion_switch_file"] = path
     if "mixlist" in actions:
         values["modify_mixlist"] = find_mixlist(place.settings)
+    values.update(precision_values(place.settings))
     return values
 
 
@@ -278,14 +350,16 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
     for name, other in (_DUMP_SWITCHES, _DUMP_SWITCHES[::-1]):
         if name in values and current.get(other):
             raise ScriptError(f"{name} cannot be set: {other} is on", "the device does one of them in a run")
+    check_together(values, current)
     wanted: Dict[str, Value] = {}
     lines: List[str] = []
     for name, value in values.items():
         old = current.get(name)
-        if old is None or isinstance(value, bool):
+        if old is None or isinstance(value, bool) or name in PRECISION_OPTIONS:
             wanted[name] = value
             if old is not None and old != value:
-                lines.append(f"{name} was {old!r} and is now {value!r}: the action asks for it")
+                who = "a call or a setting" if name in PRECISION_OPTIONS else "the action"
+                lines.append(f"{name} was {old!r} and is now {value!r}: {who} asks for it")
         elif old != value and name in _FILES:
             raise ScriptError(
                 f"{name} is already {old!r}, and the action is to set {value!r}", "take out one of the two"
@@ -312,10 +386,19 @@ def _make_own_folder(name: str, folder: str) -> None:
 def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:
     place = _Place(settings)
     values = _parameters(actions, place)
-    current: Dict[str, Optional[Value]] = {name: _get(custom_op, name, False) for name in _DUMP_SWITCHES}
+    current: Dict[str, Optional[Value]] = {name: _get(custom_op, name, _kind_of(name)) for name in _EXCLUSIVE}
     current.update((name, _get(custom_op, name, value)) for name, value in values.items())
     for name, value in _to_set(values, current, place).items():
         _set(custom_op, name, value)
+    set_hf32_variable(place.settings)
+    if "dump" in actions:
+        parameters = custom_op.parameter_map
+        _begin_passport(place, {name: _any_value(parameters[name]) for name in list(parameters)})
+
+
+def _kind_of(name: str) -> Value:
+    """A value of the kind that an option which only excludes others has."""
+    return "" if name in MODES else False
 
 
 def _get(custom_op: Any, name: str, like: Value) -> Optional[Value]:
@@ -343,10 +426,13 @@ def _check_switch_file(path: str) -> None:
         text = read_text(path)
     except (OSError, PrecisionToolError) as error:
         raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
-    if not text.lstrip().startswith("{"):
+    text = text.strip()
+    if not text:
+        raise ScriptError(f"{path} is empty", "the device refuses it; `fusion reset` makes it anew")
+    if not text.startswith("{"):
         return  # the old form, lines Pass:on
     try:
-        json.loads(text)
+        json.JSONDecoder().raw_decode(text)  # what follows the brace is not read there
     except ValueError as error:
         raise ScriptError(
             f"{path} is no valid JSON ({error})", "the device would not read it; commas stand between"

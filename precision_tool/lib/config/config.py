@@ -9,6 +9,18 @@ DUMP_DATA = "tensor"
 DUMP_LAYER = ""
 QUANT_DUMPABLE = "off"
 
+# How precise the NPU computes; '' is as the script and the device have it. Files for single ops; HF32 'on' or 'off'.
+PRECISION_MODE = ""
+PRECISION_MODE_V2 = ""
+OP_PRECISION_MODE = ""
+CUSTOMIZE_DTYPES = ""
+ALLOW_HF32 = ""
+
+# What the compiler of ops keeps for debugging (0 to 4); the seed of what is random; the file of single fusion passes.
+OP_DEBUG_LEVEL = 4
+DUMP_SEED = 0
+FUSION_SWITCH_FILE = ""
+
 # The tools atc and msaccucmp.py are looked for below the Toolkit installation path.
 CMD_ROOT_PATH = "/usr/local/Ascend"
 

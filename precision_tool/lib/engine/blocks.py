@@ -153,8 +153,12 @@ class TensorReader:
         """All items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
         array = np.empty(self.logical_shape, self.dtype if dtype is None else dtype)
         flat = array.reshape(-1)
+        is_direct = self.is_flat and array.dtype == self.dtype
         for box in self.boxes():
-            items = np.empty(box_size(box), self.dtype)
+            if is_direct:
+                self.read(box, flat[box[0][0] : box[0][1]])
+                continue
+            items = self._scratch.numbers(f"{self._name}.items", box_size(box), self.dtype)
             self.read(box, items)
             if self.is_flat:
                 flat[box[0][0] : box[0][1]] = items

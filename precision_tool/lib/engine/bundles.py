@@ -184,7 +184,21 @@ def _reason(pair: Pair, result: MetricsResult) -> str:
             f"{list(metrics.first_mismatch_index or ())}: NPU {metrics.npu_at_max_error:g}, "
             f"benchmark {metrics.golden_at_max_error:g}"
         )
-    return "This tensor is scalar." if metrics.is_scalar else pair.reason
+    scalar = "This tensor is scalar." if metrics.is_scalar else ""
+    nothing = _nothing_finite(result)
+    if not nothing:
+        return scalar or pair.reason
+    return " ".join(filter(None, (scalar, pair.reason and f"{pair.reason};", nothing)))
+
+
+def _nothing_finite(result: MetricsResult) -> str:
+    """What to say of a tensor without a finite element, whose figures would look as if all were well."""
+    npu = result.npu
+    infinite = npu.positive_inf_count + npu.negative_inf_count
+    if not npu.count or npu.nan_count + infinite < npu.count:
+        return ""
+    what = "Inf" if not npu.nan_count else "NaN or Inf" if infinite else "NaN"
+    return f"all {npu.count} elements are {what} on both sides: the cosine is that of no number"
 
 
 def failed_row(pair: Pair, error: BaseException) -> Row:

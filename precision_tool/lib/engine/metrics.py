@@ -14,11 +14,9 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.comparison import ZERO_BELOW, Metrics, Summary
 from precision_tool.lib.numbers.decode import Floats, Numbers
 
-#: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
-ZERO_BELOW = 2.2e-16
 #: Lower clamp of the scaled values in the KL divergence: float32's epsilon.
 KL_FLOOR = float(np.finfo(np.float32).eps)
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show.
@@ -606,7 +604,8 @@ def kl_divergence(second: KlSums) -> float:
     """Σ p ln(p/q) of p and q normalised to sum 1, from the sums before normalising."""
     if second.p <= 0 or second.q <= 0:
         return nan
-    return second.p_log_ratio * log(2) / second.p + log(second.q / second.p)
+    divergence = second.p_log_ratio * log(2) / second.p + log(second.q / second.p)
+    return max(divergence, 0.0)  # never negative but for rounding, which would show as -0.000000
 
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:

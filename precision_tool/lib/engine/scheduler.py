@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -15,7 +15,6 @@ from precision_tool.lib.engine.bundles import (
     PLAIN,
     Measures,
     Numbered,
-    Part,
     Worker,
     bundle_key,
     compare_bundle,
@@ -208,14 +207,8 @@ class _Run:
         limit, asked = self._measures.limit, self._measures.passes(pair)
         passes = [one for one in asked if one.splits]
         whole = [one for one in asked if not one.splits]
-        with here.stream(pair, limit) as stream:
-            parts = parts_of(pair, stream, self._budget, limit)
-            share = cost(pair) // (2 * len(parts))
-            told = self._done
-            rounds = Rounds(passes, self._round(parts, passes, pool, share))
-            seconds = rounds.second()
-            states = self._round(parts, [follow for _, follow in seconds], pool, share) if seconds else []
-            results = rounds.results(stream, seconds, states)
+        told = self._done
+        results = run_in_parts(pair, passes, pool, here, limit=limit, tell=self._tell)
         if whole:
             (found,) = _all([pool.submit(whole_pass, pair, whole, self._budget, limit)])
             results += found
@@ -230,11 +223,32 @@ class _Run:
         (found,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
         return found
 
-    def _round(self, parts: Sequence[Part], passes: Sequence[Pass[Any, Any]], pool: Executor, share: int) -> list[Any]:
-        """The states of a whole tensor after one round, merged in the order of the parts."""
-        futures = [pool.submit(partial(round_of, passes=passes, budget=self._budget), part) for part in parts]
-        collect(futures, lambda _: self._tell(share))
-        return merge_all(passes, (future.result() for future in futures))
+
+def run_in_parts(
+    pair: Pair,
+    passes: Sequence[Pass[Any, Any]],
+    pool: Executor,
+    here: Worker,
+    *,
+    limit: int = 0,
+    tell: Callable[[int], None] | None = None,
+) -> list[Any]:
+    """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done."""
+    with here.stream(pair, limit) as stream:
+        parts = parts_of(pair, stream, here.budget, limit)
+        share = cost(pair) // (2 * len(parts)) if parts else 0
+
+        def one_round(asked: Sequence[Pass[Any, Any]]) -> list[Any]:
+            """The states of a whole tensor, merged in the order of the parts."""
+            futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in parts]
+            collect(futures, lambda _: tell(share) if tell is not None else None)
+            states = merge_all(asked, (future.result() for future in futures))
+            return states or [one.start(stream) for one in asked]  # of nothing
+
+        rounds = Rounds(passes, one_round(passes))
+        seconds = rounds.second()
+        states = one_round([follow for _, follow in seconds]) if seconds else []
+        return rounds.results(stream, seconds, states)
 
 
 def _all(futures: Sequence[Future[T]]) -> list[T]:

@@ -23,6 +23,33 @@ from precision_tool.lib.numbers.layouts import Box, split_boxes
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Where a run of elements lies: item `start` and on of a box with these lowest indices and extents."""
+
+    lows: tuple[int, ...]
+    extents: tuple[int, ...]
+    start: int = 0
+
+    def index(self, item: int) -> tuple[int, ...]:
+        """The index of an item of the run."""
+        local = unravel(self.start + item, self.extents) or ()
+        return tuple(low + at for low, at in zip(self.lows, local, strict=True))
+
+    def texts(self, count: int) -> Iterator[str]:
+        """The indices of the first `count` items, numbers with spaces between them."""
+        if not self.extents:
+            yield from [""] * count
+            return
+        done, extent, low = 0, self.extents[-1], self.lows[-1]
+        while done < count:
+            at = (self.start + done) % extent
+            outer = "".join(f"{number} " for number in self.index(done)[:-1])
+            stop = min(extent, at + count - done)
+            yield from (f"{outer}{low + number}" for number in range(at, stop))
+            done += stop - at
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Items of both sides: `start` and on of a box, `position` and on in the order of the boxes."""
 
@@ -31,6 +58,12 @@ class Block:
     position: int
     box: Box
     start: int
+
+    def span(self, shape: tuple[int, ...] | None) -> Span:
+        """Where the block lies in the tensor; `shape` is that of the indices where the boxes are of a flat stream."""
+        if shape is not None:
+            return Span((0,) * len(shape), shape, self.box[0][0] + self.start)
+        return Span(tuple(low for low, _ in self.box), tuple(stop - low for low, stop in self.box), self.start)
 
 
 def tensors_of(pair: Pair) -> tuple[Tensor, Tensor]:
@@ -58,21 +91,26 @@ class PairStream:
         except PrecisionToolError:
             self._npu.close()
             raise
-        self._flat = self._npu.is_flat and self._golden.is_flat
+        #: Whether both sides are read as they lie: the boxes are then runs of elements.
+        self.is_flat = self._npu.is_flat and self._golden.is_flat
         shape = self._npu.logical_shape
         #: Real numbers on each side.
         self.size = prod(shape)
-        if self._flat:
+        if self.is_flat:
             self.boxes: list[Box] = split_boxes((self.size,), (1,), budget.block)
         else:
             granules = tuple(max(a, b) for a, b in zip(self._npu.granules, self._golden.granules, strict=True))
             self.boxes = split_boxes(shape, granules, budget.box)
         #: Whether the boxes follow each other in the order of the elements; not if an inner axis had to be cut.
-        self.is_ordered = self._flat or all(_is_contiguous(box, shape) for box in self.boxes[:1])
+        self.is_ordered = self.is_flat or all(_is_contiguous(box, shape) for box in self.boxes[:1])
         #: Whether all blocks are in memory at once, so that a second round reads nothing.
         self.is_kept = self.size <= budget.kept_items
         #: What the boxes are boxes of.
-        self.shape = (self.size,) if self._flat else shape
+        self.shape = (self.size,) if self.is_flat else shape
+        #: What indices of elements are indices of.
+        self.index_shape = shape
+        if self.is_flat:
+            self.index_shape = _shape_of_indices(pair.error_shape, decode.reals_per_element(npu_type), self.size)
         self.end = min(self.size, limit * decode.reals_per_element(npu_type) or self.size)
         self.is_limited = self.end < self.size
         if self.is_limited:
@@ -82,6 +120,15 @@ class PairStream:
     def dtypes(self) -> tuple[np.dtype, np.dtype]:
         """The types that both sides are computed with."""
         return self._dtype, self._golden_dtype
+
+    @property
+    def whole_span(self) -> Span:
+        """All elements."""
+        return Span((0,) * len(self.index_shape), self.index_shape)
+
+    def head(self, count: int) -> list[tuple[float, float]]:
+        """The first elements of both sides."""
+        return list(zip(self._npu.head(count).tolist(), self._golden.head(count).tolist(), strict=True))
 
     def close(self) -> None:
         """Closes both sides."""
@@ -141,7 +188,7 @@ class PairStream:
         return self._flat_index(box, position)
 
     def _read(self, side: TensorReader, box: Box, out: Numbers) -> None:
-        if self._flat:
+        if self.is_flat:
             side.read_flat(*box[0], out)
         else:
             side.read_box(box, out)
@@ -160,6 +207,14 @@ class PairStream:
         if not self.is_limited:
             return count
         return bisect.bisect_left(range(count), self.end, key=lambda position: self._flat_index(box, position))
+
+
+def _shape_of_indices(shape: tuple[int, ...], reals: int, size: int) -> tuple[int, ...]:
+    """The shape that errors are told in, if it has the right size; of complex numbers with an axis for their parts."""
+    shape = shape if prod(shape) * reals == size else ()
+    if reals > 1:
+        shape = (*(shape or (1,)), reals)
+    return shape if prod(shape) == size else (size,)
 
 
 def _is_contiguous(box: Box, shape: tuple[int, ...]) -> bool:

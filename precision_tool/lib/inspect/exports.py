@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterable, Iterator
-from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.elements import elements_of
-from precision_tool.lib.engine.metrics import ZERO_BELOW, integer_errors
+from precision_tool.lib.engine.metrics import integer_errors
+from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.convert import result_type, write_npy
-from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.decode import Numbers
 from precision_tool.lib.numbers.reading import Reading
-from precision_tool.lib.storage.files import atomic_text, temporary_file
-from precision_tool.lib.user_files import open_binary
+from precision_tool.lib.storage.files import atomic_text, temporary_path
+from precision_tool.lib.storage.stores import open_binary
 
 #: Items formatted at once.
 _BLOCK = 1 << 14
@@ -40,7 +41,7 @@ def write_text(tensor: Tensor, reading: Reading, path: str, progress: Progress |
             return
         width = reading.shape[-1] if reading.shape else 1
         column = done = 0
-        for text in _texts(_values(tensor, reading, dtype, os.path.dirname(path))):
+        for text in _texts(_values(tensor, reading, dtype, posixpath.dirname(path))):
             column = _write_row_parts(file, text, column, width)
             done += len(text) * dtype.itemsize
             if progress is not None:
@@ -62,13 +63,12 @@ def _write_row_parts(file: TextIO, texts: list[str], column: int, width: int) ->
 
 def _values(tensor: Tensor, reading: Reading, dtype: np.dtype[Any], folder: str) -> Iterator[npt.NDArray[Any]]:
     """The values in order, in blocks: through a file, as blocked layouts are read in another order."""
-    handle, path = temporary_file(folder)
-    os.close(handle)
+    path = temporary_path(folder)
     try:
         write_npy(tensor, reading, path)
         file = open_binary(path)  # it is read when its name is gone
     finally:
-        os.unlink(path)
+        Path(path).unlink()
     with file:
         version = np.lib.format.read_magic(file)
         assert version == (1, 0)
@@ -103,20 +103,20 @@ def write_elements(pair: Pair, path: str, progress: Progress | None = None) -> N
     with atomic_text(path) as file:
         file.write(",".join(_ELEMENT_COLUMNS) + "\n")
         done = 0
-        for box, x, y, total in elements_of(pair):
+        total = sum(tensor.nbytes for tensor in tensors_of(pair))
+        for span, x, y, size in elements_of(pair):
             error, relative = _errors(x, y)
-            places = product(*([str(at) for at in range(*ends)] for ends in box))
             digits = f".{digits_of(x.dtype)}g"
             number = "" if x.dtype.kind in "iu" else digits
-            rows = zip(places, x.tolist(), y.tolist(), error.tolist(), relative.tolist(), strict=True)
+            rows = zip(span.texts(x.size), x.tolist(), y.tolist(), error.tolist(), relative.tolist(), strict=True)
             file.writelines(
-                f"{' '.join(place)},{npu:{number}},{golden:{number}},{absolute:{digits}},"
+                f"{place},{npu:{number}},{golden:{number}},{absolute:{digits}},"
                 + (f"{share:{digits}}\n" if share == share else "-\n")
                 for place, npu, golden, absolute, share in rows
             )
-            done += x.nbytes + y.nbytes
+            done += x.size
             if progress is not None:
-                progress(done, total)
+                progress(total * done // size, total)
 
 
 def _errors(x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -8,6 +8,9 @@ from math import inf, isnan, log2, nan
 
 from precision_tool.lib.model.tensor import AnyTensor, Plan
 
+#: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
+ZERO_BELOW = 2.2e-16
+
 
 class Status(StrEnum):
     """Why a row has, or has not, metrics. Everything but COMPARED says why the tensors were not compared."""

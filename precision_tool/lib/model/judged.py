@@ -37,3 +37,29 @@ class JudgedOp:
     def is_wrong(self) -> bool:
         """Whether it computes wrong by itself."""
         return self.state == "wrong"
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether recomputing it said that it is right, or wrong."""
+        return self.state in ("right", "wrong")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """One element of an output, in the order of the script: of the NPU, of the benchmark (None: it has none), and as
+    the op's own inputs say. `is_worst` tells that it was chosen as one of the farthest off, not of the first.
+    """
+
+    place: tuple[int, ...]
+    npu: float | str
+    recomputed: float | str
+    benchmark: float | str | None = None
+    is_worst: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """An op that was judged by itself, with some elements of the output that is farthest off."""
+
+    judged: JudgedOp
+    elements: Sequence[Element] = ()

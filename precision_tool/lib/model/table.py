@@ -19,6 +19,8 @@ class Row:
 
     `reason` says what is odd about the pair, or why it was not compared. `overflow` tells of a float16 tensor,
     where it was asked for, whether a value reaches the type's limit, `extremes` how near its values come to it.
+    `own_error` of an output that was recomputed is how far it is off what its op's own inputs say, as a relative
+    distance.
     `custom` has the values of the user's own metrics by name, None for one that failed, and `custom_errors` which
     failed and why. `noise` is how far this tensor is off in two runs of the same script, where a noise floor has
     it.
@@ -39,6 +41,7 @@ class Row:
     custom: Mapping[str, float | str | None] = field(default_factory=dict)
     custom_errors: tuple[tuple[str, str], ...] = ()
     noise: float | None = None
+    own_error: float | None = None
     npu_dtype: str = ""
     golden_dtype: str = ""
     line: int = 0
@@ -157,7 +160,8 @@ class ColumnChoice:
 
     `metrics` are those of the vendor's that were asked for, in that order, None for all. `custom` names the user's own
     metrics. With `h5` the columns are those that the vendor has for PyTorch dumps; with `golden_address` the benchmark
-    side is an NPU dump as well, whose tensors have an address. `compat`: the vendor's columns and nothing else.
+    side is an NPU dump as well, whose tensors have an address. `own_error`: ops were recomputed. `compat`: the
+    vendor's columns and nothing else.
     """
 
     h5: bool = False
@@ -166,6 +170,7 @@ class ColumnChoice:
     metrics: tuple[str, ...] | None = None
     custom: tuple[str, ...] = ()
     compat: bool = False
+    own_error: bool = False
     golden_address: bool = False
 
 

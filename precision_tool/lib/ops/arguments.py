@@ -125,10 +125,10 @@ def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
 
 
 def floats(given: Input) -> Doubles:
-    """An input's values in float64, of whatever real type it is."""
+    """An input's values in float64, of whatever real type it is; float32 as it comes, for a first look in float32."""
     if given.array.dtype.kind == "c":
         raise NotComputedError("complex numbers")
-    return np.asarray(given.array, np.float64)
+    return given.array if given.array.dtype == np.float32 else np.asarray(given.array, np.float64)
 
 
 def numbers(call: Call, *slots: int) -> list[Doubles]:
@@ -191,6 +191,9 @@ def near(a: Array, b: Array | float, *dtypes: str) -> Mask:
         return np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b)), np.bool_)
     tiny = max(_TINY[dtype] for dtype in dtypes if dtype in ROUNDOFF)
     with np.errstate(all="ignore"):
+        if isinstance(b, float) and b == 0:  # |a| <= 8 u |a| + tiny, in one step
+            size = np.abs(a)
+            return np.asarray((size <= tiny / (1 - 2 * _MOVE * max(units))), np.bool_)
         size = np.maximum(np.abs(a), np.abs(b))
         close = np.abs(np.subtract(a, b)) <= 2 * _MOVE * max(units) * size + tiny
     return np.asarray(close, np.bool_) & np.isfinite(size)

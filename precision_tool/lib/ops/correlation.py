@@ -55,6 +55,11 @@ class Factors(ABC):
         """The sums of one group as a matrix product."""
 
     @property
+    def dtype(self) -> np.dtype[np.float64]:
+        """What the result is computed in."""
+        return np.result_type(self.a, self.b)
+
+    @property
     def per_group(self) -> int:
         """Channels of the image in a group."""
         return int(self.a.shape[-1] // self.groups)
@@ -80,6 +85,14 @@ class Factors(ABC):
             return np.concatenate([part[0] for part in parts], -1), np.concatenate([part[1] for part in parts], -1)
         return self._whole(), self.squared()._whole() if self.work() <= EXACT_TERMS else self._squares()
 
+    def values(self) -> Doubles:
+        """The result alone."""
+        if self.groups == 1:
+            return self._whole()
+        if self.per_group == 1:
+            return self._each_alone()[0]
+        return np.concatenate([part.values() for part in self.split()], -1)
+
     def at(self, rows: Places, channels: Places, total: int) -> tuple[Doubles, Doubles]:
         """Result and Σ p² at (row, channel); `total` is the number of channels of the result."""
         if self.groups == 1:
@@ -95,7 +108,8 @@ class Factors(ABC):
         return values, squares
 
     def _alone_at(self, rows: Places, channels: Places) -> tuple[Doubles, Doubles]:
-        result, squares = self._each_alone()
+        wide = type(self)(np.asarray(self.a, np.float64), np.asarray(self.b, np.float64), self.windows, self.groups)
+        result, squares = wide._each_alone()
         at = rows, channels
         return result.reshape(-1, result.shape[-1])[at], squares.reshape(-1, squares.shape[-1])[at]
 
@@ -120,7 +134,7 @@ class Forward(Factors):
         return float(self.a.shape[0] * prod(self.windows.count) * self.length() * self.b.shape[-1])
 
     def _whole(self) -> Doubles:
-        result = np.empty((self.a.shape[0], *self.windows.count, self.b.shape[-1]))
+        result = np.empty((self.a.shape[0], *self.windows.count, self.b.shape[-1]), self.dtype)
         matrix = np.ascontiguousarray(self.b).reshape(-1, self.b.shape[-1])
         for images, lines, rows in unrolled(self.a, self.windows):
             result[images, lines] = (rows @ matrix).reshape(result[images, lines].shape)
@@ -178,7 +192,7 @@ class ToImage(Factors):
 
     def _whole(self) -> Doubles:
         batch, channels, kernels = self.a.shape[0], self.b.shape[-2], self.b.shape[-1]
-        result = np.zeros((batch, *self.windows.size, channels))
+        result = np.zeros((batch, *self.windows.size, channels), self.dtype)
         per_image = max(prod(self.windows.size) * channels, prod(self.windows.count) * max(channels, kernels))
         at_once = max(1, BLOCK // max(1, per_image))
         for start in range(0, batch, at_once):

@@ -65,7 +65,9 @@ def cast(call: Call) -> Outputs:
     if target == "bool":
         return one(x != 0)
     if target not in _WHOLE:
-        return one(x if x.dtype.kind == "c" and target.startswith("complex") else np.real(x).astype(np.float64))
+        if x.dtype.kind == "f" or (x.dtype.kind == "c" and target.startswith("complex")):
+            return one(x)
+        return one(np.real(x).astype(np.float64))
     if x.dtype.kind == "c":
         x = np.real(x)
     if x.dtype.kind != "f":

@@ -60,13 +60,17 @@ def column_factors(product: Product) -> Doubles:
     rows = np.unique(np.linspace(0, product.rows - 1, _SAMPLED_ROWS).astype(np.intp))
     columns = np.arange(product.columns, dtype=np.intp)
     energy, squares = 0.0, np.zeros(product.columns)
-    right = product.right(columns) ** 2
+    right = _doubles(product.right(columns)) ** 2
     for some in _chunks(rows, product.length):
-        left = product.left(some) ** 2
+        left = _doubles(product.left(some)) ** 2
         energy += float(left.sum())
         squares += left.sum(axis=0) @ right
     factors: Doubles = squares / energy if energy else squares
     return factors
+
+
+def _doubles(array: Doubles) -> Doubles:
+    return np.asarray(array, np.float64)
 
 
 def _chunks(places: Places, length: int) -> list[Places]:
@@ -82,18 +86,18 @@ def at_places(product: Product, rows: Places, columns: Places) -> tuple[Doubles,
     if len(some_rows) * len(some_columns) > _DENSE * len(rows):
         order = np.argsort(rows, kind="stable")
         for part in _chunks(order, product.length):
-            left, right = product.left(rows[part]), product.right(columns[part]).T
+            left, right = _doubles(product.left(rows[part])), _doubles(product.right(columns[part])).T
             products = left * right
             values[part], squares[part] = products.sum(axis=1), np.einsum("ij,ij->i", products, products)
         return values, squares
     place = 0
     for few in _chunks(some_columns, product.length):
-        right = product.right(few)
+        right = _doubles(product.right(few))
         squared = right**2
         in_columns = (column_of >= place) & (column_of < place + len(few))
         first = 0
         for some in _chunks(some_rows, product.length):
-            left = product.left(some)
+            left = _doubles(product.left(some))
             here = np.flatnonzero(in_columns & (row_of >= first) & (row_of < first + len(some)))
             at = row_of[here] - first, column_of[here] - place
             values[here], squares[here] = (left @ right)[at], (left**2 @ squared)[at]

@@ -7,12 +7,12 @@ those of TensorFlow (`padding`, `strides` of all axes) and of GE (`pads` before 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Array, Mask, flag, text, whole_numbers
+from precision_tool.lib.ops.arguments import Array, Mask, flag, floats, text, whole_numbers
 from precision_tool.lib.ops.base import Call, Doubles, Input, NotComputedError, Places
 
 #: Elements of the blocks in which windows are unrolled (32 MiB).
@@ -107,8 +107,7 @@ def image(call: Call, given: Input, rank: int = 2) -> Doubles:
         raise NotComputedError(f"{call.op_type} of an image of {given.array.ndim} axes instead of {rank + 2}")
     if given.array.dtype.kind == "c":
         raise NotComputedError(f"{call.op_type} of complex numbers")
-    view: Doubles = np.asarray(channels_last(given.array, has_channels_first(call, given)), np.float64)
-    return view
+    return floats(replace(given, array=channels_last(given.array, has_channels_first(call, given))))
 
 
 def along_space(
@@ -279,7 +278,7 @@ def windows_at(images: Doubles, windows: Windows, places: Places) -> Doubles:
         where = (window[:, None] * windows.strides[axis] + taps).reshape(_beside(len(places), axis, rank))
         valid = valid & (where >= 0) & (where < windows.size[axis])
         index.append(np.clip(where, 0, windows.size[axis] - 1))
-    return np.where(valid[..., None], images[tuple(index)], 0.0)
+    return np.where(valid[..., None], images[tuple(index)], np.float64(0))
 
 
 def windows_over(grads: Doubles, windows: Windows, places: Places) -> Doubles:
@@ -297,7 +296,7 @@ def windows_over(grads: Doubles, windows: Windows, places: Places) -> Doubles:
         window, rest = (one.reshape(_beside(len(places), axis, rank)) for one in (window, rest))
         valid = valid & (rest == 0) & (window >= 0) & (window < windows.count[axis])
         index.append(np.clip(window, 0, windows.count[axis] - 1))
-    return np.where(valid[..., None], grads[tuple(index)], 0.0)
+    return np.where(valid[..., None], grads[tuple(index)], np.float64(0))
 
 
 def _beside(count: int, axis: int, rank: int) -> tuple[int, ...]:

@@ -212,25 +212,28 @@ def _alike(names: Iterable[str]) -> frozenset[str]:
 
 def in_order(file: GraphFile) -> list[Op]:
     """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
-    graphs = {graph.name: graph for graph in file.graphs}
+    graphs: dict[str, Graph] = {}
+    for graph in file.graphs:
+        graphs.setdefault(graph.name, graph)
     called = {name for op in file.ops for name in op.subgraph_names}
     roots = [graph for graph in file.graphs if graph.name not in called] or list(file.graphs[:1])
     ops: list[Op] = []
-    done: set[str] = set()
+    done: set[int] = set()
     stack: list[tuple[Graph, int]] = []
     for root in [*roots, *file.graphs]:  # the second round finds graphs that only call each other
-        if root.name in done:
+        if id(root) in done:
             continue
-        done.add(root.name)
+        done.add(id(root))
         stack.append((root, 0))
         while stack:
             graph, start = stack.pop()
             for position in range(start, len(graph.ops)):
                 op = graph.ops[position]
-                below = next((name for name in op.subgraph_names if name in graphs and name not in done), None)
+                subgraphs = (graphs[name] for name in op.subgraph_names if name in graphs)
+                below = next((each for each in subgraphs if id(each) not in done), None)
                 if below is not None:
-                    done.add(below)
-                    stack += [(graph, position), (graphs[below], 0)]
+                    done.add(id(below))
+                    stack += [(graph, position), (below, 0)]
                     break
                 ops.append(op)
     return ops
@@ -277,7 +280,7 @@ class GraphMatcher:
     def pairs(self) -> Iterator[Pair]:
         """All pairs, in execution order."""
         for index, group in enumerate(self._groups):
-            yield from _match_group(index, group, self._finder, self._origins, self._benchmark)
+            yield from self._of_group(index, group)
         strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
@@ -293,7 +296,12 @@ class GraphMatcher:
         index = self._group_of[id(op)]
         if not self._finder.has(op):
             return ()
-        return tuple(_match_group(index, self._groups[index], self._finder, self._origins, self._benchmark, only=op))
+        return tuple(self._of_group(index, self._groups[index], only=op))
+
+    def _of_group(self, index: int, group: Group, only: Op | None = None) -> Iterator[Pair]:
+        names = self._benchmark.ops_of(group.golden_ops)
+        for pair in _match_group(index, group, self._finder, self._origins, self._benchmark, only=only):
+            yield pair if names == pair.golden_ops else replace(pair, golden_ops=names)
 
 
 class _Finder:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES
+from precision_tool.lib.model.comparison import NO_OPS
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
+from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places, originals
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, Found, Missing, NoBenchmark
 from precision_tool.lib.sources.names import flatten
 
@@ -39,6 +40,11 @@ class GraphDumps(BenchmarkSide):
         #: In the order in which they are tried: outputs of the op itself, of its copies, inputs of its readers.
         self._places: dict[tuple[str, int], list[_Place]] = {}
         self._inside: dict[str, Op] = {}
+        #: The ops of the run by the ops of the training script whose work they do.
+        self._doing: dict[str, list[str]] = {}
+        for op in in_order(file):
+            for name in originals(op):
+                self._doing.setdefault(name, []).append(op.name)
         ranked: tuple[list[tuple[tuple[str, int], _Place]], ...] = ([], [], [])
         for rank, key, place in self._all_places():
             ranked[rank].append((key, place))
@@ -74,6 +80,10 @@ class GraphDumps(BenchmarkSide):
                 origin = origins.of(producer, edge.index, nothing)
                 if not isinstance(origin, NoOrigin):
                     yield 2, (flatten(origin.op_name), origin.index), _Place(op, "input", slot)
+
+    def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
+        """The ops that this run made of ops of the training script, as the vendor names them; `*` for none."""
+        return tuple(dict.fromkeys(op for name in originals for op in self._doing.get(name, ()))) or NO_OPS
 
     def output(self, op_name: str, index: int) -> Found:
         """The tensor that output `index` of the script's op with this flattened name became in this run."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import html
 import os
+import posixpath
 import re
 import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 from typing import IO
 
@@ -23,8 +24,9 @@ import graphviz
 
 from precision_tool.lib.graph.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
 from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.present.text import safe
+from precision_tool.lib.present.text import percent, safe
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import atomic_text
 
@@ -62,12 +64,21 @@ class Drawing:
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
-def dot_source(hood: Neighbourhood, cosines: Mapping[str, float], threshold: float, where: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is known of the ops by name: the lowest cosine of their outputs, and what recomputing said of them."""
+
+    cosines: Mapping[str, float]
+    threshold: float
+    judged: Mapping[str, JudgedOp] = field(default_factory=dict)
+
+
+def dot_source(hood: Neighbourhood, figures: Figures, where: str) -> str:
     """The picture in the DOT language; `where` names the run and the graph file."""
     picture = graphviz.Digraph(name="neighbourhood")
     picture.attr(
         "graph",
-        label=_heading(hood, cosines, threshold, where),
+        label=_heading(hood, figures.cosines, figures.threshold, where),
         labelloc="t",
         fontname=_FONT,
         fontsize="11",
@@ -90,7 +101,7 @@ def dot_source(hood: Neighbourhood, cosines: Mapping[str, float], threshold: flo
     numbers = {node.key: f"n{number}" for number, node in enumerate(hood.nodes)}
     boxes = _boxes(hood, picture)
     for node in hood.nodes:
-        boxes[node.graph].node(numbers[node.key], **_node_look(node, hood, cosines, threshold))
+        boxes[node.graph].node(numbers[node.key], **_node_look(node, hood, figures))
     _nest(hood, boxes, picture)
     for link in hood.links:
         picture.edge(numbers[link.producer.key], numbers[link.consumer.key], **_edge_look(link))
@@ -184,17 +195,21 @@ def _fill(cosine: float | None, threshold: float) -> str:
     return next((colour for bound, colour in _BELOW if cosine >= bound), _BELOW[-1][1])
 
 
-def _node_look(node: Node, hood: Neighbourhood, cosines: Mapping[str, float], threshold: float) -> dict[str, str]:
+def _node_look(node: Node, hood: Neighbourhood, figures: Figures) -> dict[str, str]:
     op = node.op
     if op is None:
         missing = _html(*_wrapped(node.name), _small("not in the graph"))
         return {"label": missing, "tooltip": _tooltip(node.name), "style": "rounded,dashed", "fillcolor": "white"}
-    cosine = cosines.get(op.name)
+    cosine, threshold = figures.cosines.get(op.name), figures.threshold
     lines = [_bold(op.type), *_wrapped(op.name)]
     if op.pass_names:
         lines += map(_small, _pieces(", ".join(op.pass_names), _LINE + 6))
     if cosine is not None:
         lines.append(_bold("cosine nan" if isnan(cosine) else f"cosine {cosine:.6f}"))
+    judged = figures.judged.get(op.name)
+    if judged is not None and judged.own_error is not None:
+        own = f"own error {percent(judged.own_error)}"
+        lines.append(_bold(f"{own}: wrong by itself") if judged.is_wrong else _small(own))
     unread, unfed = hood.open_ends.get(node.key, (0, 0))
     if unread or unfed:
         counts = [f"{unread} more in" if unread else "", f"{unfed} more out" if unfed else ""]
@@ -322,7 +337,7 @@ def picture_name(*parts: str) -> str:
 
 def write_drawing(source: str, folder: str, name: str, time_limit: float = TIME_LIMIT) -> Drawing:
     """Writes `name`.gv and, with the `dot` program, `name`.svg. OutputError when they cannot be written."""
-    gv, svg = os.path.join(folder, f"{name}.gv"), os.path.join(folder, f"{name}.svg")
+    gv, svg = posixpath.join(folder, f"{name}.gv"), posixpath.join(folder, f"{name}.svg")
     with atomic_text(gv) as file:
         file.write(source)
     dot = shutil.which("dot")
@@ -345,7 +360,7 @@ class _DotError(Exception):
 
 def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
     with tempfile.TemporaryFile() as complaints, atomic_text(svg) as out:
-        command = [dot, "-Tsvg", os.path.abspath(gv)]
+        command = [dot, "-Tsvg", posixpath.abspath(gv)]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=complaints, timeout=time_limit, check=False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite, isnan
@@ -13,7 +13,6 @@ from rich.text import Text
 
 from precision_tool.lib.checks.fusion import GraphFusion, PassRow
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome
-from precision_tool.lib.checks.fusion_blame import Blame, OpBlame, PassBlame, Verdict
 from precision_tool.lib.checks.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.checks.graph_diff import Group as DiffGroup
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, is_switchable
@@ -30,6 +29,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
+from precision_tool.lib.verdict.blame import Blame, OpBlame, PassBlame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 _VERDICT_STYLE = {
@@ -93,7 +93,9 @@ def _graph_passes(graph: GraphFusion, threshold: float) -> Iterator[RenderableTy
 
 def _pass_cell(row: PassRow) -> Text:
     text = plain(row.name)
-    marks = [row.section.removesuffix("Fusion")]
+    marks = [row.section.removesuffix("Fusion")] if row.section else []
+    if not row.section and row.is_switchable:
+        marks.append("section unknown")
     if not row.is_switchable:
         marks.append(ALWAYS_MARK)
     elif row.switch is False:
@@ -117,7 +119,11 @@ def passes_json(graphs: Sequence[GraphFusion]) -> str:
 def switch_lines(path: str, switches: Switches, seen: Sequence[str], warnings: Sequence[str]) -> list[RenderableType]:
     """One switch file: what it says, pass by pass, and what the passes that were `seen` are by it."""
     lines: list[RenderableType] = [whole_path(path)]
-    lines += [plain(f"note: {note}; it is left out when the file is written", "yellow") for note in switches.notes]
+    if switches.refused:
+        lines += [plain(f"GE refuses this file: {reason}", "bold yellow") for reason in switches.refused]
+    else:
+        lines.append(plain("GE takes this file", "dim"))
+    lines += [plain(f"note: {note}", "yellow") for note in switches.notes]
     if switches.is_old_form:
         lines.append(plain("in the old form: a line PASS:on or PASS:off for each pass", "dim"))
     table = _table(("section", False), ("pass", False), ("", False))
@@ -137,7 +143,12 @@ def switch_lines(path: str, switches: Switches, seen: Sequence[str], warnings: S
     rows = [("of the data", plain(f"{len(off)} of {counted(len(seen), 'pass', 'passes')} seen there are off"))]
     if always:
         rows.append((ALWAYS_MARK, plain(f"{', '.join(always)}: {ALWAYS_ON_REASON}")))
-    if seen:
+    if not seen:
+        rows = []
+    if left_on := switches.left_on():
+        what = "GE's own file names them, which beats ALL (on the 910B); `fusion all-off` names them too"
+        rows.append(("stay on", plain(f"{', '.join(left_on)}: {what}", "yellow")))
+    if rows:
         lines.append(LabelledLines(rows))
     lines += [plain(f"warning: {warning}", "yellow") for warning in warnings]
     return lines
@@ -150,7 +161,9 @@ def switch_json(path: str, switches: Switches, warnings: Sequence[str]) -> dict[
         "file": path,
         "old_form": EITHER in switches.sections,
         "passes": sections,
+        "refused": list(switches.refused),
         "notes": list(switches.notes),
+        "left_on": list(switches.left_on()),
         "warnings": list(warnings),
     }
 
@@ -320,7 +333,7 @@ def bisect_lines(
         table.add_row(str(number), str(len(off)), check, f"{seconds:.1f}", plain(named))
     lines: list[RenderableType] = [table]
     if tries:
-        lines.append(whole_path(f"{os.path.dirname(tries[0][4])}/try_*.log"))
+        lines.append(whole_path(f"{posixpath.dirname(tries[0][4])}/try_*.log"))
     failed = [code for _, succeeded, code, _, _ in tries if not succeeded]
     if failed and all(code is None for code in failed):
         lines.append(plain("every try that failed ran out of time: --timeout may be too short", "yellow"))

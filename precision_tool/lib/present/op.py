@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import difflib
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.checks.agreement import agrees
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.implementation import implementation
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
-from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.judged import Element, JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
@@ -30,6 +32,7 @@ from precision_tool.lib.present.text import (
     marked_pass,
     percent,
     plain,
+    safe,
     shown_reason,
     whole_path,
 )
@@ -41,6 +44,8 @@ _COLUMN = 50
 _LISTED = 8
 #: Characters of an attribute that are shown.
 _VALUE = 400
+#: Characters that are shown of one that was asked for.
+_LONGEST_VALUE = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +62,10 @@ class OpReport:
     rows: tuple[Row, ...]
     not_dumped: str = ""
     asked: str = ""
-    #: What recomputing said of it; None where no verdict on the run is kept.
+    #: What recomputing said of it; None of an op that computes nothing, or was not dumped.
     judged: JudgedOp | None = None
+    #: Of the output that is farthest off.
+    elements: Sequence[Element] = ()
 
 
 # --- what the graph says ----------------------------------------------------------------------------------------------
@@ -66,7 +73,7 @@ class OpReport:
 
 def run_name(run: RunGraph) -> str:
     """Which NPU run a graph belongs to, or the graph file where it belongs to none."""
-    return os.path.basename(run.file.path) if run.number is None else f"debug_{run.number}"
+    return posixpath.basename(run.file.path) if run.number is None else f"debug_{run.number}"
 
 
 def _title(report: OpReport) -> str:
@@ -111,6 +118,7 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
         yield "kernel", plain(op.kernel_name)
     if op.kernel_lib:
         yield "kernel lib", plain(op.kernel_lib)
+    yield "kernel is", _whose_kernel(op)
     if op.pass_names:
         yield "PassName", plain(", ".join(map(marked_pass, op.pass_names)))
     yield "OriginOp", _originals(op)
@@ -126,6 +134,15 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
         yield "outputs", _lines(line for one in links.outputs for line in _output(one, everything))
     if links.awaited_by:
         yield "runs before", _lines(_limited([("", plain(node.name)) for node in links.awaited_by], everything))
+
+
+def _whose_kernel(op: Op) -> Text:
+    """Whether the op is a built-in or a custom one: of those the user's own code is to be looked at."""
+    found = implementation(op)
+    if found is None:
+        return plain("not told by the graph", "dim")
+    whose = "custom: code of your own, or a vendor's package" if found.is_custom else "built-in"
+    return Text.assemble((whose, "yellow" if found.is_custom else ""), safe(f" ({found.why})"))
 
 
 #: A line of a list with the little word before it, which stays clear when the line is wrapped.
@@ -211,24 +228,41 @@ def _origin(desc: TensorDesc) -> Iterator[_Line]:
 # --- attributes -------------------------------------------------------------------------------------------------------
 
 
-def attribute_lines(report: OpReport) -> RenderableType:
-    """Every attribute of the op; long values are cut, of bytes only the number is told."""
+def known_attribute(reports: Sequence[OpReport], asked: str) -> str:
+    """The attribute that was asked for, as the op calls it; UsageError with close names where it has none."""
+    known = sorted({name for report in reports for name in report.op.attrs})
+    fitting = [name for name in known if name == asked] or [n for n in known if n.lower() == asked.lower()]
+    if fitting:
+        return fitting[0]
+    parts = [name for name in known if asked.lower() in name.lower()][:_LISTED]
+    close = parts or difflib.get_close_matches(asked, known, n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else "`ni NAME -a` lists those it has"
+    raise UsageError(f"{reports[0].op.name} has no attribute {asked}", hint)
+
+
+def attribute_lines(report: OpReport, only: str | None = None) -> RenderableType:
+    """Every attribute of the op; long values are cut, of bytes only the number is told. Of `only` one all of it."""
     table = NameTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column()
-    for name in sorted(report.op.attrs):
-        table.add_row(plain(name), plain(_attribute(report.op, name)))
+    for name in _shown_attributes(report.op, only):
+        table.add_row(plain(name), plain(attribute_text(report.op, name, _VALUE if only is None else _LONGEST_VALUE)))
     title = Heading(plain(f"attributes of {report.op.name}, {_title(report)}"))
-    return Group(title, table if report.op.attrs else Text("none", style="dim"))
+    return Group(title, table if table.rows else Text("none", style="dim"))
 
 
-def _attribute(op: Op, name: str) -> str:
+def _shown_attributes(op: Op, only: str | None) -> list[str]:
+    return sorted(op.attrs) if only is None else [only] if only in op.attrs else []
+
+
+def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
+    """The value of an attribute, cut where it is longer; why it cannot be read in its place."""
     try:
         value = op.attrs[name]
     except FormatError as error:
         return f"cannot be read: {error.message}"
     text = value if isinstance(value, str) else str(_without_bytes(value))
-    return text if len(text) <= _VALUE else f"{text[:_VALUE]}… ({len(text)} characters)"
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
 def _without_bytes(value: Any) -> Any:
@@ -282,7 +316,33 @@ def verdict_lines(report: OpReport) -> RenderableType:
         rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
     if judged.benchmark_own is not None:
         rows.append(("benchmark", plain(f"is {percent(judged.benchmark_own)} off what its own inputs say")))
-    return Group(Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows))
+    parts: list[RenderableType] = [Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows)]
+    if report.elements:
+        parts.append(_element_table(report.elements, judged.slot or 0))
+    return Group(*parts)
+
+
+def _element_table(elements: Sequence[Element], slot: int) -> NameTable:
+    """Elements of an output as the NPU has them, as the benchmark has them, and as the op's inputs say."""
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column(f"output {slot}", no_wrap=True)
+    table.add_column("place", no_wrap=True)
+    for name in ("NPU", "benchmark", "recomputed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = ""
+    for one in elements:
+        label = "worst" if one.is_worst else "first"
+        table.add_row(
+            "" if label == shown else label, plain(shape_text(one.place)),
+            *(Text("-", style="dim") if value is None else plain(_element(value))
+              for value in (one.npu, one.benchmark, one.recomputed)),
+        )  # fmt: skip
+        shown = label
+    return table
+
+
+def _element(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
@@ -324,7 +384,7 @@ def row_notes(row: Row) -> Iterator[str]:
 
 def _files(report: OpReport) -> list[tuple[str, Text]]:
     run = report.run
-    rows = [("graph", whole_path(run.file.path)), ("", plain(f"chosen because {run.reason}", "dim"))]
+    rows = [("graph", whole_path(run.file.path))]  # why it was chosen, `graphs` says
     npu = dict.fromkeys(row.pair.npu.path for row in report.rows if row.pair.npu is not None)
     rows += [("" if number else "NPU", whole_path(path)) for number, path in enumerate(npu)]
     golden: dict[str, list[str]] = {}
@@ -349,8 +409,10 @@ def drawing_lines(hood: Neighbourhood, gv: str, svg: str | None, run: str) -> Re
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
-def op_lines(reports: Sequence[OpReport], threshold: float, everything: bool) -> list[RenderableType]:
-    """All that `ni` shows, `everything` with attributes and long lists."""
+def op_lines(
+    reports: Sequence[OpReport], threshold: float, everything: bool, attribute: str | None = None
+) -> list[RenderableType]:
+    """All that `ni` shows, `everything` with attributes and long lists; `attribute`: with this one."""
     parts: list[RenderableType] = []
     for report in reports:
         if report.asked:
@@ -358,8 +420,8 @@ def op_lines(reports: Sequence[OpReport], threshold: float, everything: bool) ->
             note = f"{run_name(report.run)}: {report.asked} is now part of {report.op.name}{fusion}"
             parts.append(plain(note, "cyan"))
     parts.append(SideBySide(reports, everything))
-    if everything:
-        parts += map(attribute_lines, reports)
+    if everything or attribute is not None:
+        parts += (attribute_lines(report, attribute) for report in reports)
     for report in reports:
         parts.append(tensor_lines(report, threshold))
         if report.judged is not None:
@@ -367,14 +429,23 @@ def op_lines(reports: Sequence[OpReport], threshold: float, everything: bool) ->
     return parts
 
 
-def to_json(reports: Sequence[OpReport], threshold: float, everything: bool, drawings: Sequence[str] = ()) -> str:
-    """The same as one JSON document; attributes with `everything`."""
-    ops = [_report_json(report, threshold, everything) for report in reports]
+def to_json(
+    reports: Sequence[OpReport],
+    threshold: float,
+    everything: bool,
+    attribute: str | None = None,
+    drawings: Sequence[str] = (),
+) -> str:
+    """The same as one JSON document; attributes with `everything`, or that one."""
+    ops = [_report_json(report, threshold, everything, attribute) for report in reports]
     return json_text({"ops": ops, "files": list(drawings)})
 
 
-def _report_json(report: OpReport, threshold: float, everything: bool) -> dict[str, Any]:
+def _report_json(report: OpReport, threshold: float, everything: bool, attribute: str | None) -> dict[str, Any]:
     op, links, run = report.op, report.connections, report.run
+    shown = _shown_attributes(op, attribute) if everything or attribute is not None else []
+    longest = _VALUE if attribute is None else _LONGEST_VALUE
+    code = implementation(op)
     caller = links.caller
     return {
         "name": op.name,
@@ -383,6 +454,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool) -> dict[s
         "stream": op.stream_id,
         "kernel": op.kernel_name or None,
         "kernel_lib": op.kernel_lib or None,
+        "is_custom": None if code is None else code.is_custom,
         "pass": list(op.pass_names),
         "original_ops": None if op.original_names is None else list(op.original_names),
         "asked": report.asked or None,
@@ -412,9 +484,10 @@ def _report_json(report: OpReport, threshold: float, everything: bool) -> dict[s
         ],
         "runs_after": [node.name for node in links.waits_for],
         "runs_before": [node.name for node in links.awaited_by],
-        **({"attributes": {name: _attribute(op, name) for name in sorted(op.attrs)}} if everything else {}),
+        **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else asdict(report.judged),
+        "elements": [asdict(one) for one in report.elements],
         "tensors": [row_json(row, threshold) for row in report.rows],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +14,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from precision_tool.lib.engine.elements import Detail, Element
 from precision_tool.lib.engine.metrics import unravel
 from precision_tool.lib.inspect.convert import Decoded
 from precision_tool.lib.inspect.named_tensors import BENCHMARK, NamedTensor, View
 from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.histogram import edges, histogram
@@ -442,7 +442,7 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts += [plain(f"note: {count} of them: {note}", "yellow") for note, count in notes.most_common(3)]
     for row in failed[:_SHOWN_ROWS]:
         # The list that is written has whole paths.
-        where = ":".join(filter(None, (os.path.basename(row.source), row.slot)))
+        where = ":".join(filter(None, (posixpath.basename(row.source), row.slot)))
         parts.append(plain(where, "yellow"))
         parts.append(plain(f"  {row.reason.removeprefix(f'{row.source}: ')}", "yellow"))
     if len(failed) > _SHOWN_ROWS:

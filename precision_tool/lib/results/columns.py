@@ -139,7 +139,7 @@ class Column:
     Fields are named by their place, `pair.index` or `metrics.cosine`. `value` is what is written where it is not just
     the field, `json` the key where programs find it (metrics and summaries are there under the names of their fields),
     `others` what older releases called the column. A cell of a `strict` column that cannot be read makes the whole
-    line unreadable. Of a bool tensor the metrics `for_bool` are printed.
+    line unreadable. Of bools against a bool benchmark the metrics `for_bool` are printed.
     """
 
     name: str
@@ -273,6 +273,8 @@ EXTRA = (
     ),
 )  # fmt: skip
 
+#: Behind all others: results of older releases, and of `vc`, which recomputes nothing, are without it.
+_OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(_PRECISE, none=""), json="own_error")
 _INDEX = Column(name="Index", field="pair.index", form=_COUNT, json="index", strict=True)
 _SEQUENCE = Column(
     name="OpSequence", field="pair.sequence", form=Form(str, _read_sequence), json="sequence", strict=True
@@ -329,7 +331,7 @@ READABLE = {
     name: column
     for column in (
         _INDEX, _SEQUENCE, _OP_TYPE, _NPU_DUMP, _NPU_TYPE, _GOLDEN, _GOLDEN_TYPE, _TENSOR_INDEX, _SHAPE, _OVERFLOW,
-        *METRICS, _REASON, *EXTRA,
+        *METRICS, _REASON, *EXTRA, _OWN_ERROR,
     )
     for name in (*column.others, column.name)
 }  # fmt: skip
@@ -347,10 +349,15 @@ def metrics_of(choice: ColumnChoice) -> list[Column]:
     return [by_name[name] for name in (METRIC_COLUMNS if choice.metrics is None else choice.metrics)]
 
 
+def _are_bools(row: Row) -> bool:
+    """Whether both sides are bools: numpy subtracts none, so the vendor has no figures of those and a benchmark."""
+    return all(side is not None and side.dtype == "bool" for side in (row.pair.npu, row.pair.golden))
+
+
 def _metric_cells(choice: ColumnChoice) -> list[Column]:
     def printed(column: Column) -> Column:
         def value(row: Row, choice: ColumnChoice) -> Any:
-            if row.metrics is None or (row.pair.npu is not None and row.pair.npu.dtype == "bool"):
+            if row.metrics is None or (_are_bools(row) and not choice.golden_address):
                 return None
             return field_of(row, column.field) if column.value is None else column.value(row, choice)
 
@@ -365,7 +372,7 @@ def columns_of(choice: ColumnChoice, *, npu_address: bool = True) -> list[Column
     own = [] if any(column.name == COSINE.name for column in metrics) else [replace(COSINE, name="Cosine")]
     overflow = [_OVERFLOW] * choice.overflow
     values = [*overflow, *metrics, *map(_custom_column, choice.custom), _REASON]
-    extra = [] if choice.compat else [*EXTRA, *own]
+    extra = [] if choice.compat else [*EXTRA, *own, *[_OWN_ERROR] * choice.own_error]
     if choice.h5:
         golden = [] if choice.compat else [_H5_GOLDEN, _H5_GOLDEN_TYPE]
         return [_INDEX, _H5_DUMP, _H5_NPU_PATH, _H5_GOLDEN_PATH, _NPU_TYPE, _SHAPE, *values, *golden, *extra]
@@ -465,6 +472,7 @@ def row_from_cells(cells: Mapping[str, str], line: int, custom: Sequence[str] = 
         golden=_part(Summary, "golden", values, absent),
         reason=values.get("reason", ""),
         overflow=values.get("overflow"),
+        own_error=values.get("own_error"),
         custom={name: _read_custom(cells.get(name, "")) for name in custom},
         npu_dtype=values.get("npu_dtype", ""),
         golden_dtype=values.get("golden_dtype", ""),

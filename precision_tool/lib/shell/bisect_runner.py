@@ -12,7 +12,7 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, render
+from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.shell.switch_files import SwitchFile, write_text
 from precision_tool.lib.storage.files import could_be_path, only_writer
@@ -57,6 +57,8 @@ class BisectRun:
     check: str
     passes: tuple[str, ...]
     file: SwitchFile
+    #: The sections of the passes, as far as the data tells.
+    sections: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     repeat: int = 1
     tries: list[Try] = field(default_factory=list)
@@ -130,7 +132,7 @@ class BisectRun:
         text = None if self.original is None else self.original.removeprefix("\ufeff")
         base = self.file.shipped if text is None else parse_switches(text, self.file.path)
         for name in self.passes:
-            base = base.with_pass(name, name not in off)
+            base = base.with_pass(name, name not in off, self.sections.get(name))
         return base
 
     @property
@@ -168,7 +170,7 @@ class BisectRun:
         return answers.pop()
 
     def _once(self, off: frozenset[str]) -> bool:
-        text = render(self._with_off(off))
+        text = text_to_write(self._with_off(off), self.file.path)
         self.written = (*self.written[-1:], text)
         self._save(running=True)  # before the file is changed: a killed attempt can be mended
         write_text(self.file.target, text)

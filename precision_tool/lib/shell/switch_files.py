@@ -19,9 +19,8 @@ from precision_tool.lib.formats.fusion_switch import (
     SHIPPED_OFF,
     SHIPPED_SWITCH,
     Switches,
-    parse_switches,
     read_switches,
-    render,
+    text_to_write,
 )
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.storage.files import temporary_file
@@ -56,10 +55,11 @@ class SwitchFile:
             return self.shipped
 
     def write(self, switches: Switches) -> str:
-        """Writes it, and keeps the version before beside it; returns the path. OutputError if that does not work."""
-        text = render(switches)
-        parse_switches(text, self.target)  # what GE would refuse is never written
-        write_text(self.target, text, keep_last=True)
+        """Writes it, and keeps the version before beside it; returns the path.
+
+        OutputError if that does not work, FormatError for what GE would refuse.
+        """
+        write_text(self.target, text_to_write(switches, self.target), keep_last=True)
         return self.target
 
 
@@ -79,6 +79,12 @@ def find_switch_file(
     shipped = SHIPPED_OFF if off else SHIPPED_SWITCH
     if named is not None:
         return SwitchFile(path=named, target=named, shipped=SHIPPED_SWITCH)
+    settings = load_settings()
+    if settings.fusion_switch_file and not (off or installed):
+        path = settings.fusion_switch_file
+        return SwitchFile(
+            path=path, target=path, shipped=shipped, helper_name="FUSION_SWITCH_FILE", action="fusion_switch"
+        )
     name = FUSION_OFF if off else FUSION_SWITCH
     helper, action = ("FUSION_OFF_FILE", "fusion_off") if off else ("FUSION_SWITCH_FILE", "fusion_switch")
     own, shared = str(workspace.fusion_switch_file(name)), fusion_files.INSTALLED[name]

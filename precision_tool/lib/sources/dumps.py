@@ -12,7 +12,8 @@ from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_e
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.files import Signature, signature_of
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,10 @@ class BenchmarkSide(ABC):
     def tells(self, real_name: str, index: int) -> bool:
         """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
         return False
+
+    def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
+        """The ops of this side that do the work of ops of the training script: of a benchmark these themselves."""
+        return originals
 
     def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
         """Forgets what was opened of files that have changed since; they are read again when asked for."""

@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError
 from precision_tool.lib.verdict.formulas import Formula
@@ -30,6 +30,16 @@ class Beside:
             return None
         try:
             return np.asarray(self._values.load(golden, None).array, np.float64)
+        except NoValueError:
+            return None
+
+    def lend(self, key: tuple[str, int], desc: TensorDesc | None) -> Input | None:
+        """A tensor of the script as the benchmark has it, with the axes that a graph describes; None if it has none."""
+        golden = self._values.benchmark.output(*key)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            return self._values.load(golden, desc)
         except NoValueError:
             return None
 

@@ -5,13 +5,14 @@ The graph of a run without fusion tells how the original ops hang together; `cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import (
@@ -29,9 +30,15 @@ from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, origi
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.verdict.rounding import rounded_to
+from precision_tool.lib.verdict.values import PARAMETER_TYPES
 
 #: Multiplications and additions that are made for one op at most.
 _MAX_WORK = 4e10
+#: Lent inputs are counted from here, behind those of any op.
+_LENT = 1 << 20
+_PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
+#: Such ops in a row that a walk back passes through at most.
+_MAX_STEPS = 64
 _IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
 _FILTERS = ("HWCN", "DHWCN")
 
@@ -55,6 +62,32 @@ class Stage:
     wanted: tuple[Wanted, ...] = ()
 
 
+class _Remembered(Mapping[str, Any]):
+    """Attributes, each of which a graph parses when it is asked for: here once for all parts of a batch."""
+
+    __slots__ = ("_attrs", "_known")
+
+    def __init__(self, attrs: Mapping[str, Any]) -> None:
+        self._attrs = attrs
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._known:
+            self._known[key] = self._attrs.get(key)
+        if self._known[key] is None and key not in self._attrs:
+            raise KeyError(key)
+        return self._known[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._attrs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attrs)
+
+    def __len__(self) -> int:
+        return len(self._attrs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
     """The stages of an op and which of their results it puts out, by its output slot.
@@ -67,6 +100,9 @@ class Formula:
     outputs: Mapping[int, Ref]
     is_certain: bool = True
     is_refuted: bool = False
+    #: Inputs beside the op's own by slot, and their names: parameters that were folded into others.
+    lent: Mapping[int, Input] = field(default_factory=dict, repr=False)
+    names_lent: tuple[str, ...] = ()
 
     @property
     def how(self) -> tuple[str, ...]:
@@ -78,6 +114,12 @@ class Formula:
         """What formulas of ops that are fused alike share."""
         return tuple((stage.op_type, stage.args) for stage in self.stages)
 
+    def is_same(self, other: Formula) -> bool:
+        """Whether another one computes the very same, however sure it is."""
+        if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
+            return False
+        return all(a.attrs is b.attrs and a.wanted == b.wanted for a, b in zip(self.stages, other.stages, strict=True))
+
     @property
     def kind(self) -> Kind:
         """How its results are rounded."""
@@ -87,6 +129,7 @@ class Formula:
     def work(self, inputs: Mapping[int, Input]) -> float:
         """Multiplications and additions of the stages that work on the op's inputs alone; the others' are few."""
         total = 0.0
+        inputs = {**inputs, **self.lent}
         for stage in self.stages:
             spec = table.find(stage.op_type)
             if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
@@ -109,14 +152,15 @@ class Formula:
         ref = first.args[0] if first.args else None
         if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
             return None
+        if self.lent:
+            return None
         if any(bool(first.attrs.get(name)) for name in ("transpose_x1", "transpose_a", "adj_x1", "adj_x")):
             return None
         rows = inputs[ref.slot].array.shape[0]
         rank = inputs[ref.slot].array.ndim
         slots = {ref.slot}
         for stage in self.stages[1:]:
-            spec = table.find(stage.op_type)
-            if stage.op_type != "BiasAdd" and (spec is None or spec.kind not in _BY_ELEMENT):
+            if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
                 return None
             if stage.op_type != "BiasAdd":
                 fed = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
@@ -127,7 +171,11 @@ class Formula:
 
     def unshaped(self) -> Formula:
         """The same without the shapes that the graph says of its results, for a part of a batch."""
-        return replace(self, stages=tuple(replace(stage, wanted=()) for stage in self.stages))
+        stages = []
+        for stage in self.stages:
+            open_shapes = tuple(replace(one, shape=None) for one in stage.wanted)
+            stages.append(replace(stage, wanted=open_shapes, attrs=_Remembered(stage.attrs)))
+        return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
         """Results by output slot. With `stored` every stage's result is rounded to that type.
@@ -135,9 +183,11 @@ class Formula:
         NotComputedError says why there are none.
         """
         done: list[Sequence[Output | None]] = []
-        for stage in self.stages:
+        inputs = {**inputs, **self.lent}
+        put_out = {ref.stage or 0 for ref in self.outputs.values()}
+        for number, stage in enumerate(self.stages):
             args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
-            done.append(run_stage(stage, args, stored))
+            done.append(run_stage(stage, args, stored, only_values=number not in put_out))
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
@@ -165,9 +215,8 @@ def _value(
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
-#: Ops whose first input has the rows that they work on one by one, and kinds that work on every element alone.
+#: Ops whose first input has the rows that they work on one by one.
 _ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2"})
-_BY_ELEMENT = (Kind.EXACT, Kind.ROUNDED, Kind.APPROXIMATE)
 
 
 def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:
@@ -178,12 +227,14 @@ def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
     return Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
 
 
-def run_stage(stage: Stage, args: tuple[Input | None, ...], stored: str = "") -> Sequence[Output | None]:
-    """The results of one original op from its inputs."""
+def run_stage(
+    stage: Stage, args: tuple[Input | None, ...], stored: str = "", *, only_values: bool = False
+) -> Sequence[Output | None]:
+    """The results of one original op from its inputs; with `only_values` they need not tell their rounding."""
     spec = table.find(stage.op_type)
     if spec is None:
         raise NotComputedError(f"there is no formula for {stage.op_type}")
-    call = _call(spec, stage, args)
+    call = replace(_call(spec, stage, args), only_values=only_values)
     if spec.work is not None:
         work = spec.work(call)
         if work > _MAX_WORK:
@@ -286,19 +337,38 @@ class UnfusedGraph:
         return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
                 for edge in op.inputs]  # fmt: skip
 
+    def is_parameter(self, op: Op, slot: int) -> bool:
+        """Whether what feeds a slot is what a network has learned, or what it was built with."""
+        edge = op.inputs[slot]
+        producer = None if edge is None else self._origins.producer(op, edge)
+        for _ in range(_MAX_STEPS):
+            if producer is None or producer.type not in _PASSES_ON or not producer.inputs or not producer.inputs[0]:
+                break
+            producer = self._origins.producer(producer, producer.inputs[0])
+        return producer is not None and producer.type in PARAMETER_TYPES
+
     def formula(
-        self, op: Op, fed: Mapping[tuple[str, int], int], puts_out: Mapping[int, tuple[str, int]]
+        self,
+        op: Op,
+        fed: Mapping[tuple[str, int], int],
+        puts_out: Mapping[int, tuple[str, int]],
+        lend: Callable[[tuple[str, int], TensorDesc | None], Input | None] | None = None,
     ) -> Formula | None:
-        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors."""
+        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors.
+
+        `lend` gives a parameter that the op is not fed.
+        """
         names = sorted({flatten(name) for name in originals(op)} & set(self.ops), key=lambda name: self.order[name])
         if len(names) != len(set(map(flatten, originals(op)))):
             return None
         made: dict[tuple[str, int], Ref] = {}
+        lent: dict[int, Input] = {}
+        lent_as: dict[tuple[str, int], int] = {}
         stages = []
         for number, name in enumerate(names):
             original = self.ops[name]
             args: list[Ref | None] = []
-            for key in self.inputs(original):
+            for slot, key in enumerate(self.inputs(original)):
                 if key is not None and key in made:
                     args.append(made[key])
                 elif key is not None and key in fed:
@@ -306,7 +376,13 @@ class UnfusedGraph:
                 elif key is None:
                     args.append(None)
                 else:
-                    return None
+                    if key not in lent_as:
+                        loan = lend(key, _desc(original, slot)) if lend and self.is_parameter(original, slot) else None
+                        if loan is None:
+                            return None
+                        lent_as[key] = _LENT + len(lent)
+                        lent[lent_as[key]] = loan
+                    args.append(Ref(lent_as[key]))
             stages.append(
                 Stage(
                     name=original.name, op_type=original.type, args=tuple(args), attrs=original.attrs,
@@ -316,7 +392,12 @@ class UnfusedGraph:
             for slot in range(max(len(original.output_descs), 1)):
                 made[name, slot] = Ref(slot, number)
         outputs = {slot: made[key] for slot, key in puts_out.items() if key in made}
-        return Formula(stages=tuple(stages), outputs=outputs) if outputs else None
+        names_lent = tuple(f"{name}:{index}" for name, index in lent_as)
+        return Formula(stages=tuple(stages), outputs=outputs, lent=lent, names_lent=names_lent) if outputs else None
+
+
+def _desc(op: Op, slot: int) -> TensorDesc | None:
+    return op.input_descs[slot] if slot < len(op.input_descs) else None
 
 
 def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int] | None:
@@ -325,11 +406,13 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
     return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
 
 
-def noise_of(formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output]) -> dict[int, Doubles]:
-    """What float32 inside makes of each output of a chain, flat: how far one way to round every stage takes it."""
+def noise_of(
+    formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
+) -> dict[int, Doubles]:
+    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it."""
     if len(formula.stages) < 2:
         return {}
-    stored = formula.run(inputs, "float32")
+    stored = formula.run(inputs, inside)
     noise = {}
     for slot, one in stored.items():
         with np.errstate(all="ignore"):

@@ -7,8 +7,9 @@ what it inherited and y_B − f(x_B) the benchmark's own (verdict.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
 
 import numpy as np
 
@@ -27,16 +28,20 @@ from precision_tool.lib.verdict.formulas import (
     noise_of,
     script_tensor,
 )
-from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.in_blocks import right_in_blocks
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
     PASSING,
+    Fed,
     NoValueError,
     Root,
     RunValues,
+    in_doubles,
+    largest_of,
     missing_reason,
 )
 
@@ -61,19 +66,24 @@ _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 _OBEYS = 2e-3
 
 
-@dataclass(slots=True)
-class _Fed:
-    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
-
-    inputs: dict[int, Input] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)
-    elsewhere: dict[int, str] = field(default_factory=dict)
+class _NotLightError(Exception):
+    """An op is not plainly right."""
 
 
 class Judge:
-    """Judges the ops of one run. `unfused` is a graph that has the original ops of its fused ones."""
+    """Judges the ops of one run, or those for which `only` is true.
 
-    def __init__(self, values: RunValues, unfused: GraphFile | None = None, *, seconds: float = 600.0) -> None:
+    `unfused` is a graph that has the original ops of its fused ones.
+    """
+
+    def __init__(
+        self,
+        values: RunValues,
+        unfused: GraphFile | None = None,
+        *,
+        seconds: float = 600.0,
+        only: Callable[[Op], bool] | None = None,
+    ) -> None:
         self.values = values
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
@@ -81,8 +91,7 @@ class Judge:
         self._deadline = time.monotonic() + seconds
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
-
-        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING]
+        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -98,16 +107,36 @@ class Judge:
 
     def judge(self, op: Op) -> OpJudgement:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
+        return replace(self._judged(op), formula=None)
+
+    def judge_lightly(self, op: Op) -> OpJudgement | None:
+        """The same for little memory; None for an op that is not plainly right, which takes several times as much."""
+        try:
+            return replace(self._judged(op, lightly=True), formula=None)
+        except _NotLightError:
+            return None
+
+    def examine(self, op: Op) -> OpJudgement:
+        """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
+        found = self._judged(op)
+        worst = found.worst_slot
+        if found.formula is None or worst is None or worst.benchmark_own is not None:
+            return found
+        return self._beside.split(found, found.formula, self.fed(op).inputs) or found
+
+    def _judged(self, op: Op, *, lightly: bool = False) -> OpJudgement:
         base = OpJudgement(
             op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
         start = time.monotonic()
         if start > self._deadline:
-            return replace(base, reason="the time for recomputing was over")
+            return replace(base, reason=OUT_OF_TIME)
         try:
             with np.errstate(all="ignore"):
-                found = self._judge(base)
+                found = self._judge(base, lightly)
+        except _NotLightError:
+            raise
         except (NotComputedError, NoValueError) as error:
             found = replace(base, reason=str(error))
         except PrecisionToolError as error:
@@ -120,7 +149,7 @@ class Judge:
 
     # --- what it was fed, and what it put out ---
 
-    def _outputs(self, op: Op) -> dict[int, Tensor]:
+    def outputs(self, op: Op) -> dict[int, Tensor]:
         """The outputs by slot: its own, or as those that read them have them."""
         found: dict[int, Tensor] = {}
         dump = self.values.dumped(op)
@@ -135,18 +164,22 @@ class Judge:
                 found[slot] = copy[1]
         return found
 
-    def _fed(self, op: Op) -> _Fed:
-        fed = _Fed()
+    def fed(self, op: Op, *, stored: bool = False) -> Fed:
+        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
+
+        `stored`: as `RunValues.load` has them.
+        """
+        fed = Fed()
         values = self.values
         for slot in values.input_slots(op):
             own = values.found(slot)
             if isinstance(own, Tensor):
-                fed.inputs[slot.index] = values.load(own, slot.desc)
+                fed.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
             root = values.fed_by.get((id(op), slot.graph_index))
             loaded = None
             if root is not None:
-                loaded = values.load_root(root)
+                loaded = values.load_root(root, stored=stored)
                 if loaded is None and values.parameter_of(root) is not None:
                     loaded = values.load_benchmark(root)
             if loaded is None:
@@ -171,13 +204,15 @@ class Judge:
 
     # --- which formula ---
 
-    def _formulas(self, op: Op, fed: _Fed, got: Mapping[int, Input]) -> Iterator[Formula]:
-        """What the op may compute, best first."""
+    def _formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
+        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
             yield direct(op, graph_slots)
             return
+        # Whether the op's own type is known to be a part of what it does: then it is not all of it.
+        is_known = False
         puts_out = {}
         for number in range(max(len(op.output_descs), 1)):
             key = script_tensor(self.values.origins, op, number)
@@ -185,19 +220,28 @@ class Judge:
                 puts_out[number] = key
         if self._unfused is not None:
             keys: dict[tuple[str, int], int] = {}
+            parameters: set[int] = set()
             for slot in slots:
                 root = self.values.fed_by.get((id(op), slot.graph_index))
+                if root is not None and self.values.parameter_of(root) is not None:
+                    parameters.add(slot.index)
                 key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
                 if key is not None:
                     keys.setdefault(key, slot.index)
             formula = self._unfused.formula(op, keys, puts_out)
+            if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
+                own = {key: slot for key, slot in keys.items() if slot not in parameters}
+                formula = self._unfused.formula(op, own, puts_out, self._beside.lend)
             if formula is not None:
+                is_known = op.type in formula.how
                 yield formula
         alike = self.fitting.get(self.key(op))
         if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
             again = rebound(op, alike, puts_out)
             if again is not None:
                 yield again
+        if known_only:
+            return
         if not fed.missing:
             known = Known(
                 inputs=fed.inputs,
@@ -205,20 +249,34 @@ class Judge:
                 golden=self._beside.golden,
                 put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
             )
-            yield from ChainSearch(op, self._kinds, known, puts_out).formulas()
-        if table.find(op.type) is not None:
+            for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
+                is_known = is_known or (formula.is_certain and op.type in formula.how)
+                yield formula
+        if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
 
     # --- one op ---
 
-    def _judge(self, base: OpJudgement) -> OpJudgement:
+    def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
+        """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
+        for formula in self._formulas(base.op, fed, got, known_only=True):
+            try:
+                slots = right_in_blocks(formula, fed.inputs, got, _narrowing(formula, fed.inputs))
+            except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                continue
+            if slots:
+                self.fitting.setdefault(self.key(base.op), formula.shape)
+                return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+        return None
+
+    def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
-        outputs = self._outputs(op)
+        outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason="neither it nor what reads it was dumped")
-        fed = self._fed(op)
+        fed = self.fed(op, stored=True)
         if not outputs:
             return self._unseen_cast(base, fed)
         if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
@@ -227,21 +285,30 @@ class Judge:
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
-            got[slot] = self.values.load(tensor, desc)
+            got[slot] = self.values.load(tensor, desc, stored=True)
         if not fed.inputs and fed.missing:
             return replace(base, reason=next(iter(fed.missing.values())))
-        finite = all(np.isfinite(one.array).all() for one in fed.inputs.values() if one.array.dtype.kind in "fc")
-        clean = finite and all(
-            not (np.abs(one.array) >= LIMIT["float16"]).any() for one in fed.inputs.values() if one.dtype == "float16"
-        )
+        largest = {slot: largest_of(one) for slot, one in fed.inputs.items()}
+        finite = all(map(isfinite, largest.values()))
+        halves = [largest[slot] for slot, one in fed.inputs.items() if one.dtype == "float16"]
+        clean = finite and all(one < LIMIT["float16"] for one in halves)
         base = replace(
             base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(sorted(fed.elsewhere.items()))
         )
+        right = self._right(base, fed, got)
+        if right is not None:
+            return right
+        if lightly:
+            raise _NotLightError
+        fed.widen()
+        got = {slot: in_doubles(one) for slot, one in got.items()}
         chosen: OpJudgement | None = None
         reason = ""
         key = self.key(op)
         tried: list[tuple[Formula, OpJudgement]] = []
         for formula in self._formulas(op, fed, got):
+            if any(formula.is_same(other) for other, _ in tried):
+                continue
             try:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
@@ -267,7 +334,7 @@ class Judge:
         assert chosen is not None
         return chosen
 
-    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: _Fed) -> OpJudgement:
+    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed) -> OpJudgement:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpJudgement | None = None
         for formula, found in tried:
@@ -313,7 +380,7 @@ class Judge:
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=_narrowing(formula, inputs))
             slot = replace(_slot(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
-            return replace(base, how=formula.how, slots=(slot,), state=_state(base, [slot]))
+            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=_state(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
             return None
@@ -336,7 +403,7 @@ class Judge:
         true = formula.run(inputs)
         kind = formula.kind
         u_in = _narrowing(formula, inputs)
-        noise = noise_of(formula, inputs, true) if len(formula.stages) > 1 else {}
+        noise = noise_of(formula, inputs, true, _folded_type(formula, inputs) or "float32")
         stored: dict[str, dict[int, Output]] = {}
         slots = []
         for slot, out in true.items():
@@ -353,14 +420,14 @@ class Judge:
                 if have.dtype not in stored:
                     stored[have.dtype] = formula.run(inputs, have.dtype)
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
-                if other.worst < fit.worst:
+                if other.worst < fit.worst and other.worst <= _DOUBT * other.slack:
                     fit = other
             slots.append(_slot(slot, have, out, fit, kind))
         if not slots:
             raise NotComputedError("no output that has a formula was dumped")
-        return replace(base, how=formula.how, slots=tuple(slots), state=_state(base, slots))
+        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=_state(base, slots))
 
-    def _unseen_cast(self, base: OpJudgement, fed: _Fed) -> OpJudgement:
+    def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
         base = replace(base, reason="neither it nor what reads it was dumped")
@@ -380,8 +447,20 @@ class Judge:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
+def _folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
+    """The coarsest type of the inputs that parameters were folded into; empty if none were."""
+    if not formula.lent:
+        return ""
+    used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
+    types = [one.dtype for slot, one in inputs.items() if slot not in used and one.dtype in UNIT]
+    return max(types, key=lambda dtype: UNIT[dtype], default="")
+
+
 def _narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
-    """To what the matrix unit may round the inputs."""
+    """To what the matrix unit may round the inputs, or folding has rounded them."""
+    folded = _folded_type(formula, inputs)
+    if folded:
+        return UNIT[folded]
     specs = map(table.find, formula.how)
     on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
     return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
@@ -406,6 +485,7 @@ def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJ
         slack=fit.slack,
         beyond=count,
         exact_share=fit.exact_share,
+        cosine=fit.cosine if count else None,
         overflowed=over,
         largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.verdict.places import Places
+
+if TYPE_CHECKING:
+    from precision_tool.lib.verdict.formulas import Formula
+
+
+#: Why an op was not judged when all that were before it had taken as long as was allowed.
+OUT_OF_TIME = "the time for recomputing was over"
 
 
 class State(StrEnum):
@@ -47,6 +55,8 @@ class SlotJudgement:
     largest: float = 0.0
     not_finite: int = 0
     places: Places | None = None
+    #: Of an output with wrong elements, the cosine to the recomputed one.
+    cosine: float | None = None
     fed: float | None = None
     benchmark_own: float | None = None
     amplification: float | None = None
@@ -74,6 +84,8 @@ class OpJudgement:
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
     from_elsewhere: tuple[tuple[int, str], ...] = ()
+    #: What it was judged by, where that was asked for.
+    formula: Formula | None = field(default=None, repr=False)
     is_confirmed: bool | None = None
     is_guessed: bool = False
     is_dumped: bool = True

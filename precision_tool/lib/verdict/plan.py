@@ -1,19 +1,44 @@
-"""What to do next: a ready command or line for each cause."""
+"""What to do next: a ready command or line for each cause.
+
+A switch that fixes precision is an argument that all calls of `tf_config` take alike, so that one line serves sessions,
+Estimators and TensorFlow 2.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from precision_tool.lib.formats.fusion_passes import is_switchable
+from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.ops.base import Kind
+from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect
+from precision_tool.lib.verdict.places import Mistake
+
+#: Where the arguments that fix precision go.
+_CALL = "the tf_config call of the training script"
+#: Own errors of float32 products that came from inputs in HF32, with 12 or 13 bits less: float32 itself is a hundredth.
+_HF32 = (2.0**-16, 2.0**-10)
+#: A larger own error is no matter of precision.
+_ROUGH = 2.0**-5
+#: Floating-point types that float32 is better than.
+_HALVES = ("float16", "bfloat16")
+#: Types of the graph as the file `customize_dtypes` calls them; the device decides on others.
+_CUSTOM = {
+    "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double", "int8": "int8",
+    "uint8": "uint8", "int32": "int32", "int64": "int64", "bool": "bool",
+}  # fmt: skip
 
 
-def plan(first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool) -> tuple[Step, ...]:
+def plan(
+    first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpJudgement] = ()
+) -> tuple[Step, ...]:
     """The steps for a verdict, the one that settles most first. `first` is None for a clean one."""
     steps: list[Step] = []
     if first is None:
         if any(one.cause is Cause.LOSS_SCALE for one in suspects):
             steps.append(Step(why="compare with the loss scale in mind: give both sides the same"))
+        steps += _hf32(judged)
     else:
         steps += _STEPS[first.cause](first)
     if not has_benchmark:
@@ -22,15 +47,80 @@ def plan(first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool
 
 
 def _kernel(one: Suspect) -> list[Step]:
-    return [Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {_quoted(one.culprit)}")]
+    report = Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {_quoted(one.culprit)}")
+    return [report, *_more_precise(one)]
+
+
+def _more_precise(one: Suspect) -> list[Step]:
+    """Switches that may set a kernel right: other ways to compute it, or another kernel for float32."""
+    slot = one.judgement.worst_slot if one.judgement is not None else None
+    if one.judgement is None or slot is None:
+        return []
+    if _is_hf32(slot):
+        return [_argument("multiply float32 as float32, not as HF32", "allow_hf32=False")]
+    if slot.dtype not in _HALVES:
+        return []
+    steps = []
+    if slot.own < _ROUGH and _is_scattered(slot):
+        mode = repr({one.culprit: "high_precision"})
+        steps.append(_argument("try it in high precision", f"op_precision_mode={mode}"))
+    types = repr({one.culprit: _in_float32(one.judgement.op)})
+    return [*steps, _argument("try its kernel for float32", f"customize_dtypes={types}")]
+
+
+def _in_float32(op: Op) -> str:
+    """The types of an op for `customize_dtypes`, with float32 for those that are narrower."""
+
+    def types(descs: Sequence[TensorDesc]) -> str:
+        return ",".join(_CUSTOM.get(desc.dtype, "") for desc in descs)
+
+    parts = [("InputDtype", types(op.input_descs)), ("OutputDtype", types(op.output_descs))]
+    return ",".join(f"{word}:{listed}" for word, listed in parts if listed)
+
+
+def _argument(why: str, line: str) -> Step:
+    return Step(why=why, line=line, file=_CALL)
+
+
+def _is_hf32(slot: SlotJudgement) -> bool:
+    low, high = _HF32
+    return slot.kind is Kind.MATRIX and slot.dtype == "float32" and low < slot.own < high and _is_scattered(slot)
+
+
+def _is_scattered(slot: SlotJudgement) -> bool:
+    """Whether numbers are inexact, rather than in wrong places or missing."""
+    return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED)
+
+
+def _hf32(judged: Sequence[OpJudgement]) -> list[Step]:
+    """To switch HF32 off, where the products of a run are as exact as HF32, most of them."""
+    slots = [slot for one in judged if one.state is State.RIGHT for slot in one.slots]
+    products = [slot for slot in slots if slot.kind is Kind.MATRIX and slot.dtype == "float32"]
+    seen = sum(map(_is_hf32, products))
+    if not seen or 2 * seen < len(products):
+        return []
+    ops = "1 op multiplies" if seen == 1 else f"{seen:,} ops multiply"
+    return [_argument(f"{ops} float32 as HF32, with 12 bits less; to switch that off", "allow_hf32=False")]
 
 
 def _fusion(one: Suspect) -> list[Step]:
     steps = []
     if one.pass_name and is_switchable(one.pass_name):
         steps.append(Step(why="switch the pass off and run again", line=f"fusion off {one.pass_name}"))
+    else:
+        steps += _kept_in_float32(one)
     steps.append(Step(why="report the fused op with its inputs and attributes", line=f"ni {_quoted(one.culprit)}"))
     return steps
+
+
+def _kept_in_float32(one: Suspect) -> list[Step]:
+    """The line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
+    slot = one.judgement.worst_slot if one.judgement is not None else None
+    names = one.judgement.op.original_names if one.judgement is not None else ()
+    if slot is None or slot.dtype not in _HALVES or not names:
+        return []
+    why = "the pass stays on; keep the type of what it fuses"
+    return [Step(why=why, line=f"keep_dtype({list(names)!r})", file="the training script")]
 
 
 def _layout(one: Suspect) -> list[Step]:

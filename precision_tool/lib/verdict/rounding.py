@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32
 #: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
 SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
 #: The mean square of rounding to nearest, in units of the unit roundoff (verdict.md).
-_MEAN_SQUARE = 0.18
+MEAN_SQUARE = 0.18
 #: What a kernel accumulates in.
-_ACCUMULATED = 2.0**-24
+ACCUMULATED = 2.0**-24
 #: Kernels of exp, tanh, division and what is made of them approximate float32 to about so much of a result.
-_APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
+APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
 #: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
 #: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
 SLACK = {
@@ -65,6 +65,18 @@ class Misfit:
         return distance / size if size else (0.0 if not distance else inf)
 
     @property
+    def cosine(self) -> float:
+        """The cosine of both over what was compared; NaN if numbers are missing that should be there."""
+        where = self._where
+        x, y = self.got[where], self.true[where]
+        sizes = norm(x), norm(y)
+        if not all(map(isfinite, sizes)):
+            return nan
+        if 0.0 in sizes:
+            return float(sizes[0] == sizes[1])
+        return float(np.einsum("i,i->", x / sizes[0], y / sizes[1]))
+
+    @property
     def rounding(self) -> float:
         """‖σ‖ / ‖f‖: the relative distance that rounding explains."""
         where = self._where
@@ -84,7 +96,7 @@ class Misfit:
         count = int(np.count_nonzero(where))
         if not count:
             return 1.0
-        return float(np.count_nonzero(np.abs(self.ratio[where]) <= 1 / sqrt(_MEAN_SQUARE) * 1.0001)) / count
+        return float(np.count_nonzero(np.abs(self.ratio[where]) <= 1 / sqrt(MEAN_SQUARE) * 1.0001)) / count
 
 
 def norm(array: npt.NDArray[Any]) -> float:
@@ -105,11 +117,11 @@ def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:
     """The rms of rounding per element (flat)."""
     unit = UNIT.get(dtype, 0.0)
     parts = (unit * np.abs(true)) ** 2
-    for size, rounded in ((out.summed, _ACCUMULATED), (out.terms, u_in)):
+    for size, rounded in ((out.summed, ACCUMULATED), (out.terms, u_in)):
         if rounded:
             wide = np.broadcast_to(np.asarray(size, np.float64), out.array.shape).reshape(-1)
             parts = parts + (rounded * wide) ** 2
-    result: Doubles = np.sqrt(_MEAN_SQUARE * parts + SMALLEST.get(dtype, 0.0) ** 2 / 3)
+    result: Doubles = np.sqrt(MEAN_SQUARE * parts + SMALLEST.get(dtype, 0.0) ** 2 / 3)
     return result
 
 
@@ -130,8 +142,8 @@ def misfit(
         sigma = sigma_of(true, out, dtype, u_in)
         if noise is not None:
             sigma = np.sqrt(sigma**2 + noise**2)
-        if dtype == "float32" and kind in _APPROXIMATED:
-            sigma = np.maximum(sigma, _APPROXIMATED[kind] * np.abs(true))
+        if dtype == "float32" and kind in APPROXIMATED:
+            sigma = np.maximum(sigma, APPROXIMATED[kind] * np.abs(true))
         limit = LIMIT.get(dtype, inf)
         size = np.abs(true)
         largest = float(size.max(initial=0.0))
@@ -169,7 +181,7 @@ def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Mis
     size = np.abs(true)
     if not float(size.max(initial=0.0)) < LIMIT.get(dtype, inf) / 2:
         return None
-    size *= sqrt(_MEAN_SQUARE) * UNIT.get(dtype, 0.0)
+    size *= sqrt(MEAN_SQUARE) * UNIT.get(dtype, 0.0)
     nowhere = np.zeros(true.shape, np.bool_)
     slack = SLACK[kind] if dtype in UNIT else 0.0
     return Misfit(

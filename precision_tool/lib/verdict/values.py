@@ -32,8 +32,10 @@ Numbers = npt.NDArray[Any]
 
 #: Larger tensors are not read whole.
 MAX_ELEMENTS = 1 << 26
+#: Elements that stay in the processor's cache.
+_IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
-_KEPT_BYTES = 192 << 20
+_KEPT_BYTES = 96 << 20
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
 PASSING = frozenset({
     "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
@@ -118,14 +120,27 @@ class _Cache:
             self.held -= old.nbytes
 
 
+@dataclass(slots=True)
+class Fed:
+    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
+
+    inputs: dict[int, Input] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def widen(self) -> None:
+        """Turns what was loaded as it was stored into float64."""
+        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
+
+
 class NoValueError(Exception):
     """Why the numbers of a tensor cannot be had; the message names the tensor."""
 
 
 class RunValues:
-    """One run: its graph, its dump, the benchmark, and every tensor's copies."""
+    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it."""
 
-    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide) -> None:
+    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, *, near: Op | None = None) -> None:
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = DumpIndex(leaf)
         self.origins = Origins(file, groups_of(file))
@@ -150,11 +165,16 @@ class RunValues:
                 self.fed_by[id(op), number] = root
                 if op.type in PASSING and number == 0 and self.dumped(op) is None:
                     self._passed_on.setdefault(root.key, []).append(op)
-        for op in self.ops:
+        for op in self.ops if near is None else self._around(near):
             for slot in self.input_slots(op):
                 root = self.fed_by.get((id(op), slot.graph_index))
                 if root is not None:
                     self.readers.setdefault(root.key, []).append(slot)
+
+    def _around(self, op: Op) -> list[Op]:
+        """The ops that read what one op reads or puts out; of them alone the dump files are opened."""
+        keys = {root.key for root in self.producers(op)}
+        return [other for other in self.ops if any(root.op is op or root.key in keys for root in self.producers(other))]
 
     # --- the graph ---
 
@@ -268,11 +288,14 @@ class RunValues:
 
     # --- numbers ---
 
-    def load(self, tensor: Tensor, desc: TensorDesc | None) -> Input:
-        """The numbers of a tensor in the order of the script. NoValueError says why not."""
+    def load(self, tensor: Tensor, desc: TensorDesc | None, *, stored: bool = False) -> Input:
+        """The numbers of a tensor in the order of the script. NoValueError says why not.
+
+        `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
+        """
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
-        array, layout = self._read(tensor, named, shape)
+        array, layout = self._read(tensor, named, shape, stored)
         if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
             array = array.reshape(shape)
         if layout in ("", "ND") and named and len(named) == array.ndim:
@@ -290,22 +313,28 @@ class RunValues:
         finally:
             self._cache = _Cache()
 
-    def _read(self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None) -> tuple[Numbers, str]:
+    def _read(
+        self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, stored: bool = False
+    ) -> tuple[Numbers, str]:
         key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape)
-        known = self._cache.get(key)
+        known = self._cache.get((key, stored))
         if known is None:
-            known = read_values(tensor, named, shape)
+            narrow = self._cache.get((key, True))
+            if narrow is not None:
+                known = (widened(narrow[0]), narrow[1])
+            else:
+                known = read_values(tensor, named, shape, stored=stored)
             known[0].flags.writeable = False
-            self._cache.put(key, known)
+            self._cache.put((key, stored), known)
         return known
 
-    def load_root(self, root: Root, *, but: Slot | None = None) -> Loaded | None:
+    def load_root(self, root: Root, *, but: Slot | None = None, stored: bool = False) -> Loaded | None:
         """A tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
         for slot, tensor in self.copies(root):
             if but is not None and slot.op is but.op and slot.side == but.side and slot.index == but.index:
                 continue
             try:
-                found = self.load(tensor, slot.desc)
+                found = self.load(tensor, slot.desc, stored=stored)
             except NoValueError:
                 continue
             return Loaded(found, "producer" if slot.side == "output" else "reader", slot, tensor)
@@ -335,10 +364,37 @@ class RunValues:
         return Loaded(Input(array=array, dtype=golden.dtype, layout=layout or "ND"), "benchmark", None, golden)
 
 
-def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None) -> tuple[Numbers, str]:
+def widened(array: Numbers) -> Numbers:
+    """float32 as float64, all else as it is."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
+
+
+def largest_of(one: Input) -> float:
+    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    flat = one.array.reshape(-1)
+    if flat.dtype.kind not in "fc" or not flat.size:
+        return 0.0
+    if flat.dtype.kind == "c":
+        return float(np.abs(flat).max())
+    found = [0.0]
+    for start in range(0, flat.size, _IN_CACHE):
+        part = flat[start : start + _IN_CACHE]
+        found += [float(part.max()), -float(part.min())]
+    return float(np.max(found))
+
+
+def in_doubles(one: Input) -> Input:
+    """An input whose floating numbers are float64."""
+    return replace(one, array=widened(one.array))
+
+
+def read_values(
+    tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, *, stored: bool = False
+) -> tuple[Numbers, str]:
     """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
 
-    NoValueError for what has no numbers, is too large, damaged, or in an order that nothing tells.
+    `stored`: what float32 holds as it is, in float32. NoValueError for what has no numbers, is too large, damaged, or
+    in an order that nothing tells.
     """
     known = data_types.BY_NAME.get(tensor.dtype)
     if known is None or not known.is_numeric:
@@ -355,9 +411,11 @@ def read_values(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None
         raise NoValueError(reading.note or "the order of its axes is not known")
     try:
         with open_reader(tensor, reading.plan) as reader:
-            kind: Any = (
-                np.float64 if not known.is_integer else np.dtype(known.numpy_name if known.bits >= 8 else "int8")
-            )
+            kind: Any = np.float64
+            if known.is_integer:
+                kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
+            elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
+                kind = np.float32
             array = reader.whole(kind)
     except PrecisionToolError as error:
         raise NoValueError(error.message) from error

@@ -102,8 +102,8 @@ def cosine(text: str) -> float:
 
 
 def add_graph(parser: Parser, what: str = "graph file (text or JSON), or a folder of them") -> None:
-    """The option -g; `what` is its help."""
-    completes(parser.add_argument("-g", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
+    """The option -g, --graph; `what` is its help."""
+    completes(parser.add_argument("-g", "--graph", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
 
 
 def add_json(parser: Parser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +33,8 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
+from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
     DONE,
@@ -72,7 +74,7 @@ _ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
 def _add_common(parser: Parser, session: Session) -> None:
     settings = session.settings
     parser.add_argument(
-        *(["-c"] if parser.prog != "ac" else []),  # in ac, -c means compare
+        *(["-c", "--cos_sim"] if parser.prog != "ac" else []),  # in ac, -c means compare
         "--threshold",
         dest="threshold",
         metavar="COS",
@@ -81,7 +83,7 @@ def _add_common(parser: Parser, session: Session) -> None:
         help="cosine similarity below which a tensor counts as wrong (default %(default)s)",
     )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=settings.limit,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_json(parser)
@@ -101,10 +103,10 @@ def _add_common(parser: Parser, session: Session) -> None:
 
 def _add_sides(parser: Parser, session: Session) -> None:
     left = parser.add_argument(
-        "-lt", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
+        "-lt", "--left", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
     )
     right = parser.add_argument(
-        "-rt", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
+        "-rt", "--right", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
     )
     add_graph(parser)
     completes(left, Completion.FOLDER)
@@ -227,7 +229,11 @@ def _vcs_parser(session: Session) -> Parser:
         epilog="example: vcs -c 0.99 -l 10",
     )
     file = parser.add_argument(
-        "-f", dest="file", metavar="FILE|DIR", help="result CSV, ours or msaccucmp's (default: the newest)"
+        "-f",
+        "--file",
+        dest="file",
+        metavar="FILE|DIR",
+        help="result CSV, ours or msaccucmp's, by path or by its name alone (default: the newest)",
     )
     completes(file, Completion.RESULT)
     _add_common(parser, session)
@@ -241,7 +247,11 @@ def _ac_parser(session: Session) -> Parser:
         epilog="example: ac -c",
     )
     parser.add_argument(
-        "-c", dest="compare", action="store_true", help="compare first; implied by the options of the comparison"
+        "-c",
+        "--vector_compare",
+        dest="compare",
+        action="store_true",
+        help="compare first; implied by the options of the comparison",
     )
     _add_sides(parser, session)
     _add_measures(parser)
@@ -253,6 +263,11 @@ def _ac_parser(session: Session) -> Parser:
     )  # fmt: skip
     completes(since, Completion.RESULT)
     parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
+    page = parser.add_argument(
+        "--report", dest="report", metavar="FILE.html", nargs="?", const="",
+        help="write all of it as one HTML file too (default: beside the result); `report` does so later",
+    )  # fmt: skip
+    completes(page, Completion.FILE)
     return parser
 
 
@@ -454,14 +469,14 @@ def _show_details(analysis: Analysis, output: Output) -> None:
         output.out.print(report.op_panel(op, analysis.threshold))
     for detail in analysis.leaf.details:
         output.out.print(report.detail_panel(detail))
-    _print_path(output, "worst elements", os.path.join(os.path.dirname(analysis.path), "*_topn.csv"))
+    _print_path(output, "worst elements", posixpath.join(posixpath.dirname(analysis.path), "*_topn.csv"))
 
 
 def _finish(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    analyses: list[Analysis],
+    analyses: Sequence[Analysis],
     *,
     checks: Sequence[CheckResult] | None = None,
     verdicts: Sequence[Verdict | None] = (),
@@ -472,11 +487,14 @@ def _finish(
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
+    judges = checks is not None
+    passports = session.passports(args.left, args.right) if judges else None
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts, held) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports) + "\n")
     else:
-        judges = checks is not None
+        if passports is not None and passports.differences:
+            output.out.print(report.passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
@@ -528,7 +546,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
     earlier = _earlier(session, args, compares=compares)
-    analyses: list[Analysis] = []
+    analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
     if compares or session.has_dump_alone():
         try:
@@ -545,7 +563,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
     from precision_tool.lib.verdict.since import since
 
-    kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
+    analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
     verdicts = [None if one is None else one.as_verdict() for one in kept]
     held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
     if args.since is None and held is not None and not args.json:
@@ -554,11 +572,34 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         held = None
     if lack is not None:
         alone = [one for one in verdicts if one is not None]
-        return _finish_alone(session, args, output, lack, checks, alone, held)
+        code = _finish_alone(session, args, output, lack, checks, alone, held)
+        _report(session, args, output, analyses, kept, checks)
+        return code
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    return _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held)
+    code = _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held)
+    _report(session, args, output, analyses, kept, checks)
+    return code
+
+
+def _report(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    analyses: Sequence[Analysis],
+    kept: Sequence[StoredVerdict | None],
+    checks: Sequence[CheckResult],
+) -> None:
+    """Writes the report, where one was asked for."""
+    if args.report is None:
+        return
+    from precision_tool.lib.report.making import make_report
+    from precision_tool.lib.shell.commands.report import tell_report
+
+    path = make_report(session, analyses, kept, args.report, graph=args.graph, checks=checks)
+    if not args.json:
+        tell_report(path, output)
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:
@@ -569,7 +610,7 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
 
     if args.since:
-        found = read_verdict(args.since)
+        found = read_verdict(named_result(session.workspace, args.since))
         if found.verdict["culprit"] is None:
             raise UsageError(f"{args.since}: this verdict names no culprit", "name an earlier result with one")
         return found
@@ -616,17 +657,18 @@ def _finish_alone(
 
 def _verdicts(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
-) -> list[StoredVerdict | None]:
+) -> tuple[Sequence[Analysis], list[StoredVerdict | None]]:
     """The verdict on each result, or without a benchmark on the NPU's dump alone; kept from now on.
 
-    That of an earlier result is read where it is kept.
+    That of an earlier result is read where it is kept; a new one comes with the own errors in its rows and its file.
     """
+    from precision_tool.lib.verdict.of_results import with_own_errors
     from precision_tool.lib.verdict.stored import read_beside, stored
 
     if not is_alone:
         known = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
         if known and all(known):
-            return [*known]
+            return analyses, [*known]
     workers = session.settings.workers if args.workers is None else args.workers
     with ProgressReport(output.err, "recomputing") as progress:
         judged: Sequence[Judged | None]
@@ -634,10 +676,12 @@ def _verdicts(
             judged = session.verdicts_alone(args.left, args.graph, progress, workers)
         else:
             judged = session.verdicts(analyses, args.left, args.graph, progress, workers)
+            pairs = zip(analyses, judged, strict=True)
+            analyses = [analysis if one is None else with_own_errors(analysis, one) for analysis, one in pairs]
     found = [None if one is None else stored(one, args.threshold) for one in judged]
     with suppress(OutputError):  # whoever asks for it later has it judged again
         _keep(session, analyses, found, is_alone=is_alone)
-    return found
+    return analyses, found
 
 
 def _keep(
@@ -654,6 +698,8 @@ def _keep(
         return
     for analysis, one in zip(analyses, found, strict=True):
         if one is not None and analysis.path and analysis.source is not None:
+            if analysis.leaf is not None and analysis.choice.own_error:
+                write_result(analysis.path, analysis.rows, analysis.choice)
             write_verdict(one, analysis.path, str(session.workspace.root))
 
 

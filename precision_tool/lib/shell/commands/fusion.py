@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
-from precision_tool.lib.checks.fusion_blame import Blame, Verdict
 from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, SECTIONS, is_switchable
-from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
+from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, SECTIONS, is_switchable
+from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches, text_to_write
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.fusion_pair import Fusion
 from precision_tool.lib.present import fusion as report
@@ -44,7 +42,8 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.storage.stores import exists, is_folder, list_folder, real_path
+from precision_tool.lib.verdict.blame import Blame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 _ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
@@ -90,7 +89,7 @@ def _parser(session: Session) -> Parser:
     _add_blame(parser, session)
     _add_bisect(parser)
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(1),
+        "-l", "--limit", dest="limit", metavar="N", type=count(1),
         help=f"with blame: how many ops of a pass to show (default {settings.limit})",
     )  # fmt: skip
     add_json(parser)
@@ -214,13 +213,18 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
 # --- switch files -----------------------------------------------------------------------------------------------------
 
 
-def _seen(session: Session) -> dict[str, str]:
-    """The passes that the data names, and their sections; {} where there is no data."""
+def _seen(session: Session) -> dict[str, str | None]:
+    """The passes that the data names, and their sections where it tells them; {} where there is no data."""
     try:
         graphs = fusion_graphs(session)
     except PrecisionToolError:
         return {}
     return {row.name: row.section for graph in graphs for row in graph.rows}
+
+
+def _sections(seen: Mapping[str, str | None]) -> dict[str, str]:
+    """Those of the passes whose section the data tells, or GE's own file."""
+    return {**ON_BY_NAME, **{name: section for name, section in seen.items() if section is not None}}
 
 
 def _files(session: Session, args: argparse.Namespace, *, both: bool = False) -> list[SwitchFile]:
@@ -253,7 +257,7 @@ def _note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
 
 def _bisect_folders(session: Session) -> list[Path]:
     """Where bisections keep what they do."""
-    return [Path(one) / _BISECT_FOLDER for one in dict.fromkeys(map(os.path.realpath, session.workspace.result_dirs()))]
+    return [Path(one) / _BISECT_FOLDER for one in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
 
 
 def _warnings(switches: Switches, seen: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -290,8 +294,8 @@ def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
         except PrecisionToolError as error:  # the other file is shown all the same
             problems.append(error)
             continue
-        # The examples of an installed file need not be passes of this network.
-        examples = {name for _, name, _ in file.shipped.named()}
+        # The examples of an installed file, and what GE's own file names, need not be passes of this network.
+        examples = {*ON_BY_NAME, *(name for _, name, _ in file.shipped.named())}
         named = dict.fromkeys(name for _, name, _ in switches.named() if name not in examples)
         warnings = _warnings(switches, list(seen), list(named))
         if file.note:
@@ -363,9 +367,11 @@ def _switch(session: Session, args: argparse.Namespace, output: Output) -> int:
             "left to do: compute its ops in float32 (mixed_precision_list, keep_dtype), report it to the vendor",
         )
 
+    sections = _sections(seen)
+
     def change(switches: Switches) -> Switches:
         for name in args.passes:
-            switches = switches.with_pass(name, on, args.section or seen.get(name))
+            switches = switches.with_pass(name, on, args.section or sections.get(name))
         return switches
 
     return _write(session, args, output, [(file, change)], seen)
@@ -375,7 +381,7 @@ def _edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switc
     """What a file said and says now, and its path. Nobody else changes it meanwhile."""
     with edit_alone(_bisect_folders(session), file.target):
         before = file.read()
-        after = replace(change(before), notes=())
+        after = replace(change(before), notes=(), refused=())
         return before, after, file.write(after)
 
 
@@ -397,7 +403,7 @@ def _reset(session: Session, args: argparse.Namespace, output: Output) -> int:
         return DONE
     for path in paths:
         output.out.print(plain(f"as installed: {shown_path(path)}"), soft_wrap=True)
-        if os.path.exists(path + LAST):
+        if exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
     return DONE
 
@@ -407,7 +413,7 @@ def _write(
     args: argparse.Namespace,
     output: Output,
     changes: Sequence[tuple[SwitchFile, Callable[[Switches], Switches]]],
-    seen: dict[str, str],
+    seen: Mapping[str, str | None],
 ) -> int:
     """Changes files and shows what they then say."""
     tell_notes(session, output)
@@ -421,10 +427,10 @@ def _write(
             continue
         if file.note:
             output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
-        for note in before.notes:
-            output.err.print(plain(f"note: {note}; it is left out now", "yellow"), soft_wrap=True)
+        for note in (*before.refused, *before.notes):
+            output.err.print(plain(f"note: before, {note}; the file is written anew", "yellow"), soft_wrap=True)
         output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n")
-        if os.path.exists(path + LAST):
+        if exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
         output.out.print(report.script_block(script_lines(file)))
     if args.json:
@@ -536,11 +542,11 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
         console.print(plain("nothing to write: no pass to be switched off was found"), soft_wrap=True)
         return
     (file,) = _files(session, args)
-    seen = _seen(session)
+    sections = _sections(_seen(session))
 
     def change(switches: Switches) -> Switches:
         for name in off:
-            switches = switches.with_pass(name, False, seen.get(name))
+            switches = switches.with_pass(name, False, sections.get(name))
         return switches
 
     _, _, path = _edit(session, file, change)
@@ -556,23 +562,27 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
 def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     if not args.check:
         raise UsageError("fusion bisect: no command is named", 'for example --check "python3 train.py --steps 20"')
-    passes, left_out = _candidates(session, args)
+    seen = _seen(session)
+    passes, reserve, left_out = _candidates(session, args, seen)
     (file,) = _files(session, args)
     folder = session.workspace.output_dir(_BISECT_FOLDER)
     # What was killed in this folder is put back; what was in another would pass for the user's own.
-    check_edit([one for one in _bisect_folders(session) if str(one) != os.path.realpath(folder)], file.target)
-    file.read()  # one that GE would refuse is refused before anything runs
+    check_edit([one for one in _bisect_folders(session) if str(one) != real_path(folder)], file.target)
+    text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs
 
     def tell(one: Try, number: int) -> None:
         again = any(before.off == one.off for before in run.tries[: number - 1])
-        line = report.try_line(number, len(one.off), len(passes), one.succeeded, one.code, one.seconds, again)
+        line = report.try_line(
+            number, len(one.off), len(_searched(run, passes)), one.succeeded, one.code, one.seconds, again
+        )
         output.err.print(line, soft_wrap=True)
 
     run = BisectRun(
         folder=folder,
         check=args.check,
-        passes=passes,
+        passes=(*passes, *reserve),
         file=file,
+        sections=_sections(seen),
         timeout=args.timeout,
         repeat=args.repeat,
         tell=tell,
@@ -585,7 +595,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         interrupted = True
         try:
             before = len(run.tries)
-            result = bisect_passes(passes, run.ask, known=run.known, confirmed=run.confirmed)
+            result = bisect_passes(passes, run.ask, reserve=reserve, known=run.known, confirmed=run.confirmed)
             interrupted = False
         finally:
             run.close()
@@ -595,7 +605,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     if len(run.tries) == before:
         told = "this search was finished before: nothing was run; --fresh searches anew, after a change of the check"
         output.err.print(plain(f"note: {told}", "yellow"), soft_wrap=True)
-    _show_bisection(output, args, result, run)
+    _show_bisection(output, args, result, run, _searched(run, passes))
     if result.outcome is Outcome.FLAKY:
         raise UsageError(
             "the check gives different answers for the same passes, so that nothing can be concluded from it",
@@ -610,11 +620,12 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     return FOUND if result.outcome is Outcome.NOT_FUSION else DONE
 
 
-def _candidates(session: Session, args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The passes to search, and those of the data that GE never switches off."""
+def _candidates(
+    session: Session, args: argparse.Namespace, seen: Mapping[str, str | None]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The passes to search, those that else stay on when all of these are off, and what GE never switches off."""
     named = tuple(dict.fromkeys((*args.passes, *args.more_passes)))
     _check_names(named)
-    seen = _seen(session)
     named = tuple(_meant(session, args, named, [*seen]))
     always = [name for name in named if not is_switchable(name)]
     if always:
@@ -623,22 +634,29 @@ def _candidates(session: Session, args: argparse.Namespace) -> tuple[tuple[str, 
         unknown = [name for name in named if seen and name not in seen]
         if unknown:
             session.workspace.notes.append(f"in no graph and no fusion_result.json of the data: {', '.join(unknown)}")
-        return named, ()
+        return named, (), ()
     passes = tuple(sorted(filter(is_switchable, seen)))
     if not passes:
         session.check_data()
         raise DataNotFoundError(
             "no graph and no fusion_result.json names a pass to search", "name the passes with --passes"
         )
-    return passes, tuple(sorted(set(seen) - set(passes)))
+    return passes, tuple(name for name in ON_BY_NAME if name not in seen), tuple(sorted(set(seen) - set(passes)))
 
 
-def _show_bisection(output: Output, args: argparse.Namespace, result: Bisection, run: BisectRun) -> None:
+def _searched(run: BisectRun, passes: tuple[str, ...]) -> tuple[str, ...]:
+    """The passes, and those of the reserve if it came to them."""
+    return passes if all({*one.off} <= {*passes} for one in run.tries) else run.passes
+
+
+def _show_bisection(
+    output: Output, args: argparse.Namespace, result: Bisection, run: BisectRun, passes: tuple[str, ...]
+) -> None:
     tries = [(one.off, one.succeeded, one.code, one.seconds, one.log) for one in run.tries]
     if args.json:
-        output.out.file.write(report.bisect_json(result, tries, run.passes) + "\n")
+        output.out.file.write(report.bisect_json(result, tries, passes) + "\n")
     else:
-        output.show(*report.bisect_lines(result, tries, len(run.passes)))
+        output.show(*report.bisect_lines(result, tries, len(passes)))
 
 
 _WORDS: dict[str, Callable[[Session, argparse.Namespace, Output], int]] = {

@@ -41,7 +41,7 @@ def _parser(session: Session) -> Parser:
             Completion.GRAPH,
         )
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=report.SHOWN,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=report.SHOWN,
         help="names to show of each group, 0 for all (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON and nothing else")

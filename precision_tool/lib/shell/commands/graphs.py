@@ -46,7 +46,7 @@ def _parser(session: Session) -> Parser:
         Completion.GRAPH,
     )  # fmt: skip
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=report.SHOWN_OPS,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=report.SHOWN_OPS,
         help="ops to show of each file with --find, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_json(parser)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Mapping, Sequence
 
 from precision_tool.lib.graph.catalog import FoundOp
 from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.inspect.op_tensors import compare_op
+from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.present import op as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_reason
@@ -35,7 +36,8 @@ def _parser(session: Session) -> Parser:
     parser = Parser(
         prog="ni",
         description="Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-        "dumped tensors beside the benchmark's. After `ac -c` also whether it computes right by itself.",
+        "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
+        "have them and as they should be.",
         epilog="example: ni conv2/Relu -s 2",
     )
     completes(
@@ -45,11 +47,18 @@ def _parser(session: Session) -> Parser:
         ),
         Completion.OP,
     )  # fmt: skip
-    completes(parser.add_argument("-n", dest="option", metavar="NAME", help="the same"), Completion.OP)
+    completes(parser.add_argument("-n", "--name", dest="option", metavar="NAME", help="the same"), Completion.OP)
     add_graph(parser, "graph file, or folder of them, to look in")
-    parser.add_argument("-a", dest="everything", action="store_true", help="all attributes and all readers too")
+    attribute = parser.add_argument(
+        "-a", "--attr", dest="attribute", metavar="ATTR", nargs="?", const="",
+        help="all attributes and all readers too; with ATTR that attribute alone, whole, as `-a pass_name`",
+    )  # fmt: skip
+    completes(attribute, Completion.OP)  # which may follow, as in `ni -a NAME`
     parser.add_argument(
-        "-s", dest="depth", metavar="DEPTH", type=_depth,
+        "-d", "--dump", dest="dump", action="store_true", help="the dumped tensors, which are shown without it too"
+    )
+    parser.add_argument(
+        "-s", "--save", dest="depth", metavar="DEPTH", type=_depth,
         help="draw the ops that lead to it and that it leads to, in up to DEPTH steps, as .gv and .svg",
     )  # fmt: skip
     completes(
@@ -69,6 +78,9 @@ def _depth(text: str) -> int:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     names = [name for name in (args.name, args.option) if name is not None]
+    if not names and args.attribute:  # `ni -a NAME`
+        names, args.attribute = [args.attribute], ""
+    everything = args.attribute == ""
     if len(names) != 1:
         _parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
     if args.folder is not None and args.depth is None:
@@ -81,13 +93,16 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
     threshold = session.settings.threshold
     reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
+    attribute = args.attribute or None
+    if attribute is not None:
+        attribute = report.known_attribute(reports, attribute)
     if not args.json:
-        output.show(*report.op_lines(reports, threshold, args.everything))
+        output.show(*report.op_lines(reports, threshold, everything, attribute))
     files: list[str] = []
     if args.depth is not None:
         files = _draw(session, args, output, hits, wirings)
     if args.json:
-        output.out.file.write(report.to_json(reports, threshold, args.everything, files) + "\n")
+        output.out.file.write(report.to_json(reports, threshold, everything, attribute, files) + "\n")
     return DONE
 
 
@@ -96,6 +111,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(hit.op, pairs, session.settings.workers, progress)
     run = hit.run
+    examined = session.examine(hit)
     not_dumped = ""
     if not rows:
         not_dumped = "no dump belongs to this graph"
@@ -109,8 +125,17 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         rows=tuple(rows),
         not_dumped=not_dumped,
         asked=_original(hit, name),
-        judged=session.judged_ops(run).get(hit.op.name),
+        judged=_judged(session.judged_ops(run).get(hit.op.name), examined),
+        elements=() if examined is None else examined.elements,
     )
+
+
+def _judged(kept: JudgedOp | None, examined: Examined | None) -> JudgedOp | None:
+    """What is known of the op: as it was judged now, unless the verdict on its whole run knows more."""
+    now = None if examined is None else examined.judged
+    if now is None or (kept is not None and kept.is_decided and not now.is_decided):
+        return kept
+    return now
 
 
 def _original(hit: FoundOp, name: str) -> str:
@@ -136,8 +161,11 @@ def _draw(
     for hit in hits:
         run = report.run_name(hit.run)
         hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
-        where = ", ".join(dict.fromkeys((run, hit.graph.name, os.path.basename(hit.run.file.path))))
-        source = drawing.dot_source(hood, session.cosines(hit.run), session.settings.threshold, where)
+        where = ", ".join(dict.fromkeys((run, hit.graph.name, posixpath.basename(hit.run.file.path))))
+        figures = drawing.Figures(
+            cosines=session.cosines(hit.run), threshold=session.settings.threshold, judged=session.judged_ops(hit.run)
+        )
+        source = drawing.dot_source(hood, figures, where)
         name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")
         drawn = drawing.write_drawing(source, folder, name)
         files |= dict.fromkeys(path for path in (drawn.svg, drawn.gv) if path is not None)

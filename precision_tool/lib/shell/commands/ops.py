@@ -46,13 +46,13 @@ def _parser(session: Session) -> Parser:
     )
     for dest, metavar, help_ in (("what", _DUMP, "list dump files"), ("word", "NAME", "the same as -n NAME")):
         completes(parser.add_argument(dest, nargs="?", metavar=metavar, type=some_text, help=help_), Completion.OP)
-    for option, dest, metavar, kind, help_ in (
-        ("-n", "name", "NAME", Completion.OP, "name of the op"),
-        ("-t", "type", "TYPE", Completion.OP_TYPE, "type of the op"),
-        ("-f", "fusion", "PASS", Completion.PASS, "fusion pass that made the op"),
-        ("-k", "kernel", "KERNEL", Completion.KERNEL, "kernel of the op, or its library"),
+    for options, dest, metavar, kind, help_ in (
+        (("-n", "--name"), "name", "NAME", Completion.OP, "name of the op"),
+        (("-t", "--type"), "type", "TYPE", Completion.OP_TYPE, "type of the op"),
+        (("-f", "--fusion"), "fusion", "PASS", Completion.PASS, "fusion pass that made the op"),
+        (("-k", "--kernel_name"), "kernel", "KERNEL", Completion.KERNEL, "kernel of the op, or its library"),
     ):
-        completes(parser.add_argument(option, dest=dest, metavar=metavar, type=some_text, help=help_), kind)
+        completes(parser.add_argument(*options, dest=dest, metavar=metavar, type=some_text, help=help_), kind)
     add_graph(parser, "graph file, or a folder of them")
     parser.add_argument(
         "--below",
@@ -69,6 +69,7 @@ def _parser(session: Session) -> Parser:
     )
     parser.add_argument(
         "-l",
+        "--limit",
         dest="limit",
         metavar="N",
         type=count(0),

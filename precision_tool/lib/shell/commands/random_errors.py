@@ -40,13 +40,17 @@ def _parser(session: Session) -> Parser:
         "alone only the memory is checked. Writes the noise floor of the two runs for vc --noise-floor.",
         epilog="example: random -l 5",
     )  # fmt: skip
-    left = parser.add_argument("-lt", dest="left", metavar="DIR", help="dump of one run (default: npu/debug_0/dump)")
-    right = parser.add_argument("-rt", dest="right", metavar="DIR", help="the other's (default: npu/debug_1/dump)")
+    left = parser.add_argument(
+        "-lt", "--left", dest="left", metavar="DIR", help="dump of one run (default: npu/debug_0/dump)"
+    )
+    right = parser.add_argument(
+        "-rt", "--right", dest="right", metavar="DIR", help="the other's (default: npu/debug_1/dump)"
+    )
     add_graph(parser)
     completes(left, Completion.FOLDER)
     completes(right, Completion.FOLDER)
     parser.add_argument(
-        "-l", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
     )  # fmt: skip
     add_workers(parser, session.settings.workers)

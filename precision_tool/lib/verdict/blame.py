@@ -1,7 +1,8 @@
 """Which fusion pass computes wrong: the error of every fused op where its inputs agree, charged to its passes.
 
-Where the op can be recomputed from its own inputs, that decides: it tells the op's own error from one it was fed, and a
-wrong fused kernel from a wrong benchmark. Else the comparison decides, and what it cannot tell is not judged.
+Where the op can be recomputed from its own inputs as the chain of its parts, that decides, by the very judgement that
+the verdict rests on: it tells the op's own error from one it was fed, and a wrong fused kernel from a wrong benchmark.
+Else the comparison decides, and what it cannot tell is not judged.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import accumulate, combinations
-from math import inf, isfinite, prod
+from itertools import combinations
+from math import inf, isfinite
 from statistics import median
 
 from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.checks.recompute import NotRecomputedError, Recomputed, Recomputer, is_parameter
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
@@ -23,17 +23,15 @@ from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion, is_fused
-from precision_tool.lib.pairing.match import Origins, groups_of
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex
+from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.sources.inputs import find_golden
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.values import RunValues
 
-#: An error that is this many times what rounding explains, and at least this large, is a fault and no rounding.
-_FAULTY, _LARGE = 10.0, 0.01
 #: An output this many times as far off as the inputs has an error of its own.
 _OWN = 3.0
 #: A distance that agrees by the cosine and is still worth a look.
@@ -54,6 +52,37 @@ class Verdict(StrEnum):
 
 #: Worst first.
 ORDER = (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.NOT_JUDGED, Verdict.CLEAN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """The output of a fused op that is farthest off against the recomputed one, both as relative distances.
+
+    `rounding` is what rounding makes of it (rms), `cosine` None where no element is wrong, `benchmark_error` the
+    benchmark's own error, None where that does not tell. `mismatches` counts elements that are not finite though they
+    should be. `how` names the ops.
+    """
+
+    error: float
+    rounding: float
+    cosine: float | None = None
+    benchmark_error: float | None = None
+    mismatches: int = 0
+    how: str = ""
+    #: Inputs that are the benchmark's, as the fused op is not fed them.
+    borrowed: tuple[str, ...] = ()
+
+
+def _recomputed(found: OpJudgement) -> Recomputed | None:
+    """The figures of a judgement."""
+    worst = found.worst_slot
+    if worst is None:
+        return None
+    return Recomputed(
+        error=worst.own, rounding=worst.rounding, cosine=worst.cosine, benchmark_error=worst.benchmark_own,
+        mismatches=worst.not_finite, how=", ".join(found.how),
+        borrowed=found.formula.names_lent if found.formula is not None else (),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +161,8 @@ def blame(
 ) -> Blame:
     """Judges every fused op of a comparison.
 
-    `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done, by
-    their bytes. UsageError if the graph has no op that a pass made.
+    `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done.
+    UsageError if the graph has no op that a pass made.
     """
     leaf = analysis.leaf
     if leaf is None or leaf.graph is None:
@@ -144,24 +173,19 @@ def blame(
         what = f"{counted(len(fused), 'fused op')}, but none names its pass" if fused else "no op that a pass made"
         raise UsageError(f"{file.path}: has {what}", COLLECT_PASSES)
     agreements = {op.op_name: op for op in analysis.ops}
-    own, origins = GraphDumps(leaf.leaf, file), Origins(file, groups_of(file))
+    values = RunValues(leaf.leaf, file, benchmark)
     agreements |= {
-        op.name: _with_inputs(op, agreements, origins, analysis.threshold) for op in fused if op.name in agreements
+        op.name: _with_inputs(op, agreements, values, analysis.threshold) for op in fused if op.name in agreements
     }
-    rows = {row.pair.tensor_index: row for row in leaf.rows}
     judge = _Judge(
-        dumps=own.index,
-        recomputer=Recomputer(file, unfused, benchmark, own),
+        alone=Judge(values, unfused),
         also_other=_passes_by_original(unfused),
-        rows=rows,
         first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
-    costs = [_bytes(agreements.get(op.name)) for op in fused]
     judged: list[OpBlame] = []
-    total = sum(costs)
-    for op, done in zip(fused, accumulate(costs, initial=0), strict=False):
+    for op in fused:
         if progress is not None:
-            progress(done, total)
+            progress(len(judged), len(fused))
         judged.append(judge.judge(op, agreements.get(op.name)))
     for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
         recomputed = judged[number].recomputed
@@ -172,7 +196,7 @@ def blame(
     return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, notes=_notes(judged, Fusion(file)))
 
 
-def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], origins: Origins, threshold: float) -> OpAgreement:
+def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValues, threshold: float) -> OpAgreement:
     """The op with the outputs that feed it in place of its inputs, where these were not dumped.
 
     Parameters need not be there; another one that is missing leaves its inputs unknown.
@@ -181,21 +205,18 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], origins: Origins
     if found.inputs:
         return found
     rows: list[Row] = []
-    for edge in filter(None, op.inputs):
-        producer = origins.producer(op, edge)
+    for number, edge in enumerate(op.inputs):
+        if edge is None:
+            continue
+        producer = values.origins.producer(op, edge)
+        root = values.fed_by.get((id(op), number))
         made = agreements.get(producer.name) if producer is not None else None
         row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
         if row is not None:
             rows.append(row)
-        elif not is_parameter(origins, producer):
+        elif root is None or values.parameter_of(root) is None:
             return found
     return replace(found, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
-
-
-def _bytes(found: OpAgreement | None) -> int:
-    """About as many bytes as recomputing an op takes."""
-    rows = found.rows if found is not None else ()
-    return sum(8 * prod(row.shape) for row in rows if row.shape is not None) or 1
 
 
 def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
@@ -219,10 +240,8 @@ def _notes(judged: Sequence[OpBlame], fusion: Fusion) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Judge:
-    dumps: DumpIndex
-    recomputer: Recomputer
+    alone: Judge
     also_other: Mapping[str, set[str]]
-    rows: Mapping[str, Row]
     #: Number of the first op whose output does not agree.
     first_off: int
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
@@ -239,8 +258,10 @@ class _Judge:
             verdict=Verdict.NOT_JUDGED,
             reason="",
         )
-        if found is None or flatten(op.name) not in self.dumps:
+        own = self.alone.examine(op)
+        if found is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
             return replace(result, reason="it was not dumped")
+        result = replace(result, recomputed=_recomputed(own))
         outputs = [row for row in found.outputs if row.cosine is not None]
         if outputs:
             worst = max(outputs, key=_error)
@@ -248,69 +269,33 @@ class _Judge:
         inputs = [row for row in found.inputs if row.cosine is not None]
         if inputs:
             result = replace(result, input_error=max(map(_error, inputs)))
-        try:
-            dump = self.dumps.op(flatten(op.name))
-            recomputed = self.recomputer.recompute(op, dump, self._golden(op))
-        except NotRecomputedError as error:
-            return self._by_comparison(replace(result, not_recomputed=str(error)), found)
-        if recomputed.how not in self.distrusted and self._fits_neither(recomputed, result, found):
+        recomputed = result.recomputed
+        if recomputed is None:
+            return self._by_comparison(replace(result, not_recomputed=own.reason), found)
+        if recomputed.how not in self.distrusted and _fits_neither(own, result, found):
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
                 why = (
                     f"recomputed ({recomputed.how}) from its own inputs, its output is {recomputed.error:.2%} off, and "
                     f"so is the other run's, which {', '.join(shared)} made too (--benchmark may tell)"
                 )
-                return replace(result, recomputed=recomputed, verdict=Verdict.SUSPICIOUS, reason=why)
+                return replace(result, verdict=Verdict.SUSPICIOUS, reason=why)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
             why = f"the formula of {recomputed.how} fits neither side where the two agree"
-            return self._by_comparison(replace(result, not_recomputed=why), found)
-        return self._by_recomputing(replace(result, recomputed=recomputed), found)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
+        if own.is_confirmed is False:
+            # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
+            is_wrong = bool(found.inputs_agree) and found.outputs_agree is False
+            own = replace(own, reason="", state=State.WRONG if is_wrong else State.DOUBTFUL)
+        elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
+            why = own.reason or "it was fed numbers that are not finite"
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
+        return _by_recomputing(result, own, found)
 
     def _shared(self, op: OpBlame) -> list[str]:
         """Passes that made the op in both runs."""
         return sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
-
-    @staticmethod
-    def _fits_neither(own: Recomputed, op: OpBlame, found: OpAgreement) -> bool:
-        """True if both sides were fed and put out the same, and only the recomputed answer is another."""
-        agree = bool(found.inputs_agree and found.outputs_agree) and not found.unknown_inputs
-        return agree and own.error > own.rounding and own.error > _OWN * (op.output_error or 0.0)
-
-    def _golden(self, op: Op) -> tuple[Tensor, str] | None:
-        """The benchmark's output, where it was compared."""
-        row = self.rows.get(f"{op.name}:output:0")
-        if row is None or row.metrics is None or not isinstance(row.pair.golden, Tensor) or not op.output_descs:
-            return None
-        desc = op.output_descs[0]
-        return row.pair.golden, desc.dump_origin_layout or desc.origin_layout or ""
-
-    def _by_recomputing(self, op: OpBlame, found: OpAgreement) -> OpBlame:
-        own = op.recomputed
-        assert own is not None
-        how = f"recomputed ({own.how}) from its own inputs"
-        if own.borrowed:
-            how += f" and the other side's {', '.join(own.borrowed[:_NAMED])}"
-        if own.mismatches:
-            where = counted(own.mismatches, "element")
-            why = f"{how}, its output is not finite in {where} where it should be"
-            return replace(op, verdict=Verdict.GUILTY, reason=why)
-        sizes = f"its output is {own.error:.2%} off, where rounding explains {own.rounding:.2%}"
-        other = own.benchmark_error
-        if own.error > _FAULTY * own.rounding and own.error > _LARGE:
-            why = f"{how}, {sizes}"
-            if other is not None and found.inputs_agree and other < own.error / _OWN:
-                why += f"; the other side's is {other:.2%} off"
-            return replace(op, verdict=Verdict.GUILTY, reason=why)
-        if own.error > own.rounding:
-            return replace(op, verdict=Verdict.SUSPICIOUS, reason=f"{how}, {sizes}")
-        why = f"{how}, its output is right ({own.error:.2%} off)"
-        if found.outputs_agree is False:
-            if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
-                why += f": the other side's is wrong, {other:.2%} off"
-            elif found.inputs_agree is False:
-                why += ": what the comparison shows it was fed"
-        return replace(op, verdict=Verdict.CLEAN, reason=why)
 
     def _by_comparison(self, op: OpBlame, found: OpAgreement) -> OpBlame:
         def verdict(verdict: Verdict, reason: str) -> OpBlame:
@@ -349,6 +334,45 @@ class _Judge:
         return verdict(Verdict.NOT_JUDGED, f"its inputs are {into} off already, so that its error may be theirs")
 
 
+def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:
+    """True if both sides were fed and put out the same, and only the recomputed answer is another."""
+    if own.state is State.RIGHT:
+        return False
+    agree = bool(found.inputs_agree and found.outputs_agree) and not found.unknown_inputs
+    return agree and own.own > _OWN * (op.output_error or 0.0)
+
+
+def _by_recomputing(op: OpBlame, judged: OpJudgement, found: OpAgreement) -> OpBlame:
+    own = op.recomputed
+    assert own is not None
+    how = f"recomputed ({own.how}) from its own inputs"
+    if own.borrowed:
+        how += f" and the other side's {', '.join(own.borrowed[:_NAMED])}"
+    if own.mismatches:
+        where = counted(own.mismatches, "element")
+        why = f"{how}, its output is not finite in {where} where it should be"
+        return replace(op, verdict=Verdict.GUILTY, reason=why)
+    sizes = f"its output is {own.error:.2%} off, where rounding explains {_small(own.rounding)}"
+    other = own.benchmark_error
+    if judged.state is State.WRONG:
+        why = f"{how}, {sizes}"
+        if other is not None and found.inputs_agree:
+            why += f"; the other side's is {other:.2%} off"
+        return replace(op, verdict=Verdict.GUILTY, reason=why)
+    if judged.state is State.DOUBTFUL:
+        why = f"{how}, {sizes}"
+        if judged.is_confirmed is False and other is not None:
+            why += f"; so is the other side's, {other:.2%}, which makes the formula doubtful"
+        return replace(op, verdict=Verdict.SUSPICIOUS, reason=why)
+    why = f"{how}, its output is right ({own.error:.2%} off)"
+    if found.outputs_agree is False:
+        if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
+            why += f": the other side's is wrong, {other:.2%} off"
+        elif found.inputs_agree is False:
+            why += ": what the comparison shows it was fed"
+    return replace(op, verdict=Verdict.CLEAN, reason=why)
+
+
 def _error(row: Row) -> float:
     """How far off a tensor is."""
     if row.mismatches:
@@ -362,6 +386,11 @@ def _percent(error: float | None) -> str:
     if error is None:
         return "an unknown amount"
     return f"{error:.2%}" if isfinite(error) else "infinitely"
+
+
+def _small(error: float) -> str:
+    """A distance that may be far below a hundredth of a percent."""
+    return f"{error:.2%}" if error >= 1e-4 or not error else f"{100 * error:.2g}%"
 
 
 def _why_not_compared(outputs: Sequence[Row]) -> str:

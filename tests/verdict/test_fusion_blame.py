@@ -15,15 +15,6 @@ from hypothesis import strategies as st
 from small_tree import Node, small_tree, values
 
 from precision_tool.lib.checks.analysis import analyse
-from precision_tool.lib.checks.fusion_blame import (
-    NO_PASS,
-    Blame,
-    OpBlame,
-    PassBlame,
-    Verdict,
-    blame,
-    smallest_switches,
-)
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
@@ -32,6 +23,15 @@ from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.inputs import find_golden
+from precision_tool.lib.verdict.blame import (
+    NO_PASS,
+    Blame,
+    OpBlame,
+    PassBlame,
+    Verdict,
+    blame,
+    smallest_switches,
+)
 
 RIGHT, WRONG, SLIGHTLY = values(1, 2, 3, 4), values(4, 3, 2, 1), values(1.05, 2.1, 2.85, 4)
 FED = values(5, 6, 7, 8)
@@ -100,7 +100,7 @@ def test_a_verdict_by_comparison(
     assert words in op.reason
     assert op.recomputed is None
     if output is not None:
-        assert "not recomputed: there is no formula for Thing with 1 input" in op.reason
+        assert "not recomputed: there is no formula for Thing" in op.reason
 
 
 def test_the_figures_of_a_verdict(tmp_path: Path) -> None:
@@ -183,11 +183,12 @@ def test_a_fused_run_and_benchmark_tensors(tmp_path: Path) -> None:
     assert (found.passes[0].verdict, found.switch_off) == (Verdict.GUILTY, ("ThingPass",))
 
 
-@pytest.mark.parametrize(
-    ("factor", "verdict"), [(1.0, Verdict.CLEAN), (1.002, Verdict.SUSPICIOUS), (1.5, Verdict.GUILTY)]
-)
-def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor: float, verdict: Verdict) -> None:
-    """A ReLU and a square: the fused op is fed other numbers than the other run, or that run is wrong."""
+@pytest.mark.parametrize("factor", [1.0, 1.002, 1.5])
+def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor: float) -> None:
+    """A ReLU and a square: the fused op is fed other numbers than the other run, or that run is wrong.
+
+    Where neither does what the formula says, and nothing shows that both were fed the same, a doubt is left.
+    """
     fed = values(-1, 2, 3, 4)
     right = np.maximum(fed, 0) ** 2
     op = Node(
@@ -201,11 +202,12 @@ def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor:
         )
         square = Node(name="r/Square", type="Square", inputs=(relu,), output=WRONG, originals=("r/Square",))
         (found,) = judged(tmp_path / name, [data(fed), op], [source, relu, square]).ops
-        assert found.verdict is verdict
+        wrong = Verdict.GUILTY if name == "wrong" else Verdict.SUSPICIOUS
+        assert found.verdict is (Verdict.CLEAN if factor == 1.0 else wrong)
         assert found.reason.startswith("recomputed (Relu, Square) from its own inputs")
         assert found.recomputed is not None
         assert found.recomputed.error == pytest.approx(factor - 1, abs=1e-6)
-        if verdict is Verdict.CLEAN:
+        if factor == 1.0:
             expected = "it was fed" if name == "fed" else "the other side's is wrong"
             assert expected in found.reason
 

@@ -1,0 +1,356 @@
+"""Where the errors of a pair are, how large, and which elements are the worst, as a pass.
+
+Beside the sums of the metrics, which tell the largest error, a second round does all of it. Memory does not depend on
+the size of the tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import pairwise
+from math import floor, inf, log10
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.engine.blocks import Scratch
+from precision_tool.lib.engine.metrics import KlSums, Sums, integer_errors
+from precision_tool.lib.engine.passes import Pass
+from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, SecondPass
+from precision_tool.lib.engine.stream import Block, PairStream, Span
+from precision_tool.lib.model.comparison import ZERO_BELOW
+from precision_tool.lib.model.elements import AxisShares, Detail, Element, ErrorBin
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.numbers.decode import Floats, Numbers
+
+#: Decades of the error's histogram; what is smaller goes into one bin.
+_DECADES = 10
+#: Longer axes have no shares: their sums would take the memory of a tensor.
+_LONGEST_AXIS = 1 << 20
+#: Indices of an axis that are named.
+_TOP = 3
+#: float32's rounding of an error and of what it may be: closer to each other than this they are computed in float64.
+_ROUNDING = 1e-6
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+#: Temporaries of the arithmetic, one set a thread.
+_local = threading.local()
+
+
+def _scratch() -> Scratch:
+    scratch: Scratch | None = getattr(_local, "scratch", None)
+    if scratch is None:
+        scratch = _local.scratch = Scratch()
+    return scratch
+
+
+class ElementsPass(Pass[Sums, Detail]):
+    """The metrics, and each element held against a tolerance; `shown` of the first and the worst are kept."""
+
+    def __init__(self, *, atol: float, rtol: float, shown: int) -> None:
+        self.atol, self.rtol, self.shown = atol, rtol, shown
+        self._metrics = MetricsPass()
+
+    def start(self, stream: PairStream) -> Sums:
+        return self._metrics.start(stream)
+
+    def update(self, state: Sums, block: Block) -> None:
+        self._metrics.update(state, block)
+
+    def merge(self, state: Sums, other: Sums) -> None:
+        self._metrics.merge(state, other)
+
+    def second(self, state: Sums) -> ElementsSecondPass:
+        return ElementsSecondPass(self, state)
+
+    def finish(self, state: Sums, second: tuple[KlSums, Found] | None, stream: PairStream) -> Detail:
+        assert second is not None
+        sums, found = second
+        result = self._metrics.finish(state, sums, stream)
+        pair, shape = stream.pair, stream.index_shape
+        span = stream.whole_span
+
+        def element(flat: int, npu: float, golden: float) -> Element:
+            return Element(index=span.index(flat), npu=npu, golden=golden)
+
+        return Detail(
+            comparison=Row(pair=pair, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=pair.reason),
+            shape=shape,
+            atol=self.atol,
+            rtol=self.rtol,
+            count=state.size,
+            outside=found.outside,
+            equal=state.size - found.nonzero,
+            first=tuple(element(flat, *both) for flat, both in enumerate(stream.head(self.shown))),
+            worst_absolute=tuple(element(-place, x, y) for _, place, x, y in found.absolute.found),
+            worst_relative=tuple(element(-place, x, y) for _, place, x, y in found.relative.found),
+            histogram=_bins(found.edges, found.at_least, found.nonzero - state.mismatches),
+            axes=tuple(_shares(axis, sums) for axis, sums in enumerate(found.axes) if sums.any()),
+            shares_of_mismatches=state.mismatches > 0,
+        )
+
+
+@dataclass(slots=True)
+class Worst:
+    """The `limit` elements with the largest keys; of equal keys those that came first."""
+
+    limit: int
+    threshold: float = 0.0
+    found: list[tuple[float, int, float, float]] = field(default_factory=list)
+
+    def offer(self, keys: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]) -> None:
+        """Takes over what is larger than the least of those found; `place` gives the flat position of an item."""
+        if not self.limit:
+            return
+        at = np.flatnonzero(keys > self.threshold)
+        if at.size > self.limit:
+            values = keys[at]
+            least = np.partition(values, at.size - self.limit)[at.size - self.limit]
+            above = at[values > least]
+            at = np.concatenate([above, at[values == least][: self.limit - above.size]])
+        self.found += [(float(keys[i]), -place(int(i)), x[i].item(), y[i].item()) for i in at]
+        self._keep_largest()
+        if len(self.found) == self.limit:
+            self.threshold = self.found[-1][0]
+
+    def merge(self, other: Worst) -> None:
+        """Takes over what another part of the tensor has found."""
+        self.found += other.found
+        self._keep_largest()
+
+    def _keep_largest(self) -> None:
+        self.found = nlargest(self.limit, self.found, key=lambda one: one[:2])
+
+
+class Found:
+    """What the second pass adds up, of a part or of all."""
+
+    def __init__(self, shape: tuple[int, ...], max_error: float, shown: int, *, is_flat: bool) -> None:
+        self._shape, self._is_flat = shape, is_flat
+        self.outside = 0
+        self.nonzero = 0
+        self.absolute, self.relative = Worst(shown), Worst(shown)
+        self.edges = _decade_edges(max_error)
+        #: Finite errors of at least each edge, largest edge first.
+        self.at_least = [0] * len(self.edges)
+        self.axes = [np.zeros(extent if 1 < extent <= _LONGEST_AXIS else 0, np.float64) for extent in shape]
+
+    def merge(self, other: Found) -> None:
+        """Adds what was found in another part."""
+        self.outside += other.outside
+        self.nonzero += other.nonzero
+        self.at_least = [one + two for one, two in zip(self.at_least, other.at_least, strict=True)]
+        self.axes = [one + two for one, two in zip(self.axes, other.axes, strict=True)]
+        self.absolute.merge(other.absolute)
+        self.relative.merge(other.relative)
+
+    def span_of(self, block: Block) -> Span:
+        """Where a block lies, in the shape of the indices."""
+        return block.span(self._shape if self._is_flat else None)
+
+    def flat_position(self, span: Span, item: int) -> int:
+        """The position of an item of a span in the array of all."""
+        flat = 0
+        for extent, at in zip(self._shape, span.index(item), strict=True):
+            flat = flat * extent + at
+        return flat
+
+    def add_axes(self, span: Span, weights: Floats) -> None:
+        """Adds the sums of non-negative weights over all axes but one, for each axis.
+
+        From the innermost axis out: the rest of a row, whole rows, the start of a row; their sums go on as the
+        weights of the next axis.
+        """
+        rest, at = weights, span.start
+        for axis in range(len(self._shape) - 1, -1, -1):
+            extent, low = span.extents[axis], span.lows[axis]
+            lead = at % extent
+            first = min(rest.size, extent - lead) if lead else 0
+            rows = (rest.size - first) // extent
+            parts = (rest[:first], rest[first : first + rows * extent], rest[first + rows * extent :])
+            table = parts[1].reshape(rows, extent)
+            sums = self.axes[axis]
+            if sums.size:
+                sums[low + lead : low + lead + first] += parts[0]
+                if rows:
+                    sums[low : low + extent] += (np.ones((1, rows), table.dtype) @ table)[0]
+                sums[low : low + parts[2].size] += parts[2]
+            if extent > 1:
+                ends = [np.sum(part, dtype=np.float64, keepdims=True) if part.size else part for part in parts[::2]]
+                whole = _row_sums(table) if rows else parts[1]
+                rest = np.concatenate([ends[0], whole, ends[1]], dtype=np.float64)
+            at //= extent
+
+
+class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
+    """What is told of the elements once the largest error of all is known."""
+
+    def __init__(self, asked: ElementsPass, first: Sums) -> None:
+        self._atol, self._rtol, self._shown = asked.atol, asked.rtol, asked.shown
+        self._first = first
+        self._sums = SecondPass(first)
+        self._all_finite = first.count == first.size
+
+    def start(self, stream: PairStream) -> tuple[KlSums, Found]:
+        found = Found(stream.index_shape, self._first.max_error, self._shown, is_flat=stream.is_flat)
+        return self._sums.start(stream), found
+
+    def update(self, state: tuple[KlSums, Found], block: Block) -> None:
+        self._sums.update(state[0], block)
+        with np.errstate(all="ignore"):
+            self._add(state[1], state[1].span_of(block), block.npu, block.golden)
+
+    def merge(self, state: tuple[KlSums, Found], other: tuple[KlSums, Found]) -> None:
+        self._sums.merge(state[0], other[0])
+        state[1].merge(other[1])
+
+    def finish(self, state: tuple[KlSums, Found], second: None, stream: PairStream) -> tuple[KlSums, Found]:
+        return state
+
+    def _add(self, found: Found, span: Span, x: Numbers, y: Numbers) -> None:
+        error = self._errors(x, y, "error")
+        biggest = float(error.max())
+        if biggest == inf and error.dtype == np.float32 and self._all_finite:  # float64 holds the differences
+            self._add(found, span, x.astype(np.float64), y.astype(np.float64))
+            return
+        if biggest == 0:
+            return
+        size = self._temporary("size", error)
+        np.copyto(size, y, casting="unsafe")
+        np.abs(size, out=size)  # not of an integer: its minimum has no positive counterpart
+        self._count_outside(found, error, size, x, y, biggest)
+
+        def place(item: int) -> int:
+            return found.flat_position(span, item)
+
+        if biggest > found.absolute.threshold:
+            found.absolute.offer(error, x, y, place)
+        if self._first.mismatches:
+            if biggest == inf:
+                found.add_axes(span, (error == inf).astype(np.float64))
+        elif self._first.max_error < inf:
+            squares = self._temporary("other", error)
+            np.divide(error, self._first.max_error, out=squares)
+            np.multiply(squares, squares, out=squares)
+            found.add_axes(span, squares)
+        self._add_decades(found, error, biggest)
+        self._offer_relative(found, error, size, x, y, place)
+
+    def _temporary(self, name: str, like: Numbers) -> Floats:
+        return cast(Floats, _scratch().numbers(name, like.size, like.dtype))
+
+    def _errors(self, x: Numbers, y: Numbers, name: str) -> Floats:
+        """|x - y|; 0 where both are the same NaN or Inf, inf where only one is finite."""
+        if x.dtype.kind != "f" or y.dtype.kind != "f":
+            return np.abs(integer_errors(x, y))
+        error = self._temporary(name, x)
+        np.subtract(x, y, out=error)
+        np.abs(error, out=error)
+        if not self._all_finite and not np.isfinite(error).all():
+            finite = np.isfinite(x) & np.isfinite(y)
+            if error.dtype == np.float32 and np.isinf(error[finite]).any():
+                return self._errors(x.astype(np.float64), y.astype(np.float64), name)
+            np.copyto(error, inf, where=~finite)
+            np.copyto(error, 0, where=(np.isnan(x) & np.isnan(y)) | (x == y))
+        return error
+
+    def _count_outside(self, found: Found, error: Floats, size: Floats, x: Numbers, y: Numbers, biggest: float) -> None:
+        if biggest <= self._atol * (1 - _ROUNDING):
+            return
+        if error.dtype == np.float32:
+            allowed = self._allowed(error, size, 1 - _ROUNDING)
+            most = np.count_nonzero(error > allowed)
+            if not most:
+                return
+            np.multiply(allowed, (1 + _ROUNDING) / (1 - _ROUNDING), out=allowed)
+            if most == np.count_nonzero(error > allowed):
+                found.outside += int(most)
+                return
+            x, y = x.astype(np.float64), y.astype(np.float64)  # too close for float32
+            error, size = self._errors(x, y, "exact"), np.abs(y)
+        found.outside += int(np.count_nonzero(error > self._allowed(error, size, 1)))
+
+    def _allowed(self, error: Floats, size: Floats, scale: float) -> Floats:
+        allowed = self._temporary("other", error)
+        np.multiply(size, self._rtol * scale, out=allowed)
+        np.add(allowed, self._atol * scale, out=allowed)
+        if self._first.mismatches:  # whatever the size of the other side is
+            np.copyto(allowed, 0, where=error == inf)
+        return allowed
+
+    def _add_decades(self, found: Found, error: Floats, biggest: float) -> None:
+        nonzero = int(np.count_nonzero(error))
+        found.nonzero += nonzero
+        infinite = int(np.count_nonzero(error == inf)) if biggest == inf else 0
+        finite = nonzero - infinite
+        larger = -infinite  # finite errors that were counted and left out
+        for number, edge in enumerate(found.edges):
+            if edge > biggest:
+                continue
+            count = larger + int(np.count_nonzero(error >= edge))
+            found.at_least[number] += count
+            if (finite - count) * 16 < error.size:  # most are done with
+                error = error[(error < edge) & (error > 0)]
+                larger = count
+
+    def _offer_relative(
+        self, found: Found, error: Floats, size: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]
+    ) -> None:
+        other = self._temporary("other", error)
+        threshold = found.relative.threshold
+        if error.dtype == np.float32:  # a little less, for its rounding; what is larger than it holds, it cannot be
+            threshold = min(threshold * (1 - _ROUNDING), _LARGEST_FLOAT32) if threshold < inf else inf
+        np.multiply(size, threshold, out=other)
+        worse = error > other
+        if self._first.mismatches:
+            worse |= (error == inf) & ~np.isfinite(y)
+        if not worse.any():
+            return
+        worse &= ~(size <= ZERO_BELOW)  # NaN is none
+        at = np.flatnonzero(worse)
+        x, y, error, size = x[at], y[at], error[at], size[at]
+        if error.dtype == np.float32:
+            x, y = x.astype(np.float64), y.astype(np.float64)
+            error, size = self._errors(x, y, "exact"), np.abs(y)
+        relative = error / size
+        np.copyto(relative, inf, where=np.isnan(relative))
+        found.relative.offer(relative, x, y, lambda item: place(int(at[item])))
+
+
+def _row_sums(table: Floats) -> Floats:
+    sums: Floats = (table @ np.ones((table.shape[1], 1), table.dtype))[:, 0]
+    return sums.astype(np.float64)
+
+
+def _decade_edges(largest: float) -> list[float]:
+    """Powers of ten from above the largest error down; one more than needed, as logarithms are rounded."""
+    if not 0 < largest < inf:
+        return []
+    top = floor(log10(largest)) + 2
+    return [float(f"1e{exponent}") for exponent in range(top, max(top - _DECADES, -308) - 2, -1)]
+
+
+def _bins(edges: Sequence[float], at_least: Sequence[int], nonzero: int) -> tuple[ErrorBin, ...]:
+    """From counts of errors above edges to counts between them, smallest errors first, without empty ends."""
+    bounds = [*edges, 0.0]
+    counts = [*at_least, nonzero]
+    bins = [
+        ErrorBin(low=low, high=high, count=count - above)
+        for (high, low), (above, count) in zip(pairwise(bounds), pairwise(counts), strict=True)
+    ]
+    while bins and not bins[0].count:
+        del bins[0]
+    while bins and not bins[-1].count:
+        del bins[-1]
+    return tuple(reversed(bins))
+
+
+def _shares(axis: int, sums: npt.NDArray[np.float64]) -> AxisShares:
+    order = np.argsort(-sums, kind="stable")[:_TOP]
+    total = sums.sum()
+    return AxisShares(
+        axis=axis, extent=sums.size, top=tuple((int(at), float(sums[at] / total)) for at in order if sums[at])
+    )

@@ -1,0 +1,104 @@
+"""One op judged by itself, with some of its elements as both sides have them and as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.judged import Element, Examined
+from precision_tool.lib.ops.base import Input, NotComputedError
+from precision_tool.lib.sources.dumps import BenchmarkSide
+from precision_tool.lib.verdict.formulas import Formula
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement
+from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
+
+#: Elements that are shown: the first ones, and those that are farthest off.
+_FIRST, _WORST = 4, 4
+#: Products from which on only a part of the output is recomputed to be shown, and about how much of it.
+_MOST_WORK, _SAMPLES = 2e9, 1 << 12
+
+
+def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Examined | None:
+    """What recomputing says of one op of a run; None for a run without a dump.
+
+    Only the dump files of the op and of those around it are opened. `unfused` is a graph that has the original ops of
+    fused ones.
+    """
+    if run.leaf is None:
+        return None
+    values = RunValues(run.leaf, run.file, benchmark, near=op)
+    judge = Judge(values, unfused, only=lambda other: other is op)
+    if not judge.computing():
+        return None
+    judged = judge.examine(op)
+    try:
+        elements = _elements(judge, judged)
+    except (NotComputedError, NoValueError):
+        elements = ()
+    return Examined(judged=judged.to_keep(), elements=elements)
+
+
+def _elements(judge: Judge, judged: OpJudgement) -> tuple[Element, ...]:
+    """The first elements of the output that is farthest off, and the worst."""
+    slot, formula = judged.worst_slot, judged.formula
+    if slot is None or formula is None:
+        return ()
+    op, values = judged.op, judge.values
+    inputs = judge.fed(op).inputs
+    have = judge.outputs(op).get(slot.slot)
+    if have is None:
+        return ()
+    desc = op.output_descs[slot.slot] if slot.slot < len(op.output_descs) else None
+    array = values.load(have, desc).array
+    places, true = _true(formula, inputs, slot.slot)
+    got = np.asarray(array).reshape(-1)
+    if places is None:
+        places = np.arange(got.size)
+    if true.size != places.size or places.size == 0 or int(places.max()) >= got.size:
+        return ()
+    golden = values.load_benchmark(Root(op, slot.slot))
+    other = None if golden is None else np.asarray(golden.input.array).reshape(-1)
+    if other is not None and other.size != got.size:
+        other = None
+    with np.errstate(all="ignore"):
+        off = np.abs(np.asarray(got[places], np.float64) - np.asarray(true, np.float64))
+    same = got[places] == true
+    off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
+    order = np.argsort(-off, kind="stable")[:_WORST]
+    chosen = [(number, False) for number in range(min(_FIRST, places.size))]
+    chosen += [(int(number), True) for number in order if off[number] > 0]
+    return tuple(
+        Element(
+            place=tuple(map(int, np.unravel_index(int(places[number]), array.shape))) if array.ndim else (),
+            npu=_number(got[places[number]]),
+            recomputed=_number(true[number]),
+            benchmark=None if other is None else _number(other[places[number]]),
+            is_worst=is_worst,
+        )
+        for number, is_worst in chosen
+    )
+
+
+def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """The recomputed output, flat, and the places of its elements; None for all of them."""
+    work = formula.work(inputs)
+    if work > _MOST_WORK:
+        found = formula.sample(inputs, _SAMPLES)
+        if found is None:
+            raise NotComputedError(f"too large to recompute all of it: {work:.2g} products")
+        return found[0], np.asarray(found[1].array).reshape(-1)
+    made = formula.run(inputs).get(slot)
+    if made is None:
+        raise NotComputedError(f"output {slot} has no formula")
+    return None, np.asarray(made.array).reshape(-1)
+
+
+def _number(value: object) -> float | str:
+    """A number as JSON and people take it; of a complex one its text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(value) if isinstance(value, complex) else float(value)  # type: ignore[arg-type]

@@ -1,0 +1,172 @@
+"""The first look in blocks: it passes what the whole judgement passes, with its figures, and no wrong element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from precision_tool.lib.ops import table
+from precision_tool.lib.ops.base import Call, Input, Kind, Wanted
+from precision_tool.lib.verdict import in_blocks
+from precision_tool.lib.verdict.formulas import Formula, Ref, Stage
+from precision_tool.lib.verdict.in_blocks import right_in_blocks
+from precision_tool.lib.verdict.rounding import misfit, rounded_to
+
+Array = npt.NDArray[Any]
+_RANDOM = np.random.default_rng(7)
+
+
+def _numbers(*shape: int, dtype: str = "float16", scale: float = 1.0) -> Input:
+    array = rounded_to(_RANDOM.standard_normal(shape) * scale, dtype)
+    return Input(array=array.astype(np.float32), dtype=dtype, layout="NHWC" if len(shape) == 4 else "ND")
+
+
+def _formula(*types: str, **attrs: Any) -> Formula:
+    """The ops one after the other: the first takes two inputs, BiasAdd the next one."""
+    stages, slot = [], 0
+    for number, op_type in enumerate(types):
+        args: list[Ref | None] = [Ref(0, number - 1)] if number else []
+        while len(args) < (1 if op_type in ("Relu", "Cast", "TransData", "Tanh") else 2):
+            args.append(Ref(slot))
+            slot += 1
+        stages.append(Stage(name=f"{op_type}_{number}", op_type=op_type, args=tuple(args), attrs=attrs))
+    return Formula(stages=tuple(stages), outputs={0: Ref(0, len(types) - 1)})
+
+
+def _put_out(formula: Formula, inputs: dict[int, Input], dtype: str) -> Input:
+    """What a sound kernel puts out: the result in float64, correctly rounded."""
+    wide = {slot: Input(array=one.array.astype(np.float64), dtype=one.dtype, layout=one.layout)
+            for slot, one in inputs.items()}  # fmt: skip
+    return Input(array=rounded_to(formula.run(wide)[0].array, dtype).astype(np.float32), dtype=dtype)
+
+
+CASES: dict[str, tuple[Formula, list[Input], str]] = {
+    "sub": (_formula("Sub"), [_numbers(400, 500), _numbers(400, 500)], "float16"),
+    "scale": (_formula("Mul"), [_numbers(400, 500), _numbers(dtype="float32")], "float16"),
+    "bias in float32": (_formula("Add"), [_numbers(3000, 80, dtype="float32"), _numbers(80, dtype="float32")],
+                        "float32"),
+    "bfloat16": (_formula("Mul"), [_numbers(400, 500, dtype="bfloat16"), _numbers(400, 500, dtype="bfloat16")],
+                 "bfloat16"),
+    "gradient": (_formula("ReluGrad"), [_numbers(400, 500), _numbers(400, 500)], "float16"),
+    "moved": (_formula("TransData"), [_numbers(4, 100, 100, 8)], "float16"),
+    "narrowed": (_formula("Cast"), [_numbers(400, 500, dtype="float32")], "float16"),
+    "approximated": (_formula("Tanh"), [_numbers(400, 500)], "float16"),
+    "product": (_formula("MatMul"), [_numbers(3000, 64), _numbers(64, 90)], "float16"),
+    "turned": (_formula("MatMul", transpose_x1=True), [_numbers(3000, 64), _numbers(3000, 90)], "float16"),
+    "convolution": (
+        _formula("Conv2D", strides=[1, 1, 1, 1], padding="SAME", data_format="NHWC"),
+        [_numbers(8, 20, 20, 16), _numbers(3, 3, 16, 32, scale=0.1)], "float16",
+    ),
+    "fused": (_formula("MatMul", "BiasAdd", "Relu"), [_numbers(3000, 64), _numbers(64, 90), _numbers(90)], "float16"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=sorted(CASES))
+def case(request: pytest.FixtureRequest) -> tuple[Formula, dict[int, Input], Input]:
+    """A formula, its inputs, and what a sound kernel puts out."""
+    formula, given, dtype = CASES[request.param]
+    inputs = dict(enumerate(given))
+    return formula, inputs, _put_out(formula, inputs, dtype)
+
+
+def test_what_is_right_passes_with_the_figures_of_the_whole_judgement(
+    case: tuple[Formula, dict[int, Input], Input],
+) -> None:
+    formula, inputs, got = case
+    found = right_in_blocks(formula, inputs, {0: got}, 0.0)
+    assert found is not None
+    (slot,) = found
+    wide = {number: Input(array=one.array.astype(np.float64), dtype=one.dtype, layout=one.layout)
+            for number, one in inputs.items()}  # fmt: skip
+    whole = misfit(got.array, formula.run(wide)[0], got.dtype, formula.kind)
+    assert slot.size == whole.got.size
+    assert (slot.beyond, slot.overflowed, slot.not_finite, slot.places) == (0, 0, 0, None)
+    assert slot.own == pytest.approx(whole.own, rel=2e-3)
+    assert slot.exact_share == pytest.approx(whole.exact_share, abs=2e-3)
+    assert slot.slack == whole.slack
+    if len(formula.stages) == 1:  # of a chain, the rounding inside counts as well
+        assert slot.rounding == pytest.approx(whole.rounding, rel=2e-2)
+        # Sums that are looked at in float32 are rounded twice: by the kernel and here.
+        assert slot.worst == pytest.approx(whole.worst, rel=2e-2, abs=1.5 if formula.kind is Kind.MATRIX else 0.02)
+
+
+@pytest.mark.parametrize("place", [0, 1234, -1])
+@pytest.mark.parametrize("wrong", [0.05, np.nan, np.inf])
+def test_one_wrong_element_does_not_pass(
+    case: tuple[Formula, dict[int, Input], Input], place: int, wrong: float
+) -> None:
+    formula, inputs, got = case
+    array = got.array.copy()
+    flat = array.reshape(-1)
+    size = float(np.sqrt(np.mean(np.square(flat))))
+    # Where the result hangs on a switch, a difference accuses nobody: there is none at these places.
+    flat[place] += np.float32(size * 2 if wrong == 0.05 else wrong)
+    assert right_in_blocks(formula, inputs, {0: Input(array=array, dtype=got.dtype)}, 0.0) is None
+
+
+@pytest.mark.parametrize("name", ["product", "convolution", "fused", "turned"])
+def test_sums_in_float16_do_not_pass(name: str) -> None:
+    """The rounding of a float16 accumulator is more than float32's explains, however small."""
+    formula, given, dtype = CASES[name]
+    inputs = dict(enumerate(given))
+    got = _put_out(formula, inputs, dtype)
+    scale = float(np.sqrt(np.mean(np.square(got.array))))
+    noisy = rounded_to(got.array + _RANDOM.standard_normal(got.array.shape) * scale * 2.0**-6, dtype)
+    assert right_in_blocks(formula, inputs, {0: Input(array=noisy.astype(np.float32), dtype=dtype)}, 0.0) is None
+
+
+def test_the_blocks_do_not_show(case: tuple[Formula, dict[int, Input], Input], monkeypatch: pytest.MonkeyPatch) -> None:
+    formula, inputs, got = case
+    one = right_in_blocks(formula, inputs, {0: got}, 0.0)
+    monkeypatch.setattr(in_blocks, "_BLOCK", 1 << 10)
+    other = right_in_blocks(formula, inputs, {0: got}, 0.0)
+    assert one is not None
+    assert other is not None
+    assert other[0].size == one[0].size
+    assert other[0].own == pytest.approx(one[0].own, rel=1e-3)
+    assert other[0].rounding == pytest.approx(one[0].rounding, rel=5e-2)
+
+
+def test_what_leaves_the_range_does_not_pass() -> None:
+    """Whether it overflows is for the whole judgement to say."""
+    inputs = {0: _numbers(300, 300, scale=200.0), 1: _numbers(300, 300, scale=200.0)}
+    got = _put_out(_formula("Mul"), inputs, "float16")
+    assert np.isinf(got.array).any()
+    assert right_in_blocks(_formula("Mul"), inputs, {0: got}, 0.0) is None
+
+
+#: What functions want to know beside their inputs.
+_ATTRS = {"negative_slope": 0.1, "value": 0.5, "alpha": 0.3, "scale": 1.0, "use_nesterov": False}
+_POSITIVE = {"Sqrt", "Rsqrt", "Log", "Log1p", "Pow", "SqrtGrad", "RsqrtGrad", "RealDiv", "Div"}
+
+
+@pytest.mark.parametrize("op_type", sorted(table._BY_ELEMENT))
+def test_any_part_of_what_is_by_element_is_computed_alone(op_type: str) -> None:
+    """The function of every op that is cut in parts gives for a part of its inputs that part of its result."""
+    spec = table.find(op_type)
+    assert spec is not None
+    is_logic = op_type.startswith("Logical")
+    rows = 12
+    arrays: list[Array] = []
+    for name in spec.inputs or ("x",):
+        scalar = name in ("alpha", "lr", "momentum", "rho", "epsilon", "beta1", "beta2", "beta1_power", "beta2_power")
+        array = np.abs(_RANDOM.standard_normal(() if scalar else (rows, 5))) + 0.1
+        if op_type not in _POSITIVE and not scalar and not op_type.startswith("Apply"):
+            array = array * _RANDOM.choice([-1.0, 1.0], array.shape)
+        arrays.append(array > 0.5 if is_logic or name == "condition" else array / (3 if scalar else 1))
+    if op_type.startswith("ClipByValue"):
+        arrays[1:] = [np.asarray(-0.5), np.asarray(0.5)]
+
+    def outputs(part: slice) -> list[Array]:
+        given = tuple(Input(array=array[part] if array.ndim else array) for array in arrays)
+        call = Call(op_type=op_type, inputs=given, attrs=_ATTRS, outputs=(Wanted(shape=None, dtype="float32"),))
+        return [np.asarray(one.array) for one in spec.function(call) if one is not None]
+
+    whole, parts = outputs(slice(None)), [outputs(slice(start, start + 5)) for start in range(0, rows, 5)]
+    assert whole
+    for number, one in enumerate(whole):
+        assert one.shape == (rows, 5)
+        assert np.array_equal(np.concatenate([part[number] for part in parts]), one)
