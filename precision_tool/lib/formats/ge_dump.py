@@ -14,7 +14,8 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.protobuf_wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.model.tensor import OpDump, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Field numbers of OpInput and OpOutput where they differ: (data, size, original_shape, address).
 _INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}
@@ -132,7 +133,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
     )
 
 
-def _v2_header_length(file: LocalFile) -> int | None:
+def _v2_header_length(file: StoredFile) -> int | None:
     """The header length of a v2 file, None if the first eight bytes cannot be one."""
     if file.size < 8:
         return None
@@ -146,11 +147,11 @@ def read_dump(path: str) -> OpDump:
     Raises FormatError for a file that is no dump file or whose header is damaged, DataNotFoundError when it
     is not there. Tensors that alone are damaged are listed in `bad_slots`.
     """
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return read_dump_file(file)
 
 
-def read_dump_file(file: LocalFile) -> OpDump:
+def read_dump_file(file: StoredFile) -> OpDump:
     """As `read_dump`, of a file that is open."""
     path = file.path
     if file.size == 0:
@@ -173,7 +174,7 @@ def read_dump_file(file: LocalFile) -> OpDump:
     return _assemble(path, header, file.size, data_start=None)
 
 
-def _not_a_dump(path: str, file: LocalFile, length: int | None) -> FormatError:
+def _not_a_dump(path: str, file: StoredFile, length: int | None) -> FormatError:
     if length is None and file.size >= 8:
         claimed = struct.unpack("<Q", file.read_at(0, 8))[0]
         reason = f"the header length at byte 0 is {claimed}, the file has {file.size} bytes"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from stat import S_ISREG
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph import catalog
@@ -17,6 +16,8 @@ from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.match import groups_of
 from precision_tool.lib.sources.names import flatten, op_number, pattern
+from precision_tool.lib.storage.store import Kind
+from precision_tool.lib.storage.stores import stat_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,9 +226,9 @@ def list_dumps(
     leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
     files = [file for _, leaf in leaves for file in leaf.files]
     if not files:
-        looked_in = ", ".join(os.path.join(os.path.dirname(folder.graph_folder), "dump") for folder in folders)
+        looked_in = ", ".join(posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders)
         raise DataNotFoundError(
-            f"no dump file in {looked_in or os.path.join(root, 'npu', 'debug_*', 'dump')}",
+            f"no dump file in {looked_in or posixpath.join(root, 'npu', 'debug_*', 'dump')}",
             "collect dump data on the NPU (enable_dump) first",
         )
     for what, text, known in (
@@ -258,11 +259,8 @@ def list_dumps(
 
 
 def _size(path: str) -> int | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_size if S_ISREG(stat.st_mode) else None
+    found = stat_of(path)
+    return found.size if found is not None and found.kind is Kind.FILE else None
 
 
 def is_below(cosine: float | None, threshold: float) -> bool | None:

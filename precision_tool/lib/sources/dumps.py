@@ -12,7 +12,8 @@ from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_e
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.files import Signature, signature_of
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import os
+import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.model.run import DumpName
+from precision_tool.lib.storage.stores import folder_exists
 
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
@@ -107,7 +108,7 @@ def file_part(text: str) -> str:
 
 def shortened(stem: str, room: int) -> str:
     """A file name of at most `room` bytes: a longer one keeps its start and gets a hash that tells it from others."""
-    encoded = os.fsencode(stem)
+    encoded = stem.encode("utf-8", "surrogateescape")
     if len(encoded) <= room:
         return stem
     digest = hashlib.sha256(encoded).hexdigest()[:_HASH]
@@ -144,8 +145,8 @@ def is_infer_graph(folder: str, name: str) -> bool:
     """True for the model's JSON in a folder that msquickcmp wrote."""
     return (
         name.endswith(".json")
-        and os.path.basename(folder) == INFER_MODEL
-        and os.path.isdir(os.path.join(os.path.dirname(folder), INFER_DUMPS))
+        and posixpath.basename(folder) == INFER_MODEL
+        and folder_exists(posixpath.join(posixpath.dirname(folder), INFER_DUMPS))
     )
 
 

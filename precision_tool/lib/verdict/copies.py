@@ -17,7 +17,7 @@ from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import as_stored
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 from precision_tool.lib.verdict.values import MAX_ELEMENTS, VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
 
 #: Bytes read at one time.
@@ -136,7 +136,7 @@ def _same_bytes(mine: Tensor, other: Tensor) -> bool:
     if (mine.big_endian, mine.fortran_order) != (other.big_endian, other.fortran_order):
         return False
     try:
-        with LocalFile(mine.path) as one, LocalFile(other.path) as two:
+        with open_file(mine.path) as one, open_file(other.path) as two:
             for done in range(0, mine.nbytes, _PIECE):
                 count = min(_PIECE, mine.nbytes - done)
                 if one.read_at(mine.offset + done, count) != two.read_at(other.offset + done, count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
@@ -12,8 +12,8 @@ from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
 from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OpJudgement, State, tally
-from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict, WorstCosine
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress, judge_ops
 from precision_tool.lib.verdict.trace import Flow
@@ -47,6 +47,8 @@ class Subject:
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = 0.98
+    #: What overflow status files say, by name of the op.
+    flagged: Mapping[str, Flag] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,10 @@ def judge_run(
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other)
     findings = Findings(
-        judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(sides, values))
+        judged=tuple(judged),
+        flagged=subject.flagged,
+        overwritten=tuple(overwritten(values)),
+        departures=tuple(departures(sides, values)),
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
@@ -142,7 +147,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     has_benchmark = not isinstance(subject.benchmark, NoBenchmark)
     base = Verdict(
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
-        has_benchmark=has_benchmark, worst=worst, gaps=_gaps(findings.judged),
+        has_benchmark=has_benchmark, worst=worst, gaps=(*_gaps(findings.judged), *_late(findings.judged)),
     )  # fmt: skip
     guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
     if not guilty:
@@ -179,6 +184,15 @@ def _gaps(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
     if unknown < len(missing):
         line += f"; {len(missing) - unknown:,} of them judged by what their readers have"
     return (f"{line}, {unknown:,} not judged" if unknown else line,)
+
+
+def _late(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
+    """That the time was over before every op was recomputed."""
+    late = [one for one in judged if one.reason == OUT_OF_TIME]
+    if not late:
+        return ()
+    line = f"{len(late):,} of {counted(len(judged), 'op')} were not recomputed, as the time for that was over"
+    return (f"{line}: `ni OP` recomputes one",)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.overflow import Origin
+from precision_tool.lib.checks.overflow_search import told_statuses
 from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.folder import DataFolder
@@ -16,7 +18,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.verdict.decide import Judged
-from precision_tool.lib.verdict.model import Cause, Fact, Suspect, Verdict
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
 
 #: How sure it is that data or variables differ whose hashes differ.
@@ -54,7 +56,9 @@ def judge_results(
             found.append(None)
             continue
         compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
-        asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
+        asked = replace(
+            asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold, flagged=_flags(data, graph)
+        )
         found.append(judge(asked, runs, workers=workers, progress=progress))
     return found
 
@@ -95,13 +99,27 @@ def judge_alone(
         leaf = data.run_at(npu).leaves[0]
         file = data.graph_chooser(graph).of(leaf, graph).file
         return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
+    flagged = _flags(data, graph)
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file), runs, workers=workers, progress=progress)
+        judge(Asked(leaf=run.leaf, file=run.file, flagged=flagged), runs, workers=workers, progress=progress)
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]
+
+
+def _flags(data: DataFolder, graph: str | None) -> dict[str, Flag]:
+    """What the overflow status files of the data folder say of ops; not of those that only received an overflow."""
+    found: dict[str, Flag] = {}
+    with suppress(PrecisionToolError):  # `overflow` says what is wrong with them
+        for one in told_statuses(data, graph):
+            if one.op is None or one.op.origin in (Origin.RECEIVED, Origin.MEANT):
+                continue
+            words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in one.units if unit.is_set]
+            if words:
+                found.setdefault(one.op.name, Flag(path=one.file.path, words="; ".join(words), doubt=one.doubt))
+    return found
 
 
 def with_passports(judged: Judged | None, pair: PassportPair) -> Judged | None:

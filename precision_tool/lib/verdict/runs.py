@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import nan
 
 from precision_tool.lib.errors import DataNotFoundError
@@ -16,6 +16,7 @@ from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
+from precision_tool.lib.verdict.model import Flag
 from precision_tool.lib.verdict.spread import Progress
 
 #: Of the runs beside the one that is asked about, how many are judged.
@@ -33,6 +34,8 @@ class Asked:
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = 0.98
+    #: What overflow status files of the run say, by name of the op.
+    flagged: Mapping[str, Flag] = field(default_factory=dict)
 
 
 def judge(
@@ -55,7 +58,7 @@ def judge(
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
         other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
-        threshold=asked.threshold,
+        threshold=asked.threshold, flagged=asked.flagged,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, progress=progress)
     if first.verdict.culprit is not None:
