@@ -62,7 +62,8 @@ def test_npu_device_has_one_too(work: Path, capsys: pytest.CaptureFixture[str]) 
     tf_config.npu_device_dump_config(device, "dump", precision_mode="force_fp32")
     assert capsys.readouterr().out == "", "what the script prints is its own"
     assert read(work / NPU)["switches"] == {
-        "precision_mode": "force_fp32", "deterministic": "0", "dump_step": "0", "dump_mode": "all", "dump_data": "tensor",
+        "precision_mode": "force_fp32", "deterministic": "0", "dump_step": "0", "dump_mode": "all",
+        "dump_data": "tensor",
     }  # fmt: skip
 
 
