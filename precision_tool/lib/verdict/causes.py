@@ -200,6 +200,9 @@ class Explainer:
         sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
         if _is_seen_apart(one) and self._is_overwritten(one, slot):
             cause, sure = Cause.STOMP, 0.7
+        unseen = [index for index, source in one.from_elsewhere if source != "benchmark"]
+        if unseen and cause is not Cause.STOMP:
+            sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
             Fact(name="worst_over_rounding", value=_number(slot.worst)), Fact(name="wrong_elements", value=slot.beyond),
@@ -214,6 +217,8 @@ class Explainer:
                     facts.append(Fact(name=name, value=value))
             if slot.places.order:
                 facts.append(Fact(name="order", value=list(slot.places.order)))
+        if unseen:
+            facts.append(Fact(name="inputs_not_dumped", value=unseen))
         for name in ("fed", "benchmark_own", "amplification"):
             value = getattr(slot, name)
             if value is not None:
