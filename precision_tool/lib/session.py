@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources.names import op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
-from precision_tool.lib.user_files import check_folder
+from precision_tool.lib.storage.stores import check_folder
 from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -85,7 +84,7 @@ class Session(DataFolder):
             in_use = self.run_graphs()
         except PrecisionToolError as error:
             problem = error
-        return survey(self.run_folders(), in_use, self.store, extra_folders=(os.curdir,), problem=problem)
+        return survey(self.run_folders(), in_use, self.store, extra_folders=(".",), problem=problem)
 
     def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
         """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
@@ -98,7 +97,7 @@ class Session(DataFolder):
             in_use = self.run_graphs()
         if op_number(word) is not None:  # the number is that of the graph in use
             word = self.find_ops(word)[0].op.name
-        return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
+        return search(self.run_folders(), in_use, word, extra_folders=(".",))
 
     # --- tensors as arrays ---
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +26,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.user_files import check_folder, is_folder
+from precision_tool.lib.storage.stores import check_folder, is_folder, size_of
 from precision_tool.lib.workspace import check_data
 
 #: Called with (bytes done, bytes in all).
@@ -146,11 +145,7 @@ def _data_leaves(data: DataFolder) -> tuple[DumpLeaf, ...]:
 
 def _size(leaf: DumpLeaf) -> int:
     """Bytes of the dump files of a leaf, as far as they can be looked at."""
-    total = 0
-    for file in leaf.files:
-        with suppress(OSError):
-            total += os.path.getsize(file.path)
-    return total
+    return sum(size_of(file.path) for file in leaf.files)
 
 
 def _known_golden(known: KnownValues) -> Golden:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import zip_longest
@@ -86,7 +86,7 @@ def source_lines(result: LeafResult) -> RenderableType:
         rejected = result.graph.rejected
         rows.append(("graph", whole_path(result.graph.file.path)))
         rows.append(("", plain(f"chosen because {result.graph.reason}", "dim")))
-        rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
+        rows += [("", plain(f"not {posixpath.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
         if len(rejected) > 3:
             rows.append(("", plain(f"nor {counted(len(rejected) - 3, 'more graph')}", "dim")))
     if result.other_graph is not None:
@@ -116,7 +116,7 @@ def read_source_lines(analysis: Analysis) -> RenderableType:
 def leaf_title(analysis: Analysis) -> str:
     """Which of several results it is: its device, model and step as far as its path tells, or its file."""
     if analysis.leaf is None:
-        return os.path.basename(analysis.path)
+        return posixpath.basename(analysis.path)
     leaf = analysis.leaf.leaf
     parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
     return " ".join(filter(None, parts)) or shown_path(leaf.path)

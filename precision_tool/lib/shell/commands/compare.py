@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -469,7 +469,7 @@ def _show_details(analysis: Analysis, output: Output) -> None:
         output.out.print(report.op_panel(op, analysis.threshold))
     for detail in analysis.leaf.details:
         output.out.print(report.detail_panel(detail))
-    _print_path(output, "worst elements", os.path.join(os.path.dirname(analysis.path), "*_topn.csv"))
+    _print_path(output, "worst elements", posixpath.join(posixpath.dirname(analysis.path), "*_topn.csv"))
 
 
 def _finish(
