@@ -189,7 +189,7 @@ def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
     if tensor.dataset or output.dataset:
         return True  # HDF5 does not tell where bytes lie
     try:
-        with LocalFile(tensor.path) as one, LocalFile(output.path) as two:
+        with open_bytes(tensor) as one, open_bytes(output) as two:
             for start in range(first, end, _PIECE):
                 count = min(_PIECE, end - start)
                 mine = one.read_at(tensor.offset + start - tensor.address, count)
