@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
 from precision_tool.lib.verdict.judge import Judge
@@ -42,6 +42,8 @@ class Subject:
     benchmark: BenchmarkSide
     unfused: GraphFile | None = None
     other: BenchmarkSide | None = None
+    #: The dump's files as far as they were opened.
+    dumps: DumpIndex | None = None
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
     #: Ops that the comparison alone would suspect, the likeliest first.
@@ -70,12 +72,12 @@ def judge_run(
     subject: Subject, *, seconds: float = SECONDS, workers: int = 0, progress: Progress | None = None
 ) -> Judged:
     """The verdict on one run, by `workers` processes (0: one a core)."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark)
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
     judge = Judge(values, subject.unfused, seconds=seconds)
     judged = judge.judge_again(judge_ops(judge, workers=workers, progress=progress))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
-        sides = RunValues(subject.leaf, subject.file, subject.other)
+        sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
     findings = Findings(
         judged=tuple(judged),
         flagged=subject.flagged,
@@ -92,8 +94,8 @@ def judge_run(
 
 def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
     """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark)
-    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark))
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
+    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
     if found is None:
         return None
     facts = (

@@ -133,7 +133,7 @@ class Judge:
         if start > self._deadline:
             return replace(base, reason=OUT_OF_TIME)
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), self.values.reading():
                 found = self._judge(base, lightly)
         except _NotLightError:
             raise

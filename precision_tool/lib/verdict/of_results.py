@@ -44,7 +44,7 @@ def judge_results(
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
             file = leaf.graph.file if leaf.graph is not None else mine.file if mine is not None else None
             if file is not None:
-                asked = Asked(leaf=leaf.leaf, file=file, golden=leaf.golden)
+                asked = Asked(leaf=leaf.leaf, file=file, golden=leaf.golden, dumps=leaf.dumps)
         elif source is not None and source.graph:
             with suppress(PrecisionToolError):
                 at = data.run_at(source.npu).leaves[0]
@@ -80,7 +80,7 @@ def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
-        leaf=result.leaf, file=result.graph.file, golden=result.golden, rows=result.rows,
+        leaf=result.leaf, file=result.graph.file, golden=result.golden, dumps=result.dumps, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
     )  # fmt: skip
     return judge(asked, ()).verdict

@@ -13,7 +13,7 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
 from precision_tool.lib.verdict.model import Flag
@@ -30,6 +30,8 @@ class Asked:
     leaf: DumpLeaf
     file: GraphFile
     golden: GoldenFiles | Run | None = None
+    #: The dump's files as far as they were opened.
+    dumps: DumpIndex | None = None
     rows: Sequence[Row] = ()
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
@@ -57,7 +59,7 @@ def judge(
     benchmark, other_run = _benchmark(asked, others)
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
+        dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
         threshold=asked.threshold, flagged=asked.flagged,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, progress=progress)
