@@ -284,7 +284,11 @@ def _compare(
     noise = _noise_floor(session, args)
 
     def by_toolkit(prefix: str = "") -> list[Analysis]:
-        return session.compare_by_toolkit(left, right, args.graph, args.threshold, options, prefix, noise)
+        from precision_tool.lib.checks.comparing import compare_by_toolkit
+
+        return compare_by_toolkit(
+            session, session.tools(), left, right, args.graph, args.threshold, options, prefix, noise
+        )
 
     engine = engine_of(session, args)
     if engine == "cann":
