@@ -498,7 +498,9 @@ def _finish(
         output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports) + "\n")
     else:
         if passports is not None and passports.differences:
-            output.out.print(report.passport_lines(passports))
+            from precision_tool.lib.present.passports import passport_lines
+
+            output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
