@@ -25,6 +25,7 @@ from precision_tool.lib.workspace import check_data, open_workspace
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
+    from precision_tool.lib.checks.comparing import OtherRun
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions
@@ -189,6 +190,19 @@ class Session(DataFolder):
         from precision_tool.lib.checks.comparing import compare
 
         return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix)
+
+    def compare_other_run(
+        self,
+        threshold: float,
+        workers: int,
+        progress: Progress | None = None,
+        options: CompareOptions | None = None,
+        noise: NoiseFloor | None = None,
+    ) -> OtherRun | None:
+        """Compares the other of two runs that differ in fusion (see `checks.comparing.compare_other_run`)."""
+        from precision_tool.lib.checks.comparing import compare_other_run
+
+        return compare_other_run(self, threshold, workers, progress, options, noise)
 
     def compare_by_toolkit(
         self,
