@@ -21,11 +21,11 @@ from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, 
 from precision_tool.lib.model.table import Row, joined
 from precision_tool.lib.present.text import (
     LabelledLines,
-    cosine_text,
     counted,
     json_text,
     marked_pass,
     plain,
+    row_text,
     safe,
     shown_reason,
     whole_path,
@@ -187,7 +187,7 @@ def _slot_cosines(rows: Sequence[Row], threshold: float) -> Text:
         if text:
             text.append("  ")
         text.append(f"[{row.slot.split(':')[-1]}] ")
-        text.append(cosine_text(row.cosine, agrees(row, threshold)))
+        text.append(row_text(row, agrees(row, threshold)))
     return text or Text("none", style="dim")
 
 
