@@ -27,7 +27,7 @@ USAGE = "usage: precision-tool [--data DIR] [--work DIR] [--log-level LEVEL] [CO
 MIN_PYTHON = (3, 11)
 
 #: What every command needs. Someone who merely copied the package may lack them.
-DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz")
+DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz", "jinja2")
 
 #: Set to 1, internal errors print their traceback instead of saving it.
 DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"

@@ -7,7 +7,8 @@ an action win over the settings of the same names. What a dump holds: `dump_mode
 (True: also what quantised ops were before). How precise the run is, with and without an action: `precision_mode` or
 `precision_mode_v2`; `op_precision_mode` and `customize_dtypes`, each a file or, by op, what is in it
 (`{'fc1/MatMul': 'high_precision'}`, `{'fc1/MatMul': 'InputDtype:float,float,OutputDtype:float'}`, and
-`'OpType::MatMulV2'` for all ops of a type); `allow_hf32` (False: matrix units multiply float32 as float32).
+`'OpType::MatMulV2'` for all ops of a type); `allow_hf32` (False: matrix units multiply float32 as float32);
+`deterministic` (True: kernels repeat themselves).
 Mistakes are `ValueError`s that say what to do.
 Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
 in the environment leaves that alone, a number there is the seed).
@@ -210,6 +211,48 @@ def estimator_dump() -> Any:
     from precision_tool.lib.collect import dumping
 
     return dumping.estimator_dump()
+
+
+def passport(subject: Any, batch: Any = None) -> str:
+    """What the run is, with hashes of the variables and of the batch as they are now: ``passport(sess, feed_dict)``.
+
+    The calls that begin a dump write `passport.json` into the data folder by themselves; on the NPU they cannot see the
+    variables. `ac` begins with what differs between the passports of the two runs. Call it before the step, on both
+    sides.
+
+    Parameters
+    ----------
+    subject : tf.Session, tf.keras.Model, tf.Module or list of variables
+        What holds the variables.
+    batch : dict, array or list, optional
+        What is fed: the `feed_dict` of a session; arrays or tensors for a model.
+
+    Returns
+    -------
+    str
+        The file, below `precision_data/npu/debug_0` in an NPU run, else below `precision_data/tf`.
+
+    Raises
+    ------
+    ValueError
+        `subject` is none of these.
+    """
+    from precision_tool.lib.collect import recording
+
+    return recording.passport(subject, batch)
+
+
+def estimator_passport() -> Any:
+    """The same for an Estimator on the NPU: ``EstimatorSpec(training_hooks=[estimator_passport()])``.
+
+    Returns
+    -------
+    tf.train.SessionRunHook
+        Takes the hashes before the first training step. `estimator_dump` does that by itself.
+    """
+    from precision_tool.lib.collect import recording
+
+    return recording.recording_hook()
 
 
 def mixed_precision_list(

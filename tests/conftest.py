@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 from real_tree import real_tree
+from report_browser import browse as browse
+from report_browser import chromium as chromium
+from report_browser import demo_report as demo_report
+from report_browser import h5_report as h5_report
 from tensorflow_oracle import TensorFlow
 from vendor import Vendor, find_vendor
 

@@ -25,6 +25,66 @@ def model_def(text: str) -> Any:
     return message
 
 
+def compressed(model: Any) -> Any:
+    """The ModelDef with the attributes of its ops and tensors as GE's ModelCompressManager writes them."""
+    names: list[str] = []
+    is_text: list[bool] = []
+    texts: list[bytes] = []
+
+    def number(value: bytes) -> int:
+        if value not in texts:
+            texts.append(value)
+        return texts.index(value)
+
+    for graph in model.graph:
+        for op in graph.op:
+            for holder in (op, *op.input_desc, *op.output_desc):
+                for entry in holder.attr:
+                    kind = entry.value.WhichOneof("value") if entry.value.DESCRIPTOR.oneofs else _kind(entry.value)
+                    strings = entry.value.list.s if kind == "list" else []
+                    if entry.key not in names:
+                        names.append(entry.key)
+                        is_text.append(kind == "s" or bool(strings))
+                    entry.key = _encoded(names.index(entry.key))
+                    if kind == "s":
+                        count = number(_raw(entry.value.s))
+                        entry.value.Clear()
+                        entry.value.i = count
+                    elif strings:
+                        counts = [number(_raw(text)) for text in strings]
+                        kept = entry.value.list.val_type
+                        entry.value.list.Clear()
+                        if kept:  # VT_LIST_INT
+                            entry.value.list.val_type = "VT_LIST_INT" if isinstance(kept, str) else 2
+                        entry.value.list.i.extend(counts)
+    for key, field, values in (("attr_name_enum", "s", names), ("attr_value_enum", "s", texts),
+                               ("attrs_use_string_value", "b", is_text)):  # fmt: skip
+        entry = model.attr.add(key=key)
+        getattr(entry.value.list, field).extend(
+            [value.decode("latin-1") if isinstance(value, bytes) else value for value in values]
+        )
+    model.attr.add(key="om_compress_version").value.i = 1
+    return model
+
+
+def _kind(value: Any) -> str:
+    return str(next((field.name for field, _ in value.ListFields()), ""))
+
+
+def _raw(text: str | bytes) -> bytes:
+    return text.encode("latin-1") if isinstance(text, str) else text
+
+
+def _encoded(number: int) -> str:
+    """EnumAttrUtils::Encode."""
+    text = "\0"
+    while True:
+        number, digit = divmod(number, 127)
+        text += chr(digit + 1)
+        if not number:
+            return text
+
+
 def om_bytes(
     *models: bytes, name: str = "net", weights: bytes = b"\x01" * 96, is_wide: bool = True, encrypted: bool = False
 ) -> bytes:

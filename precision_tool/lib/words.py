@@ -30,6 +30,7 @@ WORDS = (
     Word("Compare", "ac", "[-c] [-l N]", "check everything and name the first op that computes wrong"),
     Word("Compare", "vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
     Word("Compare", "vcs", "[-f FILE] [-c COS] [-l N]", "list the ops below a cosine similarity, in execution order"),
+    Word("Compare", "report", "[RESULT] [-o FILE.html]", "all of a result as one HTML file, to look at and to send"),
     Word("Find causes", "overflow", "[DIR] [-l N] [--mixlist]", "the op that overflows first, and what to do about it"),
     Word(
         "Find causes",

@@ -18,6 +18,7 @@ import numpy as np
 from fuzzing import seeds
 from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
 from fuzzing.structures import MessageSeed, npy_file
+from precision_tool.lib.checks.passports import compare_passports
 from precision_tool.lib.collect.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.feeds import load_feed, read_feeds
@@ -44,6 +45,7 @@ from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.h5_copy import copy_ops
 from precision_tool.lib.formats.om_file import read_om_header
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
+from precision_tool.lib.formats.passport import parse_passport, read_passport
 from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph import cache
@@ -63,7 +65,8 @@ from precision_tool.lib.sources.h5_files import find_h5_files
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
 from precision_tool.lib.storage.cache_files import OddCacheError
-from precision_tool.lib.storage.files import read_small_json, signature_of
+from precision_tool.lib.storage.files import read_small_json
+from precision_tool.lib.storage.stores import signature_of
 from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
 from precision_tool.lib.toolkit.kept import read_kept
 from precision_tool.lib.toolkit.tools import _json_problem, _table_problem
@@ -242,6 +245,16 @@ def _statuses(path: str) -> Reasons:
 
 def _fusion_result(path: str) -> Reasons:
     list(read_fusion_result(path))
+    return ()
+
+
+def _passport(path: str) -> Reasons:
+    """As `ac` does it, held against a sound one and against itself."""
+    found, sound = read_passport(path), parse_passport(seeds.passports(Path(path).parent)[0].decode())
+    for pair in (compare_passports(found, sound), compare_passports(sound, found)):
+        json.dumps(pair.to_dict(), allow_nan=False)
+    if compare_passports(found, found).differences:
+        raise WrongAnswerError("a passport differs from itself")
     return ()
 
 
@@ -438,6 +451,7 @@ READERS: dict[str, Reader] = {
     "overflow": Reader(read=_statuses, files=seeds.statuses, mutations=BINARY),
     "overflow_json": Reader(read=_statuses, files=seeds.status_texts, mutations=TEXT, documents=True),
     "fusion_result": Reader(read=_fusion_result, files=seeds.fusion_results, mutations=TEXT, documents=True),
+    "passport": Reader(read=_passport, files=seeds.passports, mutations=TEXT, documents=True),
     "fusion_switch": Reader(read=_switches, files=seeds.switch_files, mutations=TEXT, documents=True),
     "bisection": Reader(
         read=_bisection, files=seeds.bisections, mutations=TEXT, documents=True, file_name="state.json"

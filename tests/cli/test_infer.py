@@ -56,6 +56,26 @@ def test_the_newest_below_a_folder(tmp_path: Path, tree: SmallTree) -> None:
     assert "20260202000000" in run.text
 
 
+def test_the_dump_of_one_of_several_models_whose_graphs_have_one_name(tmp_path: Path, tree: SmallTree) -> None:
+    """The model is the one that names the dumped ops, wherever it stands in the file."""
+    text = tree.graph.read_text("ascii")
+    other = text.replace("first/", "other_first/").replace("middle/", "other_middle/")
+    for number, texts in enumerate(([text, other], [other, text])):
+        path = tmp_path / f"net{number}.om"
+        path.write_bytes(om_bytes(*(model_def(one).SerializeToString() for one in texts)))
+        listed = json.loads(tool("--data", tree.root, "ls", "-g", path, "--json", cwd=tmp_path).out)
+        names = [op["name"] for op in listed["graphs"][0]["ops"]]
+        assert "middle/Mul" in names
+        assert "other_middle/Mul" not in names
+        tool("--data", tree.root, "vc", "-g", path, cwd=tmp_path)
+        shown = tool("infer", path, cwd=tmp_path).text
+        assert "(model 2)" in shown
+        run = tool("--work", "w", "graph2json", path, tmp_path / f"{number}.json", cwd=tmp_path)
+        assert "an offline model of 2 models, of which this is the first, as atc has it" in run.text
+        (graph,) = json.loads((tmp_path / f"{number}.json").read_text("utf-8"))["graph"]
+        assert ("middle/Mul" in [op["name"] for op in graph["op"]]) == (number == 0)
+
+
 def test_its_own_result(tmp_path: Path, tree: SmallTree) -> None:
     """`vcs` shows what msquickcmp found as long as there is nothing of ours."""
     folder = msquickcmp_output(tmp_path / "out", tree)

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from om_files import model_def, om_bytes
+from om_files import compressed, model_def, om_bytes
 from small_tree import faulty_chain, small_tree
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import load_graph_file, skim_graph_file
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
-from precision_tool.lib.formats.om_file import read_om_header
+from precision_tool.lib.formats.ge_graph_export import export_graph, export_with_notes, json_text
+from precision_tool.lib.formats.om_file import name_in_model, read_om_header
+from precision_tool.lib.graph.choice import is_named_by
+from precision_tool.lib.pairing.match import groups_of, in_order
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,83 @@ def test_several_models(tmp_path: Path) -> None:
     file = load_graph_file(path)
     assert [graph.name.split("_")[0] for graph in file.graphs] == ["ge", "second"]
     assert "2 models" in file.notes[0]
+
+
+def test_several_models_whose_graph_names_repeat(tmp_path: Path) -> None:
+    """Also of subgraphs: each call stays within its own model."""
+    text = small_tree(tmp_path / "a", faulty_chain()).graph.read_text("ascii")
+    name = text.split('"')[1]
+    whole = f'{text}graph {{\n  name: "body"\n  op {{\n    name: "inner"\n    type: "Relu"\n  }}\n}}\n'
+    whole = whole.replace("  op {\n", '  op {\n    subgraph_name: "body"\n', 1)
+    path = write_om(tmp_path / "net.om", whole, whole, text)
+    file = load_graph_file(path)
+    assert [graph.name for graph in file.graphs] == [
+        name, "body", f"{name} (model 2)", "body (model 2)", f"{name} (model 3)"
+    ]  # fmt: skip
+    calls = [[called for op in graph.ops for called in op.subgraph_names] for graph in file.graphs]
+    assert calls == [["body"], [], ["body (model 2)"], [], []]
+    assert len(in_order(file)) == len(file.ops)
+    assert sorted(index for group in groups_of(file) for index in map(id, group.ops)) == sorted(map(id, file.ops))
+    # A dump's own model is found by the name that the model has by itself.
+    assert name_in_model(file.graphs[2].name) == name
+    assert is_named_by([file.graphs[2].name], name)
+    assert skim_graph_file(path).graph_names == tuple(graph.name for graph in file.graphs)
+
+
+def test_the_json_is_of_the_first_model(tmp_path: Path) -> None:
+    """As atc writes it; and that is said."""
+    texts = [small_tree(tmp_path / name, faulty_chain()).graph.read_text("ascii") for name in ("a", "b")]
+    path = write_om(tmp_path / "net.om", texts[0], texts[1].replace("ge_default", "second"))
+    alone = write_om(tmp_path / "alone.om", texts[0])
+    document, notes = export_with_notes(str(path))
+    assert document == export_graph(str(alone))
+    assert notes == ("an offline model of 2 models, of which this is the first, as atc has it",)
+    assert export_with_notes(str(alone))[1] == ()
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_compressed_attributes(tmp_path: Path, text_graph: Path, count: int) -> None:
+    """om_compress_version 1: names and texts are numbers of two lists of the model, to base 127 in the names."""
+    text = text_graph.read_text("utf-8")
+    more = "".join(f'    attr {{ key: "filling_{number}" value {{ i: {number} }} }}\n' for number in range(count))
+    text = text.replace("  op {\n", "  op {\n" + more, 1)
+    plain = write_om(tmp_path / "plain.om", text)
+    path = tmp_path / "net.om"
+    path.write_bytes(om_bytes(compressed(model_def(text)).SerializeToString()))
+    assert b"pass_name" in path.read_bytes()
+    assert path.read_bytes().count(b"_datadump_original_op_names") == 1  # in the list only
+    file, wanted = load_graph_file(path), load_graph_file(plain)
+    assert any(op.pass_names for op in file.ops)
+    for one, other in zip(file.ops, wanted.ops, strict=True):
+        assert one == other
+        assert {key: one.attrs[key] for key in one.attrs} == {key: other.attrs[key] for key in other.attrs}
+    assert sorted_attrs(export_graph(str(path))) == sorted_attrs(export_graph(str(plain)))
+    assert file.notes == ()
+
+
+def test_compressed_attributes_that_cannot_be_restored(tmp_path: Path) -> None:
+    """Numbers beyond the lists, and a version that nobody knows: the rest is read, and that is said."""
+    text = small_tree(tmp_path / "a", faulty_chain()).graph.read_text("ascii")
+    model = compressed(model_def(text))
+    lists = {entry.key: entry.value for entry in model.attr}
+    lost = len(lists["attr_value_enum"].list.s)
+    del lists["attr_value_enum"].list.s[:]
+    path = tmp_path / "net.om"
+    path.write_bytes(om_bytes(model.SerializeToString()))
+    file = load_graph_file(path)
+    assert lost
+    assert "of its attributes are numbers beyond the lists of the model" in file.notes[0]
+    lists["om_compress_version"].i = 2
+    path.write_bytes(om_bytes(model.SerializeToString()))
+    (note,) = load_graph_file(path).notes
+    assert "om_compress_version 2" in note
+
+
+def test_an_attribute_of_bytes_alone(tmp_path: Path) -> None:
+    """Its value is null in the JSON: bytes are left out, the attribute is not."""
+    text = 'graph { name: "g" op { name: "a" type: "A" attr { key: "k" value { bt: "\\177ELF" } } } }'
+    path = write_om(tmp_path / "net.om", text)
+    assert export_graph(str(path))["graph"][0]["op"][0]["attr"] == [{"key": "k", "value": None}]
 
 
 def test_the_header(tmp_path: Path, text_graph: Path) -> None:

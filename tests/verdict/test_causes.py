@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from builders import Array
 from npu_standins import CustomOp, start_session
+from opdebug_payloads import AIC, core_fields, new_payload, write_status
+from rich.console import Console
 from tiny_network import (
     Network,
     Part,
@@ -27,9 +30,10 @@ from tiny_network import (
 )
 
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
+from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Verdict
 from precision_tool.tf_config import update_custom_op
 
 
@@ -236,6 +240,67 @@ def test_overflow(tmp_path: Path, saturates: bool) -> None:
     assert (found.culprit, found.cause) == ("two/MatMul", Cause.OVERFLOW)
 
 
+def with_status(data: Path, op: str) -> Path:
+    """The status file that the overflow detection writes beside the dump of an op."""
+    (file,) = (data / "npu").rglob(f"*.{op.replace('/', '_')}.*")
+    task = int(file.name.split(".")[-3])
+    payload = new_payload(AIC, core_fields(task=task, stream=0))
+    return write_status(file.parent, payload, timestamp=int(file.name.rsplit(".", 1)[1]) + 1)
+
+
+def test_a_status_file_beside_an_overflow(tmp_path: Path) -> None:
+    """What the device says makes it surer, and stands among the evidence."""
+    kernel = np.abs(numbers(16, 6, seed=3, scale=0.3)).max()
+    data = large(layers(), 60000 / float(kernel)).write(tmp_path)
+    before = verdict_of(data)
+    assert before.suspects[0].fact("status_file") is None
+    status = with_status(data, "two/MatMul")
+    found = verdict_of(data)
+    assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/MatMul", Cause.OVERFLOW, Proof.RECOMPUTED)
+    assert found.suspects[0].fact("status_file") == str(status)
+    assert found.confidence > before.confidence
+
+
+def unknown(dtype: str) -> Network:
+    """The activation of the second layer is an op that nobody has a formula for, and reaches infinity in float16."""
+    network = layers().with_part("two/Tanh", type="Secret", compute=lambda x: 60000 * (1 + np.abs(x)), dtype=dtype)
+    return network.with_part("trans_Cast_4", compute=lambda x: x)
+
+
+def test_a_status_file_of_an_op_that_cannot_be_recomputed(tmp_path: Path) -> None:
+    """Alone with it the op is named; without one, or where the status is of an op that is right, it is not for this."""
+    data = unknown("float16").write(tmp_path / "told", benchmark=False)
+    with_status(data, "two/Tanh")
+    found = verdict_of(data)
+    assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/Tanh", Cause.OVERFLOW, Proof.STATUS)
+    assert "device's status" in told(found)
+    assert verdict_of(unknown("float16").write(tmp_path / "silent", benchmark=False)).cause is not Cause.OVERFLOW
+    right = layers().write(tmp_path / "right")
+    with_status(right, "two/MatMul")
+    assert verdict_of(right).cause is Cause.NONE
+
+
+def told(verdict: Verdict) -> str:
+    """The block as people see it."""
+    out = io.StringIO()
+    Console(file=out, width=200).print(verdict_block(verdict))
+    return out.getvalue()
+
+
+def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = layers().write(tmp_path)
+    monkeypatch.setattr("precision_tool.lib.verdict.judge.Judge._judge", lambda self, base: replace(base, reason="x"))
+    clock = iter(range(0, 10_000_000, 100))
+    monkeypatch.setattr("precision_tool.lib.verdict.judge.time.monotonic", lambda: float(next(clock)))
+    found = verdict_of(data)
+    late = dict(found.tally.reasons)["the time for recomputing was over"]
+    assert 0 < late < found.tally.ops
+    assert found.gaps == (
+        f"{late} of {found.tally.ops} ops were not recomputed, as the time for that was over: `ni OP` recomputes one",
+    )
+    assert found.gaps[0] in told(found)
+
+
 def test_numbers_that_are_infinite_on_purpose(tmp_path: Path) -> None:
     """A mask of minus infinity is no overflow."""
     mask = np.where(np.arange(8 * 16).reshape(8, 16) % 5, 0, -np.inf).astype(np.float32)
@@ -259,6 +324,110 @@ def test_an_op_that_writes_over_its_input(tmp_path: Path) -> None:
     relu = {0: lambda array: np.maximum(array, 0)}
     network = layers().with_part("one/Relu", read=relu, address=4096)
     assert verdict_of(network.write(tmp_path)).cause is Cause.NONE
+
+
+def test_an_address_alone_does_not_excuse_an_overwritten_input(tmp_path: Path) -> None:
+    """It is said to write over its input, and what stands there is not what it put out."""
+    network = layers().with_part("one/Relu", read={0: overwritten}, address=4096)
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == ("one/Relu", Cause.STOMP)
+
+
+# --- near misses: what looks like a fault and is none -----------------------------------------------------------------
+
+
+def last_digit(array: Array) -> Array:
+    """Every third element is one unit in the last place away, as another order of additions gives."""
+    flat = array.copy().reshape(-1)
+    flat[::3] = np.nextafter(flat[::3], np.asarray(np.inf, flat.dtype))
+    return flat.reshape(array.shape)
+
+
+@pytest.mark.parametrize(
+    "name", ["one/MatMul", "two/Tanh", "IteratorGetNext", "drop/random_uniform/RandomUniform", "one/kernel"]
+)
+def test_rounding_is_no_fault(tmp_path: Path, name: str) -> None:
+    """Results that another order of additions gives; data, random numbers and variables that are float16 there."""
+    network = layers()
+    part = next(part for part in network.parts if part.name == name)
+    if part.npu is None:
+        network = network.with_part(name, wrong=last_digit)
+    else:
+        network = network.with_part(name, npu=part.npu.astype(np.float16), golden=part.npu)
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+
+
+@pytest.mark.parametrize("stores", [True, False])
+def test_a_fused_op_that_is_more_exact_than_its_parts_is_right(tmp_path: Path, stores: bool) -> None:
+    """Float32 inside, or every part's result kept in float16: a kernel may do either."""
+
+    def compute(a: Array, b: Array) -> Array:
+        product = a @ b
+        made: Array = np.maximum(product.astype(np.float16).astype(np.float64) if stores else product, 0)
+        return made
+
+    found = verdict_of(fused().with_part("one/MatMul", compute=compute).write(tmp_path))
+    assert (found.culprit, found.tally.wrong, found.tally.doubtful) == (None, 0, 0)
+
+
+def test_a_fused_op_that_leaves_out_a_part_is_wrong(tmp_path: Path) -> None:
+    """It does what the op it is named after does, and no more."""
+    found = verdict_of(fused().with_part("one/MatMul", compute=np.matmul).write(tmp_path, benchmark=False))
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.FUSION)
+
+
+def test_the_edge_of_the_range_is_no_overflow(tmp_path: Path) -> None:
+    """65519.9 is beyond float16's largest number and rounds to it; 65520 would round to infinity."""
+    near = Part(name="edge", type="Mul", inputs=("IteratorGetNext", "factor"), originals=("edge",), dtype="float16",
+                compute=np.multiply)  # fmt: skip
+    data = np.array([[1.0, 0.5, -1.0]], np.float32)
+    for factor, cause in ((65519.0, Cause.NONE), (66000.0, Cause.OVERFLOW)):
+        parts = (
+            source("IteratorGetNext", data),
+            source("factor", np.array([[factor]], np.float32), op_type="Const"),
+            near,
+        )
+        found = verdict_of(Network(parts=parts).write(tmp_path / str(factor)))
+        assert found.cause is cause, factor
+
+
+def test_a_gradient_off_by_a_factor_that_is_no_loss_scale(tmp_path: Path) -> None:
+    """Three times too large, and nothing divides by it again: that is a wrong kernel and no scale."""
+    network = layers().with_part("two/MatMul", wrong=lambda array: array * np.float16(3))
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == ("two/MatMul", Cause.KERNEL)
+
+
+def test_a_culprit_whose_inputs_were_not_dumped_is_less_sure(tmp_path: Path) -> None:
+    """What it read may have been overwritten before it read it, which such a dump does not tell."""
+    network = layers().with_part("two/MatMul", wrong=negated_column)
+    surer = verdict_of(network.write(tmp_path / "whole"))
+    found = verdict_of(network.write(tmp_path / "outputs", inputs=False))
+    assert found.culprit == surer.culprit == "two/MatMul"
+    assert found.confidence <= 0.8 < surer.confidence
+    assert found.suspects[0].fact("inputs_not_dumped") == [0, 1]
+    assert "may have been overwritten before it read it" in told(found)
+    assert surer.suspects[0].fact("inputs_not_dumped") is None
+
+
+# --- what does not change a verdict -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [None, negated_column])
+def test_the_order_of_the_batch_does_not_matter(tmp_path: Path, wrong: Callable[[Array], Array] | None) -> None:
+    """The same images in another order, and the random numbers with them."""
+    order = np.random.default_rng(5).permutation(8)
+    network = layers().with_part("one/MatMul", wrong=wrong)
+    turned = network
+    for name in ("IteratorGetNext", "drop/random_uniform/RandomUniform"):
+        part = next(part for part in network.parts if part.name == name)
+        assert part.npu is not None
+        turned = turned.with_part(name, npu=part.npu[order])
+    one, two = verdict_of(network.write(tmp_path / "one")), verdict_of(turned.write(tmp_path / "two"))
+    assert (one.culprit, one.cause, one.tally) == (two.culprit, two.cause, two.tally)
+    if wrong is not None:
+        assert one.suspects[0].fact("own_error") == pytest.approx(two.suspects[0].fact("own_error"), rel=1e-3)
 
 
 @pytest.mark.parametrize(

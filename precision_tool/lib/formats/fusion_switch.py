@@ -16,7 +16,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, ON_BY_NAME, SECTIONS, UB
 from precision_tool.lib.formats.lenient_json import JsonText, Lenience, Node
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Stands for every pass of its section that is not named.
 ALL = "ALL"
@@ -72,6 +72,11 @@ class Switches:
         if name in ON_BY_NAME and section in (None, ON_BY_NAME[name]):
             return True
         return any(self._all(where) for where in ((section,) if section else SECTIONS))
+
+    def told(self, name: str, section: str | None = None) -> bool | None:
+        """As `is_on`, None where that depends on the section, which is unknown."""
+        answers = {self.is_on(name, place) for place in ((section,) if section else SECTIONS)}
+        return answers.pop() if len(answers) == 1 else None
 
     def _all(self, section: str) -> bool:
         """Whether a pass of a section that nobody names is on."""
@@ -148,7 +153,7 @@ def _word(on: bool) -> str:
 
 def read_switches(path: str) -> Switches:
     """The switches of a file. FormatError names the line; DataNotFoundError where there is no file."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         if file.size > _MAX_BYTES:
             raise FormatError(f"{path}: {file.size:,} bytes are too many for a switch file", "name another file")
         content = file.read_at(0, file.size)

@@ -15,6 +15,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import Node, Scalars, graph_nodes, graph_tree, is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_schema import ENUMS, MESSAGES, Field
+from precision_tool.lib.formats.om_file import MAGIC, WireScalars, parse_om
 from precision_tool.lib.formats.proto_text import escape, paused_gc
 
 #: Fields that the vendor leaves out of the JSON, in whatever message: data, and where it lies.
@@ -30,13 +31,23 @@ _MAX_DEPTH = 20
 
 def export_graph(path: str) -> dict[str, Any]:
     """A graph file, text or offline model, as the vendor's JSON. FormatError for others."""
+    return export_with_notes(path)[0]
+
+
+def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """As `export_graph`, and what to say of it. Of an offline model of several models the first, as atc writes it."""
     data = read_graph_bytes(path)
     if is_json(data):
         raise FormatError(f"{path}: this graph is JSON already", "give the text file ge_proto_*_Build.txt, or an .om")
-    root, _, scalars = graph_tree(data, path)
+    scalars: Scalars
+    if data.startswith(MAGIC):
+        root, notes = parse_om(data, path, first=True)
+        scalars = WireScalars()
+    else:
+        root, notes, scalars = graph_tree(data, path)
     graph_nodes(root, path)  # anything else than a GE graph is refused
     with paused_gc():
-        return GraphExport(scalars, path).model(root)
+        return GraphExport(scalars, path).model(root), notes
 
 
 class GraphExport:

@@ -7,6 +7,7 @@ Source: `ModelFileHeader` and `ModelPartitionTable` in GE's `framework/common/ty
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
+from precision_tool.lib.formats.om_attributes import restore_attributes
 from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: How an `.om` begins.
 MAGIC = b"IMOD"
@@ -129,11 +132,11 @@ def _table(source: ByteSource, position: int, end: int) -> tuple[Part, ...] | No
 
 def read_om_header(path: str) -> OmHeader:
     """Header and tables of an offline model."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return read_header(file)
 
 
-def model_bytes(file: LocalFile) -> int:
+def model_bytes(file: StoredFile) -> int:
     """How many bytes of the file hold the header, the tables and the definitions of all its models."""
     return max(part.stop for part in _definitions(read_header(file), file.path))
 
@@ -146,18 +149,58 @@ def _definitions(header: OmHeader, path: str) -> list[Part]:
     return found
 
 
-def parse_om(data: bytes, path: str) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """The tree of the models in the first bytes of an `.om`, as far as `model_bytes`, and notes about the file."""
+def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """The tree of the models in the first bytes of an `.om`, as far as `model_bytes`, and notes about the file.
+
+    With `first` that of the first model alone. Graphs of a later model that have the name of an earlier one get its
+    number: `graph (model 2)`.
+    """
     source = _Bytes(path, data)
     # The parts behind, weights as a rule, are not in `data`.
     header = read_header(source, 1 << 63)
     parts = _definitions(header, path)
-    roots = [_definition(source, part) for part in parts]
+    roots = [_definition(source, part) for part in parts[: 1 if first else None]]
+    told = [restore_attributes(root) for root in roots]
+    notes = [f"model {number} of this file: {what}" for number, what in enumerate(told, start=1) if what]
+    if first and len(parts) > 1:
+        notes.append(f"an offline model of {len(parts)} models, of which this is the first, as atc has it")
     root = roots[0]
-    for other in roots[1:]:
-        root.setdefault("graph", []).extend(other.get("graph", []))
-    notes = (f"an offline model of {len(roots)} models; their graphs are listed one after the other",)
-    return root, notes if len(roots) > 1 else ()
+    if len(roots) > 1:
+        notes.insert(0, f"an offline model of {len(roots)} models; their graphs are listed one after the other")
+        _tell_apart(roots)
+        for other in roots[1:]:
+            root.setdefault("graph", []).extend(other.get("graph", []))
+    return root, tuple(notes)
+
+
+#: What stands behind the name of a graph whose name an earlier model of the file has.
+_OF_MODEL = re.compile(r" \(model \d+\)$")
+
+
+def name_in_model(name: str) -> str:
+    """The name of a graph as its own model has it."""
+    return _OF_MODEL.sub("", name)
+
+
+def _tell_apart(roots: list[dict[str, list[Any]]]) -> None:
+    """Gives the graphs of later models whose names an earlier one has the number of their model."""
+    taken: set[bytes] = set()
+    for number, root in enumerate(roots, start=1):
+        graphs = [graph for graph in root.get("graph", ()) if isinstance(graph, dict)]
+        names = {name for graph in graphs for name in graph.get("name", ()) if isinstance(name, bytes)}
+        again = {name: name + f" (model {number})".encode() for name in names & taken}
+        ops = [op for graph in graphs for op in graph.get("op", ()) if again and isinstance(op, dict)]
+        for field, nodes in (("name", graphs), ("subgraph_name", ops)):
+            for node in nodes:
+                if field in node and again:
+                    node[field] = [again.get(name, name) if isinstance(name, bytes) else name for name in node[field]]
+        taken |= names
+
+
+def is_om(path: str) -> bool:
+    """Whether a file begins as an offline model."""
+    with open_file(path) as file:
+        return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
 
 
 def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:

@@ -258,10 +258,10 @@ def _switch(positions: tuple[float, ...], slot: int, formula: Callable[[Call, Do
 
     def slope(call: Call, x: Doubles) -> tuple[Doubles, Doubles, Mask | None]:
         factor = formula(call, x)
-        doubtful = np.zeros(x.shape, np.bool_)
-        for position in positions:
-            doubtful |= near(x, position, needed(call, slot).dtype)
-        return factor, np.abs(factor), doubtful
+        first, *others = [near(x, position, needed(call, slot).dtype) for position in positions]
+        for one in others:
+            first |= one
+        return factor, np.abs(factor), first
 
     return slope
 
@@ -286,7 +286,7 @@ def _leak(call: Call, x: Doubles) -> Doubles:
 
 def _gradients() -> None:
     switches: dict[str, tuple[tuple[float, ...], Callable[[Call, Doubles], Doubles]]] = {
-        "ReluGrad": ((0.0,), lambda call, x: np.where(x > 0, 1.0, 0.0)),
+        "ReluGrad": ((0.0,), lambda call, x: (x > 0).astype(x.dtype)),
         "Relu6Grad": ((0.0, 6.0), lambda call, x: np.where((x > 0) & (x < 6), 1.0, 0.0)),
         "LeakyReluGrad": ((0.0,), _leak),
     }

@@ -191,6 +191,9 @@ def near(a: Array, b: Array | float, *dtypes: str) -> Mask:
         return np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b)), np.bool_)
     tiny = max(_TINY[dtype] for dtype in dtypes if dtype in ROUNDOFF)
     with np.errstate(all="ignore"):
+        if isinstance(b, float) and b == 0:  # |a| <= 8 u |a| + tiny, in one step
+            size = np.abs(a)
+            return np.asarray((size <= tiny / (1 - 2 * _MOVE * max(units))), np.bool_)
         size = np.maximum(np.abs(a), np.abs(b))
         close = np.abs(np.subtract(a, b)) <= 2 * _MOVE * max(units) * size + tiny
     return np.asarray(close, np.bool_) & np.isfinite(size)

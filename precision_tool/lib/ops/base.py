@@ -77,6 +77,8 @@ class Call:
     inputs: tuple[Input | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[Wanted, ...] = ()
+    #: Only the values of the outputs are wanted: sums of products need not tell their rounding, which is as much work.
+    only_values: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

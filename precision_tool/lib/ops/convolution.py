@@ -95,8 +95,11 @@ class _Task:
     kernels: int
     bias: Doubles | None = None
 
-    def whole(self) -> Output:
+    def whole(self, *, only_values: bool = False) -> Output:
         limited(self.factors.work(), prod(self.shape))
+        if only_values:
+            values = self.factors.values()
+            return Output(array=self.as_script(values if self.bias is None else values + self.bias))
         result, squares = self.factors.whole()
         found = rounded(result, squares, self.factors.length())
         array = found.array if self.bias is None else found.array + self.bias
@@ -317,7 +320,7 @@ def _space_of(call: Call, count: Sequence[int], kernel: Sequence[int], rank: int
 
 def _register(names: Sequence[str], inputs: Sequence[str], task: Callable[[Call], _Task]) -> None:
     def function(call: Call) -> Outputs:
-        return [task(call).whole()]
+        return [task(call).whole(only_values=call.only_values)]
 
     def sampled(call: Call, places: Places) -> Output:
         return task(call).at(places)

@@ -85,6 +85,14 @@ class Factors(ABC):
             return np.concatenate([part[0] for part in parts], -1), np.concatenate([part[1] for part in parts], -1)
         return self._whole(), self.squared()._whole() if self.work() <= EXACT_TERMS else self._squares()
 
+    def values(self) -> Doubles:
+        """The result alone."""
+        if self.groups == 1:
+            return self._whole()
+        if self.per_group == 1:
+            return self._each_alone()[0]
+        return np.concatenate([part.values() for part in self.split()], -1)
+
     def at(self, rows: Places, channels: Places, total: int) -> tuple[Doubles, Doubles]:
         """Result and Σ p² at (row, channel); `total` is the number of channels of the result."""
         if self.groups == 1:

@@ -34,9 +34,11 @@ class _Matrices:
     def work(self) -> float:
         return float(prod(self.shape) * self.a.shape[-1])
 
-    def whole(self) -> Output:
+    def whole(self, *, only_values: bool = False) -> Output:
         limited(self.work(), prod(self.shape))
         result = self.a @ self.b
+        if only_values:
+            return Output(array=result if self.bias is None else result + self.bias)
         squares = self.a**2 @ self.b**2 if self.work() <= EXACT_TERMS else self._squares()
         return self._with_bias(rounded(result, squares, self.a.shape[-1]), self.bias)
 
@@ -127,7 +129,7 @@ def _cheap_places(call: Call, count: int) -> Places:
     cheap_places=_cheap_places,
 )  # fmt: skip
 def _matmul(call: Call) -> Outputs:
-    return [_matrices(call).whole()]
+    return [_matrices(call).whole(only_values=call.only_values)]
 
 
 def _connection(call: Call) -> tuple[_Matrices, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,7 +73,7 @@ class OpReport:
 
 def run_name(run: RunGraph) -> str:
     """Which NPU run a graph belongs to, or the graph file where it belongs to none."""
-    return os.path.basename(run.file.path) if run.number is None else f"debug_{run.number}"
+    return posixpath.basename(run.file.path) if run.number is None else f"debug_{run.number}"
 
 
 def _title(report: OpReport) -> str:
@@ -246,7 +246,7 @@ def attribute_lines(report: OpReport, only: str | None = None) -> RenderableType
     table.add_column(style="bold")
     table.add_column()
     for name in _shown_attributes(report.op, only):
-        table.add_row(plain(name), plain(_attribute(report.op, name, _VALUE if only is None else _LONGEST_VALUE)))
+        table.add_row(plain(name), plain(attribute_text(report.op, name, _VALUE if only is None else _LONGEST_VALUE)))
     title = Heading(plain(f"attributes of {report.op.name}, {_title(report)}"))
     return Group(title, table if table.rows else Text("none", style="dim"))
 
@@ -255,7 +255,8 @@ def _shown_attributes(op: Op, only: str | None) -> list[str]:
     return sorted(op.attrs) if only is None else [only] if only in op.attrs else []
 
 
-def _attribute(op: Op, name: str, longest: int = _VALUE) -> str:
+def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
+    """The value of an attribute, cut where it is longer; why it cannot be read in its place."""
     try:
         value = op.attrs[name]
     except FormatError as error:
@@ -484,7 +485,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         ],
         "runs_after": [node.name for node in links.waits_for],
         "runs_before": [node.name for node in links.awaited_by],
-        **({"attributes": {name: _attribute(op, name, longest) for name in shown}} if shown else {}),
+        **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else asdict(report.judged),
         "elements": [asdict(one) for one in report.elements],

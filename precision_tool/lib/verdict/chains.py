@@ -187,7 +187,7 @@ class ChainSearch:
                     self._left -= 1
                     stage = Stage(name=self._names[number], op_type=op_type, args=args, attrs=self._op.attrs)
                     try:
-                        result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args))
+                        result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args), only_values=True)
                     except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
                         continue
                     if fits(number, result):

@@ -5,7 +5,7 @@ The graph of a run without fusion tells how the original ops hang together; `cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -62,6 +62,32 @@ class Stage:
     wanted: tuple[Wanted, ...] = ()
 
 
+class _Remembered(Mapping[str, Any]):
+    """Attributes, each of which a graph parses when it is asked for: here once for all parts of a batch."""
+
+    __slots__ = ("_attrs", "_known")
+
+    def __init__(self, attrs: Mapping[str, Any]) -> None:
+        self._attrs = attrs
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._known:
+            self._known[key] = self._attrs.get(key)
+        if self._known[key] is None and key not in self._attrs:
+            raise KeyError(key)
+        return self._known[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._attrs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attrs)
+
+    def __len__(self) -> int:
+        return len(self._attrs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
     """The stages of an op and which of their results it puts out, by its output slot.
@@ -87,6 +113,12 @@ class Formula:
     def shape(self) -> tuple[object, ...]:
         """What formulas of ops that are fused alike share."""
         return tuple((stage.op_type, stage.args) for stage in self.stages)
+
+    def is_same(self, other: Formula) -> bool:
+        """Whether another one computes the very same, however sure it is."""
+        if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
+            return False
+        return all(a.attrs is b.attrs and a.wanted == b.wanted for a, b in zip(self.stages, other.stages, strict=True))
 
     @property
     def kind(self) -> Kind:
@@ -142,7 +174,7 @@ class Formula:
         stages = []
         for stage in self.stages:
             open_shapes = tuple(replace(one, shape=None) for one in stage.wanted)
-            stages.append(replace(stage, wanted=open_shapes))
+            stages.append(replace(stage, wanted=open_shapes, attrs=_Remembered(stage.attrs)))
         return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
@@ -152,9 +184,10 @@ class Formula:
         """
         done: list[Sequence[Output | None]] = []
         inputs = {**inputs, **self.lent}
-        for stage in self.stages:
+        put_out = {ref.stage or 0 for ref in self.outputs.values()}
+        for number, stage in enumerate(self.stages):
             args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
-            done.append(run_stage(stage, args, stored))
+            done.append(run_stage(stage, args, stored, only_values=number not in put_out))
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
@@ -194,12 +227,14 @@ def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
     return Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
 
 
-def run_stage(stage: Stage, args: tuple[Input | None, ...], stored: str = "") -> Sequence[Output | None]:
-    """The results of one original op from its inputs."""
+def run_stage(
+    stage: Stage, args: tuple[Input | None, ...], stored: str = "", *, only_values: bool = False
+) -> Sequence[Output | None]:
+    """The results of one original op from its inputs; with `only_values` they need not tell their rounding."""
     spec = table.find(stage.op_type)
     if spec is None:
         raise NotComputedError(f"there is no formula for {stage.op_type}")
-    call = _call(spec, stage, args)
+    call = replace(_call(spec, stage, args), only_values=only_values)
     if spec.work is not None:
         work = spec.work(call)
         if work > _MAX_WORK:

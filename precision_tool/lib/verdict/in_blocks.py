@@ -73,8 +73,12 @@ def right_in_blocks(
 
 
 def _is_half(one: Input) -> bool:
-    """Whether float32 is wide enough for a tensor: float16, or one number that scales others."""
-    return one.dtype == "float16" or (one.array.size == 1 and one.array.dtype == np.float32)
+    """Whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
+    return (
+        one.dtype == "float16"
+        or one.array.dtype.kind in "iub"
+        or (one.array.size == 1 and one.array.dtype == np.float32)
+    )
 
 
 def _as(one: Input, dtype: Float) -> Input:

@@ -1,14 +1,14 @@
 """Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed.
 
 With x the inputs, y the output, N the NPU side and B the benchmark, y_N − f(x_N) is the op's own error, f(x_N) − f(x_B)
-what it inherited and y_B − f(x_B) the benchmark's own (verdict.md).
+what it inherited and y_B − f(x_B) the benchmark's own (VERDICT.md §1).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
 
 import numpy as np
@@ -29,13 +29,14 @@ from precision_tool.lib.verdict.formulas import (
     script_tensor,
 )
 from precision_tool.lib.verdict.in_blocks import right_in_blocks
-from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
     PASSING,
+    Fed,
     NoValueError,
     Root,
     RunValues,
@@ -65,17 +66,8 @@ _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 _OBEYS = 2e-3
 
 
-@dataclass(slots=True)
-class Fed:
-    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
-
-    inputs: dict[int, Input] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)
-    elsewhere: dict[int, str] = field(default_factory=dict)
-
-    def widen(self) -> None:
-        """Turns what was loaded as it was stored into float64."""
-        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
+class _NotLightError(Exception):
+    """An op is not plainly right."""
 
 
 class Judge:
@@ -117,6 +109,13 @@ class Judge:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
         return replace(self._judged(op), formula=None)
 
+    def judge_lightly(self, op: Op) -> OpJudgement | None:
+        """The same for little memory; None for an op that is not plainly right, which takes several times as much."""
+        try:
+            return replace(self._judged(op, lightly=True), formula=None)
+        except _NotLightError:
+            return None
+
     def examine(self, op: Op) -> OpJudgement:
         """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
         found = self._judged(op)
@@ -125,17 +124,19 @@ class Judge:
             return found
         return self._beside.split(found, found.formula, self.fed(op).inputs) or found
 
-    def _judged(self, op: Op) -> OpJudgement:
+    def _judged(self, op: Op, *, lightly: bool = False) -> OpJudgement:
         base = OpJudgement(
             op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
         start = time.monotonic()
         if start > self._deadline:
-            return replace(base, reason="the time for recomputing was over")
+            return replace(base, reason=OUT_OF_TIME)
         try:
-            with np.errstate(all="ignore"):
-                found = self._judge(base)
+            with np.errstate(all="ignore"), self.values.reading():
+                found = self._judge(base, lightly)
+        except _NotLightError:
+            raise
         except (NotComputedError, NoValueError) as error:
             found = replace(base, reason=str(error))
         except PrecisionToolError as error:
@@ -268,7 +269,7 @@ class Judge:
                 return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
         return None
 
-    def _judge(self, base: OpJudgement) -> OpJudgement:
+    def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
@@ -297,6 +298,8 @@ class Judge:
         right = self._right(base, fed, got)
         if right is not None:
             return right
+        if lightly:
+            raise _NotLightError
         fed.widen()
         got = {slot: in_doubles(one) for slot, one in got.items()}
         chosen: OpJudgement | None = None
@@ -304,6 +307,8 @@ class Judge:
         key = self.key(op)
         tried: list[tuple[Formula, OpJudgement]] = []
         for formula in self._formulas(op, fed, got):
+            if any(formula.is_same(other) for other, _ in tried):
+                continue
             try:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:

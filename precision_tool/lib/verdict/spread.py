@@ -24,8 +24,10 @@ Progress = Callable[[int, int], None]
 _SERIAL_ELEMENTS = 1 << 20
 #: Processes at most: each holds decoded tensors.
 _MOST_WORKERS = 4
-#: Elements of the ops that are judged at one time; an element takes some 80 bytes while its op is recomputed.
-_AT_ONCE = 1 << 22
+#: Bytes that the ops take which are judged at one time, and that an element does: while its op is plainly right, and
+#: while it is recomputed in float64.
+_AT_ONCE = 320 << 20
+_LIGHT, _HEAVY = 10, 80
 #: A task is about so many elements, and at most so many ops, so that handing it over costs little.
 _TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
 _TICK = 0.1
@@ -39,6 +41,16 @@ class _Task:
     key: object
     numbers: list[int]
     elements: int
+    #: A large op is looked at lightly first: most are right.
+    is_light: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * (_LIGHT if self.looks_lightly else _HEAVY)
+
+    @property
+    def looks_lightly(self) -> bool:
+        return self.is_light and self.elements > _TASK_ELEMENTS
 
 
 @dataclass(slots=True)
@@ -114,18 +126,23 @@ class _Spread:
         held = 0
         ready = self._plan.ready
         while ready or running:
-            while ready and len(running) < most and (not running or held + ready[0].elements <= _AT_ONCE):
+            while ready and len(running) < most and (not running or held + ready[0].nbytes <= _AT_ONCE):
                 task = ready.popleft()
-                held += task.elements
-                running[pool.submit(_judge_task, task.numbers, task.key, self._judge.fitting.get(task.key))] = task
+                held += task.nbytes
+                fitting = self._judge.fitting.get(task.key)
+                running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly)] = task
             finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
             for future in finished:
                 task = running.pop(future)
-                held -= task.elements
+                held -= task.nbytes
                 self._take(task, future.result())
 
     def _take(self, task: _Task, found: _Found) -> None:
-        judged, fitting = found
+        judged, fitting, checksums = found
+        self._judge.values.checksums.update(checksums)
+        if judged is None:
+            self._plan.ready.append(replace(task, is_light=False))
+            return
         for number, one in zip(task.numbers, judged, strict=True):
             self._done[number] = replace(one, op=self._ops[number])
         if fitting is not None:
@@ -156,16 +173,23 @@ class _Spread:
         self._plan.ready.append(task)
 
 
-#: The judgements of a task, without their ops, and how ops of its key hang together (None: not known).
-_Found = tuple[list[OpJudgement], tuple[object, ...] | None]
+#: The judgements of a task, without their ops, how ops of its key hang together (None: not known), and the checksums
+#: of what was read. No judgements: a light look does not do.
+_Found = tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[tuple[str, str, int], int]]
 _NO_OP = Op(name="", type="")
 
 
-def _judge_task(numbers: Sequence[int], key: object, fitting: tuple[object, ...] | None) -> _Found:
+def _judge_task(numbers: Sequence[int], key: object, fitting: tuple[object, ...] | None, lightly: bool) -> _Found:
     """Judges some ops in a forked process."""
     judge = _inherited[-1]
     if fitting is not None:
         judge.fitting.setdefault(key, fitting)
     ops = judge.computing()
-    judged = [replace(judge.judge(ops[number]), op=_NO_OP) for number in numbers]
-    return judged, judge.fitting.get(key)
+    judge.values.checksums = {}
+    judged = []
+    for number in numbers:
+        found = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
+        if found is None:
+            return None, fitting, judge.values.checksums
+        judged.append(replace(found, op=_NO_OP))
+    return judged, judge.fitting.get(key), judge.values.checksums

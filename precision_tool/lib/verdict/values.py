@@ -12,12 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine.blocks import Opens
+from precision_tool.lib.engine.budget import Budget
+from precision_tool.lib.engine.opened import OpenTensors, key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -25,8 +30,8 @@ from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
 from precision_tool.lib.ops.base import Input
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
+from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
-from precision_tool.lib.sources.names import flatten
 
 Numbers = npt.NDArray[Any]
 
@@ -35,7 +40,9 @@ MAX_ELEMENTS = 1 << 26
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
-_KEPT_BYTES = 192 << 20
+_KEPT_BYTES = 96 << 20
+#: Tensors up to so many bytes are read once.
+_BUDGET = Budget(stored_bytes=32 << 20, stored_tensor=32 << 20)
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
 PASSING = frozenset({
     "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
@@ -120,6 +127,19 @@ class _Cache:
             self.held -= old.nbytes
 
 
+@dataclass(slots=True)
+class Fed:
+    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
+
+    inputs: dict[int, Input] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def widen(self) -> None:
+        """Turns what was loaded as it was stored into float64."""
+        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
+
+
 class NoValueError(Exception):
     """Why the numbers of a tensor cannot be had; the message names the tensor."""
 
@@ -127,18 +147,30 @@ class NoValueError(Exception):
 class RunValues:
     """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it."""
 
-    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, *, near: Op | None = None) -> None:
+    def __init__(
+        self,
+        leaf: DumpLeaf,
+        file: GraphFile,
+        benchmark: BenchmarkSide,
+        *,
+        near: Op | None = None,
+        dumps: DumpIndex | None = None,
+    ) -> None:
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
-        self.dumps = DumpIndex(leaf)
+        self.dumps = dumps or DumpIndex(leaf)
         self.origins = Origins(file, groups_of(file))
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
         self._graphs = {graph.name: graph for graph in file.graphs}
         self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
         self._callers = {name: op for op in file.ops for name in op.subgraph_names}
-        self._alike = _alike(file)
+        self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
+        self._opened = OpenTensors(_BUDGET)
+        self._is_reading = False
+        #: Checksums of the bytes of tensors that were read, as they lie.
+        self.checksums: dict[tuple[str, str, int], int] = {}
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
         self.fed_by: dict[tuple[int, int], Root] = {}
@@ -232,14 +264,7 @@ class RunValues:
     def dumped(self, op: Op) -> DumpedOp | None:
         """The op's dump; None if it has none."""
         if id(op) not in self._dumped:
-            name = flatten(op.name)
-            if name not in self.dumps:
-                found = None
-            elif name in self._alike:
-                found = self.dumps.op_by_header(name, op.name)
-            else:
-                found = self.dumps.op(name)
-            self._dumped[id(op)] = found
+            self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
     def input_slots(self, op: Op) -> list[Slot]:
@@ -262,7 +287,7 @@ class RunValues:
     def found(self, slot: Slot) -> AnyTensor | Missing | None:
         """The tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
-        if dump is None:
+        if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
@@ -300,6 +325,25 @@ class RunValues:
         finally:
             self._cache = _Cache()
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While an op is judged: its file is opened once, each tensor of it read once and its checksum kept."""
+        self._is_reading = True
+        try:
+            with self._opened:
+                yield
+        finally:
+            self._is_reading = False
+
+    def _opens(self, tensor: Tensor) -> TensorBytes:
+        if not self._is_reading:
+            return open_bytes(tensor)
+        self._opened.keep(tensor)
+        stored = self._opened.stored(tensor)
+        if stored is not None:
+            self.checksums[key_of(tensor)] = crc32(stored.data)
+        return self._opened.open(tensor)
+
     def _read(
         self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, stored: bool = False
     ) -> tuple[Numbers, str]:
@@ -310,7 +354,7 @@ class RunValues:
             if narrow is not None:
                 known = (widened(narrow[0]), narrow[1])
             else:
-                known = read_values(tensor, named, shape, stored=stored)
+                known = read_values(tensor, named, shape, stored=stored, opens=self._opens)
             known[0].flags.writeable = False
             self._cache.put((key, stored), known)
         return known
@@ -376,7 +420,12 @@ def in_doubles(one: Input) -> Input:
 
 
 def read_values(
-    tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, *, stored: bool = False
+    tensor: Tensor,
+    named: str | None,
+    shape: tuple[int, ...] | None,
+    *,
+    stored: bool = False,
+    opens: Opens = open_bytes,
 ) -> tuple[Numbers, str]:
     """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
 
@@ -397,7 +446,7 @@ def read_values(
     if not reading.layout:
         raise NoValueError(reading.note or "the order of its axes is not known")
     try:
-        with open_reader(tensor, reading.plan) as reader:
+        with open_reader(tensor, reading.plan, opens=opens) as reader:
             kind: Any = np.float64
             if known.is_integer:
                 kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
@@ -422,11 +471,3 @@ def missing_reason(found: AnyTensor | Missing | None) -> str:
     if isinstance(found, Missing):
         return found.reason
     return "only statistics of it were dumped" if isinstance(found, TensorStatistics) else "it was not dumped"
-
-
-def _alike(file: GraphFile) -> frozenset[str]:
-    """Flattened names that stand for several ops."""
-    names: dict[str, set[str]] = {}
-    for op in file.ops:
-        names.setdefault(flatten(op.name), set()).add(op.name)
-    return frozenset(flat for flat, spelled in names.items() if len(spelled) > 1)

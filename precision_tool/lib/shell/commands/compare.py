@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -264,6 +264,11 @@ def _ac_parser(session: Session) -> Parser:
     )  # fmt: skip
     completes(since, Completion.RESULT)
     parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
+    page = parser.add_argument(
+        "--report", dest="report", metavar="FILE.html", nargs="?", const="",
+        help="write all of it as one HTML file too (default: beside the result); `report` does so later",
+    )  # fmt: skip
+    completes(page, Completion.FILE)
     return parser
 
 
@@ -280,7 +285,11 @@ def _compare(
     noise = _noise_floor(session, args)
 
     def by_toolkit(prefix: str = "") -> list[Analysis]:
-        return session.compare_by_toolkit(left, right, args.graph, args.threshold, options, prefix, noise)
+        from precision_tool.lib.checks.comparing import compare_by_toolkit
+
+        return compare_by_toolkit(
+            session, session.tools(), left, right, args.graph, args.threshold, options, prefix, noise
+        )
 
     engine = engine_of(session, args)
     if engine == "cann":
@@ -477,7 +486,7 @@ def _show_details(analysis: Analysis, output: Output) -> None:
         output.out.print(report.op_panel(op, analysis.threshold))
     for detail in analysis.leaf.details:
         output.out.print(report.detail_panel(detail))
-    _print_path(output, "worst elements", os.path.join(os.path.dirname(analysis.path), "*_topn.csv"))
+    _print_path(output, "worst elements", posixpath.join(posixpath.dirname(analysis.path), "*_topn.csv"))
 
 
 def _finish(
@@ -496,11 +505,16 @@ def _finish(
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
+    judges = checks is not None
+    passports = session.passports(args.left, args.right) if judges else None
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts, held, other) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports, other) + "\n")
     else:
-        judges = checks is not None
+        if passports is not None and passports.differences:
+            from precision_tool.lib.present.passports import passport_lines
+
+            output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held, other=other)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
@@ -580,13 +594,17 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         held = None
     if lack is not None:
         alone = [one for one in verdicts if one is not None]
-        return _finish_alone(session, args, output, lack, checks, alone, held)
+        code = _finish_alone(session, args, output, lack, checks, alone, held)
+        _report(session, args, output, analyses, kept, checks)
+        return code
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    return _finish(
+    code = _finish(
         session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held, other=other
     )
+    _report(session, args, output, analyses, kept, checks)
+    return code
 
 
 def _compare_other(session: Session, args: argparse.Namespace, output: Output) -> OtherRun | None:
@@ -598,6 +616,25 @@ def _compare_other(session: Session, args: argparse.Namespace, output: Output) -
         return session.compare_other_run(
             args.threshold, workers, progress, _measure_options(args), _noise_floor(session, args)
         )
+
+
+def _report(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    analyses: Sequence[Analysis],
+    kept: Sequence[StoredVerdict | None],
+    checks: Sequence[CheckResult],
+) -> None:
+    """Writes the report, where one was asked for."""
+    if args.report is None:
+        return
+    from precision_tool.lib.report.making import make_report
+    from precision_tool.lib.shell.commands.report import tell_report
+
+    path = make_report(session, analyses, kept, args.report, graph=args.graph, checks=checks)
+    if not args.json:
+        tell_report(path, output)
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:

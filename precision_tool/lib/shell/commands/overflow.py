@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
 from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
+from precision_tool.lib.checks.overflow_search import statuses_asked_for
 from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.wording import counted
@@ -32,6 +34,7 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
+from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.workspace import shown_path
 
 #: Stands for the usual place of the list.
@@ -102,7 +105,7 @@ def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> 
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
         raise UsageError(f"overflow: {wrong}: msaccucmp does not know it", "use --engine native")
-    files, _ = session.overflow_statuses(args.folder)
+    files, _ = statuses_asked_for(session, args.folder)
     made = overflow_by_toolkit(session, files, args.limit)
     tell_notes(session, output)
     show_overflow(made, output, args.json)
@@ -115,7 +118,7 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
     if session.toolkit().msaccucmp is None:
         session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
         return
-    files, _ = session.overflow_statuses(args.folder)
+    files, _ = statuses_asked_for(session, args.folder)
     try:
         made = overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
     except PrecisionToolError as error:
@@ -127,11 +130,11 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
 
 def _check_target(session: Session, path: str) -> None:
     """OutputError for a file that cannot be written, before anything is scanned."""
-    folder = os.path.dirname(os.path.abspath(os.path.expanduser(path)))
+    folder = posixpath.dirname(posixpath.abspath(posixpath.expanduser(path)))
     session.workspace.check_outside_dumps(folder)
     reason = (
-        "it is a folder" if os.path.isdir(os.path.expanduser(path))
-        else f"there is no folder {folder}" if not os.path.isdir(folder)
+        "it is a folder" if folder_exists(posixpath.expanduser(path))
+        else f"there is no folder {folder}" if not folder_exists(folder)
         else "" if os.access(folder, os.W_OK | os.X_OK) else "no permission"
     )  # fmt: skip
     if reason:

@@ -15,6 +15,7 @@ _COMMANDS = {
     "vcs": ("compare", "VCS"),
     "overflow": ("overflow", "OVERFLOW"),
     "random": ("random_errors", "RANDOM"),
+    "report": ("report", "REPORT"),
     "ls": ("ops", "LS"),
     "ni": ("op", "NI"),
     "graphs": ("graphs", "GRAPHS"),

@@ -1,0 +1,363 @@
+"""The data of a report: one JSON document with a schema version, which the page draws everything from.
+
+Ops, tensors, wires and groups are columns: lists of equal length, one value an op, tensor, wire or group. Texts are
+positions in the table `texts`; numbers that are not finite are "nan", "inf" and "-inf", None stands for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, log2
+from typing import Any
+
+from precision_tool.lib.checks.agreement import OpAgreement, agrees
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
+from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.present.op import attribute_text
+from precision_tool.lib.report.columns import Number, Texts, number, sound
+from precision_tool.lib.report.network import Network, error_path, lowest, network_of
+from precision_tool.lib.report.sentences import verdict_document
+from precision_tool.lib.results.columns import READABLE, field_of
+from precision_tool.lib.verdict.model import Verdict
+from precision_tool.lib.verdict.stored import StoredVerdict
+from precision_tool.lib.workspace import shown_path
+
+#: To be raised when a key changes its meaning or goes; not for a new one.
+SCHEMA = 1
+#: Attributes are kept of every op of a network up to this size, else of the ops that are looked at closely.
+_MOST_WITH_ATTRIBUTES = 2500
+#: Significant digits of numbers, with more tensors than this `_FEWER`.
+_DIGITS, _FEWER, _MANY_TENSORS = 6, 4, 20000
+#: The cosine, by which ops are judged, keeps its digits.
+_COSINE_DIGITS = 9
+#: Numbers of a tensor: their field in a row.
+TENSOR_NUMBERS = {
+    "max_absolute_error": "metrics.max_absolute_error",
+    "relative_distance": "metrics.relative_euclidean_distance",
+    "mean_absolute_error": "metrics.mean_absolute_error",
+    "max_relative_error": "metrics.max_relative_error",
+    "mean_relative_error": "metrics.mean_relative_error",
+    **{
+        f"{side}_{short}": f"{side}.{name}"
+        for side in ("npu", "golden")
+        for short, name in (("min", "minimum"), ("max", "maximum"), ("mean", "mean"), ("std", "std"))
+    },
+}
+#: Those that are counts.
+TENSOR_COUNTS = {
+    "mismatches": "metrics.non_finite_mismatches",
+    **{
+        f"{side}_{short}": f"{side}.{name}"
+        for side in ("npu", "golden")
+        for short, name in (
+            ("nan", "nan_count"), ("pos_inf", "positive_inf_count"), ("neg_inf", "negative_inf_count"),
+            ("zeros", "zero_count"),
+        )
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What one result of a report is made of. `analysis` is None where nothing was compared, `file` without a graph.
+
+    `details` are the values of a few ops by name, `checks` what was found beside the comparison, `differs` what is
+    known to differ between the two sides of the run: name, NPU side, benchmark side.
+    """
+
+    title: str
+    path: str = ""
+    npu: str = ""
+    golden: str = ""
+    threshold: float = 0.98
+    analysis: Analysis | None = None
+    verdict: StoredVerdict | None = None
+    file: GraphFile | None = None
+    details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    checks: Sequence[Finding] = ()
+    notes: Sequence[str] = ()
+    passport: Mapping[str, Any] | None = None
+
+    def judged(self) -> Mapping[str, JudgedOp]:
+        """What recomputing said of each op."""
+        if self.verdict is None or not self.verdict.runs:
+            return {}
+        return {op.name: op for op in self.verdict.runs[0].ops}
+
+    def verdict_object(self) -> Verdict | None:
+        """The verdict; None where there is none, or the file was changed by hand."""
+        try:
+            return None if self.verdict is None else self.verdict.as_verdict()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+
+def document_of(materials: Sequence[Material], *, tool: str, time: str) -> dict[str, Any]:
+    """The data of a report on these results. `tool` and `time` say who made it, and when."""
+    results = [_Result(material).document() for material in materials]
+    return {"schema": SCHEMA, "tool": tool, "time": time, "results": results}
+
+
+class _Result:
+    """One result on its way to JSON."""
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        self.texts = Texts()
+        self.network: Network | None = network_of(material.file) if material.file is not None else None
+        analysis = material.analysis
+        self.rows: Sequence[Row] = analysis.rows if analysis is not None else ()
+        self.agreements: dict[str, OpAgreement] = {}
+        for one in analysis.ops if analysis is not None else ():
+            self.agreements.setdefault(one.op_name, one)
+        known = self.network.positions if self.network is not None else {}
+        self.graph_ops: Sequence[Op] = self.network.ops if self.network is not None else ()
+        #: Ops that only the result has come behind those of the graph.
+        self.others = [name for name in self.agreements if name not in known]
+        self.positions = {**known, **{name: len(self.graph_ops) + at for at, name in enumerate(self.others)}}
+        self.digits = _DIGITS if len(self.rows) <= _MANY_TENSORS else _FEWER
+
+    def document(self) -> dict[str, Any]:
+        material, verdict = self.material, self.material.verdict_object()
+        analysis = material.analysis
+        ops = self._ops()
+        document: dict[str, Any] = {
+            "title": sound(material.title), "file": sound(material.path), "npu": sound(material.npu),
+            "golden": sound(material.golden),
+            "graph": sound(shown_path(material.file.path) if material.file is not None else ""),
+            "threshold": material.threshold,
+            "is_pytorch": analysis is not None and analysis.is_pytorch,
+            "is_two_runs": analysis is not None and analysis.is_two_runs,
+            "compared": analysis is not None,
+            "part": analysis.part if analysis is not None else "",
+            "notes": sound(list(material.notes)),
+            "passport": sound(material.passport),
+            "counts": self._counts(),
+            "verdict": verdict_document(verdict) if verdict is not None and not verdict.is_empty else None,
+            "findings": self._findings(),
+            "ops": ops,
+            "tensors": self._tensors(),
+            **self._map(verdict),
+            "details": self._details(),
+            "attributes": self._attributes(),
+        }  # fmt: skip
+        return {**document, "texts": self.texts.to_json()}
+
+    # --- ops ---
+
+    def _ops(self) -> dict[str, list[Any]]:
+        judged = self.material.judged()
+        columns: dict[str, list[Any]] = {name: [] for name in (
+            "name", "type", "id", "graph", "pass", "originals", "stream", "kernel", "inputs", "outputs", "state",
+            "reason", "how", "own", "rounding", "fed", "benchmark_own", "beyond", "cosine", "cosine_in", "agree",
+            "agree_in", "status", "headroom", "dtype",
+        )}  # fmt: skip
+        graphs = self.network.graphs if self.network is not None else ()
+        for op, graph in zip(self.graph_ops, graphs, strict=True):
+            self._add(columns, {**self._of_graph(op, graph), **self._judged(judged.get(op.name)), **self._row(op.name)})
+        for name in self.others:
+            row = self._row(name)
+            one = self.agreements[name]
+            named = {
+                "name": self.texts[name], "type": self.texts[one.op_type], "pass": self.texts.all_of(one.pass_names),
+                "originals": self.texts.all_of(one.original_ops),
+            }  # fmt: skip
+            self._add(columns, {**named, **self._judged(judged.get(name)), **row})
+        return columns
+
+    @staticmethod
+    def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
+        for name, column in columns.items():
+            column.append(values.get(name))
+
+    def _of_graph(self, op: Op, graph: str) -> dict[str, Any]:
+        texts = self.texts
+        dtype = op.output_descs[0].dtype if op.output_descs else ""
+        return {
+            "name": texts[op.name], "type": texts[op.type], "id": op.id, "graph": texts[graph],
+            "pass": texts.all_of(op.pass_names),
+            "originals": None if op.original_names is None else texts.all_of(op.original_names),
+            "stream": op.stream_id, "kernel": texts[op.kernel_name],
+            "inputs": texts.all_of(map(_desc, op.input_descs)), "outputs": texts.all_of(map(_desc, op.output_descs)),
+            "dtype": texts[dtype],
+        }  # fmt: skip
+
+    def _judged(self, one: JudgedOp | None) -> dict[str, Any]:
+        if one is None:
+            return {}
+        beyond = one.worst / one.slack if one.worst is not None and one.slack else None
+        return {
+            "state": self.texts[one.state], "reason": self.texts[one.reason],
+            "how": self.texts[", ".join(one.how)], "own": number(one.own_error, 4),
+            "rounding": number(one.rounding, 4), "fed": number(one.fed, 4),
+            "benchmark_own": number(one.benchmark_own, 4), "beyond": number(beyond, 4),
+        }  # fmt: skip
+
+    def _row(self, name: str) -> dict[str, Any]:
+        one = self.agreements.get(name)
+        if one is None:
+            return {}
+        outputs = one.outputs or tuple(row for row in one.rows if not row.slot)
+        statuses = [row.status for row in outputs] or [row.status for row in one.rows]
+        status = "compared" if any(row.cosine is not None for row in one.outputs) else statuses[0]
+        free = [bits for row in one.outputs if (bits := _headroom(row)) is not None]
+        return {
+            "cosine": number(lowest([row.cosine for row in one.outputs]), _COSINE_DIGITS),
+            "cosine_in": number(lowest([row.cosine for row in one.inputs]), _COSINE_DIGITS),
+            "agree": one.outputs_agree, "agree_in": one.inputs_agree, "status": self.texts[status],
+            "headroom": number(min(free), 3) if free else None,
+        }  # fmt: skip
+
+    # --- tensors ---
+
+    def _tensors(self) -> dict[str, list[Any]]:
+        texts, threshold = self.texts, self.material.threshold
+        rows = [row for row in self.rows if row.slot]
+        npu_type, golden_type = READABLE["DataType"].value, READABLE["GroundTruthDataType"].value
+        assert npu_type is not None
+        assert golden_type is not None
+        choice = self.material.analysis.choice if self.material.analysis is not None else None
+        columns: dict[str, list[Any]] = {
+            "op": [self.positions[row.op_name] for row in rows],
+            "slot": [texts[row.slot] for row in rows],
+            "status": [texts[row.status] for row in rows],
+            "reason": [texts[row.reason] for row in rows],
+            "agree": [agrees(row, threshold) for row in rows],
+            "shape": [texts[shape_text(row.shape)] if row.shape is not None else 0 for row in rows],
+            "npu_type": [texts[npu_type(row, choice) or ""] for row in rows] if choice is not None else [],
+            "golden_type": [texts[golden_type(row, choice) or ""] for row in rows] if choice is not None else [],
+            "golden_tensor": [texts[row.golden_tensor] for row in rows],
+            "worst_at": [texts[shape_text(row.max_error_index)] if row.max_error_index else 0 for row in rows],
+            "cosine": [number(row.cosine, _COSINE_DIGITS) for row in rows],
+            "headroom": [number(_headroom(row), 3) for row in rows],
+        }
+        for name, path in TENSOR_NUMBERS.items():
+            columns[name] = self._numbers(rows, path)
+        for name, path in TENSOR_COUNTS.items():
+            column = [field_of(row, path) for row in rows]
+            columns[name] = column if any(column) else []  # a column of nothing but zeros is left out
+        return columns
+
+    def _numbers(self, rows: Sequence[Row], path: str) -> list[Number]:
+        part, _, name = path.partition(".")
+        column: list[Number] = []
+        for row in rows:
+            values = getattr(row, part)
+            column.append(None if values is None or path in row.absent else number(getattr(values, name), self.digits))
+        return column
+
+    # --- the map ---
+
+    def _map(self, verdict: Verdict | None) -> dict[str, Any]:
+        """Wires, groups and places; None without a graph."""
+        network = self.network
+        if network is None:
+            return {"wires": None, "map": None, "error_path": []}
+        layout = network.layout()
+        groups = layout.groups
+        return {
+            "wires": {
+                "producer": [wire.producer for wire in network.wires], "output": [w.output for w in network.wires],
+                "reader": [wire.reader for wire in network.wires], "slot": [wire.slot for wire in network.wires],
+            },
+            "map": {
+                "groups": {
+                    "name": self.texts.all_of(group.name for group in groups),
+                    "ops": [group.ops for group in groups],
+                    "section": [int(group.is_section) for group in groups],
+                },
+                "parent": list(layout.parents), "rank": list(layout.ranks), "order": list(layout.orders),
+                "backward": [int(one) for one in layout.backward], "against": list(layout.against),
+            },
+            "error_path": self._path(network, verdict),
+        }  # fmt: skip
+
+    def _path(self, network: Network, verdict: Verdict | None) -> list[int]:
+        culprit = network.positions.get(verdict.culprit) if verdict is not None and verdict.culprit else None
+        if culprit is None:
+            return []
+        positions = network.positions
+        wrong = {positions[name] for name, one in self.agreements.items() if one.is_below and name in positions}
+        cosines = {
+            positions[name]: cosine
+            for name, one in self.agreements.items()
+            if name in positions and (cosine := lowest([row.cosine for row in one.outputs])) is not None
+        }
+        return error_path(network, culprit, wrong, cosines)
+
+    # --- counts and findings ---
+
+    def _counts(self) -> dict[str, Any]:
+        analysis = self.material.analysis
+        counts: dict[str, Any] = {"ops": len(self.graph_ops) + len(self.others)}
+        if analysis is None:
+            return counts
+        view = analysis.overview
+        return counts | {
+            "tensors": analysis.tensors, "dumped_ops": analysis.dumped_ops, "compared": view.compared,
+            "below": view.below, "ops_below": view.ops_below,
+            "not_compared": [[status, count] for status, count in view.not_compared],
+        }  # fmt: skip
+
+    def _findings(self) -> list[dict[str, Any]]:
+        found = [
+            *(self.material.analysis.findings if self.material.analysis is not None else ()),
+            *self.material.checks,
+        ]
+        return [
+            {
+                "kind": str(one.kind), "grade": one.grade.name.lower(), "message": sound(one.message),
+                "op": sound(one.op_name), "facts": sound([list(fact) for fact in one.facts]),
+            }
+            for one in found
+        ]  # fmt: skip
+
+    # --- ops that are looked at closely ---
+
+    def _details(self) -> dict[str, Any]:
+        details = self.material.details.items()
+        return {str(self.positions[name]): list(tensors) for name, tensors in details if name in self.positions}
+
+    def _attributes(self) -> dict[str, dict[str, str]]:
+        """Attributes by position: of a large network those of the ops that were looked at, of others without GE's."""
+        is_small = len(self.graph_ops) <= _MOST_WITH_ATTRIBUTES
+        found: dict[str, dict[str, str]] = {}
+        for position, op in enumerate(self.graph_ops):
+            is_close = op.name in self.material.details
+            if is_close or is_small:
+                found[str(position)] = _attributes(op, everything=is_close)
+        return found
+
+
+def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
+    try:
+        names = sorted(name for name in op.attrs if everything or not name.startswith("_"))
+    except PrecisionToolError:  # a damaged part of the graph
+        return {}
+    return {sound(name): sound(attribute_text(op, name)) for name in names}
+
+
+def _desc(desc: TensorDesc) -> str:
+    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+
+
+def _headroom(row: Row) -> float | None:
+    """Bits between the largest value of the NPU's tensor and the limit of its type; None where that is not known."""
+    if row.extremes is not None:
+        return None if isnan(row.extremes.headroom) else row.extremes.headroom
+    dtype = row.npu_dtype or (row.pair.npu.dtype if row.pair.npu is not None else "")
+    limits = data_types.FLOATS.get(dtype)
+    side = row.npu
+    if limits is None or side is None or isnan(side.minimum) or isnan(side.maximum):
+        return None
+    largest = max(abs(side.minimum), abs(side.maximum))
+    if side.positive_inf_count or side.negative_inf_count or largest >= limits.largest:
+        return 0.0
+    return log2(limits.largest) - log2(largest) if largest else None

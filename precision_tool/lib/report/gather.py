@@ -1,0 +1,184 @@
+"""What a report is made of: results with their verdicts, their graphs, and the values of the ops that matter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.graph.catalog import FoundOp, RunGraph
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.present.compare import leaf_title
+from precision_tool.lib.report.details import Budget, tensor_details
+from precision_tool.lib.report.document import Material
+from precision_tool.lib.session import Session
+from precision_tool.lib.verdict.stored import StoredVerdict
+from precision_tool.lib.workspace import shown_path
+
+#: Ops whose values are looked at closely, and tensors of each.
+MOST_OPS, _MOST_TENSORS = 24, 12
+
+PairsOf = Callable[[str], Sequence[Pair]]
+
+
+def gather(
+    session: Session,
+    analyses: Sequence[Analysis],
+    verdicts: Sequence[StoredVerdict | None],
+    graph: str | None = None,
+    checks: Sequence[Finding] = (),
+) -> list[Material]:
+    """The material of each result; of verdicts without one, as there was nothing to compare with, theirs alone.
+
+    `graph` is used where it was asked for. What cannot be read any more is left out, and a note says so.
+    """
+    if not analyses:
+        return [_alone(session, one, graph, checks) for one in verdicts if one is not None]
+    return [
+        _of_result(session, analysis, verdict, graph, checks)
+        for analysis, verdict in zip(analyses, verdicts, strict=True)
+    ]
+
+
+def _of_result(
+    session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, checks: Sequence[Finding]
+) -> Material:
+    notes: list[str] = []
+    npu = analysis.source.npu if analysis.source is not None else ""
+    file = _file_of(session, analysis, verdict, graph, notes)
+    pairs_of = _pairs_at_hand(analysis) or _pairs_in_data(session, npu, file)
+    names = _close_ops(analysis, verdict)
+    return Material(
+        title=leaf_title(analysis),
+        path=shown_path(analysis.path) if analysis.path else "",
+        npu=shown_path(npu) if npu else "",
+        golden=shown_path(analysis.source.golden) if analysis.source is not None else "",
+        threshold=analysis.threshold,
+        analysis=analysis,
+        verdict=verdict,
+        file=file,
+        details=_details(names, pairs_of, notes),
+        checks=checks,
+        notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
+    )
+
+
+def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
+    notes: list[str] = []
+    run = verdict.runs[0] if verdict.runs else None
+    path = graph or (run.graph if run is not None else "")
+    npu = run.npu if run is not None else ""
+    file = _load(session, path, notes)
+    return Material(
+        title=os.path.basename(npu.rstrip(os.sep)) or "run",
+        npu=shown_path(npu) if npu else "",
+        threshold=verdict.threshold,
+        verdict=verdict,
+        file=file,
+        details=_details(_close_ops(None, verdict), _pairs_in_data(session, npu, file), notes),
+        checks=checks,
+        notes=notes,
+    )
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def _file_of(
+    session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, notes: list[str]
+) -> GraphFile | None:
+    if analysis.is_pytorch:
+        return None
+    if graph is None and analysis.leaf is not None and analysis.leaf.graph is not None:
+        return analysis.leaf.graph.file
+    path = graph or (analysis.source.graph if analysis.source is not None else "")
+    if not path and verdict is not None and verdict.runs:
+        path = verdict.runs[0].graph
+    return _load(session, path, notes)
+
+
+def _load(session: Session, path: str, notes: list[str]) -> GraphFile | None:
+    if not path:
+        return None
+    try:
+        return session.store.load(path)
+    except PrecisionToolError as error:
+        notes.append(f"no map: {error.message}")
+        return None
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _close_ops(analysis: Analysis | None, verdict: StoredVerdict | None) -> list[str]:
+    """The ops that are looked at closely: the suspects, what the comparison names, then the worst ones."""
+    names: dict[str, None] = {}
+    for suspect in verdict.verdict.get("suspects", ()) if verdict is not None else ():
+        names |= dict.fromkeys(name for name in (suspect.get("culprit"), *suspect.get("also", ())) if name)
+    if verdict is not None and verdict.runs:
+        names |= dict.fromkeys(op.name for op in verdict.runs[0].ops if op.is_wrong)
+    if analysis is not None:
+        names |= dict.fromkeys(finding.op_name for finding in analysis.findings if finding.op_name)
+        below = [op for op in analysis.ops if op.outputs_agree is False]
+        names |= dict.fromkeys(op.op_name for op in below[: MOST_OPS // 2])
+        worst = sorted(below, key=lambda op: min((row.cosine or -1.0 for row in op.outputs), default=0.0))
+        names |= dict.fromkeys(op.op_name for op in worst)
+    return list(names)[:MOST_OPS]
+
+
+def _pairs_at_hand(analysis: Analysis) -> PairsOf | None:
+    """The pairs of a fresh comparison; None for a result that was read."""
+    if analysis.leaf is None:
+        return None
+    by_op: dict[str, list[Pair]] = {}
+    for row in analysis.rows:
+        if row.slot:
+            by_op.setdefault(row.op_name, []).append(row.pair)
+    return lambda name: by_op.get(name, ())
+
+
+def _pairs_in_data(session: Session, npu: str, file: GraphFile | None) -> PairsOf:
+    """The pairs of the dump that a result is of, where it lies in the data folder."""
+    run = _run_of(session, npu, file)
+    if run is None:
+        return lambda name: ()
+    graphs = {op.name: (graph, op) for graph in reversed(run.file.graphs) for op in graph.ops}
+
+    def pairs_of(name: str) -> Sequence[Pair]:
+        if name not in graphs:
+            return ()
+        graph, op = graphs[name]
+        return session.pairs_of(FoundOp(run=run, op=op, graph=graph), looks_again=False)
+
+    return pairs_of
+
+
+def _run_of(session: Session, npu: str, file: GraphFile | None) -> RunGraph | None:
+    if not npu or file is None:
+        return None
+    try:
+        runs: Iterator[RunGraph] = iter(session.run_graphs())
+        wanted = os.path.realpath(npu)
+        return next((run for run in runs if run.leaf is not None and os.path.realpath(run.leaf.path) == wanted), None)
+    except PrecisionToolError:
+        return None
+
+
+def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[str]) -> Mapping[str, list[dict[str, Any]]]:
+    budget = Budget()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in names:
+        try:
+            pairs = [pair for pair in pairs_of(name) if pair.slot]
+        except PrecisionToolError as error:
+            notes.append(f"{name}: its values cannot be read: {error.message}")
+            continue
+        # Outputs first, as they tell most.
+        pairs.sort(key=lambda pair: pair.is_input)
+        if pairs:
+            found[name] = [tensor_details(pair, budget) for pair in pairs[:_MOST_TENSORS]]
+    return found

@@ -1,0 +1,327 @@
+"""Where ops and groups stand on the map: a tree of groups, and for each its children in ranks.
+
+No engine for general layouts: an edge from the forward to the backward pass would lie across hundreds of ranks. Within
+a group the children are ranked by the longest path of the edges between them, and ordered by the barycentre of their
+neighbours. The backward pass stands beside the forward one, from the bottom to the top, each group at the height of
+the one that it is the gradient of. All steps take time in proportion to the ops and edges.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from precision_tool.lib.report.scopes import Place
+
+#: A group with more children than this is split into sections of consecutive ops.
+MOST_CHILDREN = 96
+_SECTION = 48
+#: Rounds of ordering by the neighbours, down and up.
+_SWEEPS = 4
+
+Edge = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Group:
+    """A group of ops. `parent` is -1 for one at the top. A section is a piece of a group that is too large."""
+
+    name: str
+    parent: int
+    is_backward: bool = False
+    is_section: bool = False
+    ops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Places of the ops, then of the groups, by one numbering: op `i` is item `i`, group `g` item `len(ops) + g`.
+
+    `parents` are groups (-1: at the top), `ranks` count the rows of the parent from above, `orders` from the left
+    within a row of one side. `backward` tells of the items that stand on the right, the side of the backward pass.
+    `against` are the edges, by number, that lead against the order of execution: those that close a cycle.
+    """
+
+    groups: Sequence[Group]
+    parents: Sequence[int]
+    ranks: Sequence[int]
+    orders: Sequence[int]
+    backward: Sequence[bool]
+    against: Sequence[int] = field(default=())
+
+
+def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
+    """The position of each of `count` ops in an order that follows the edges, as near to their numbers as it can be.
+
+    Of a cycle the op with the lowest number comes first.
+    """
+    followers: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for producer, reader in edges:
+        if producer != reader:
+            followers[producer].append(reader)
+            waiting[reader] += 1
+    ready = [op for op in range(count) if not waiting[op]]
+    position = [-1] * count
+    placed, lowest = 0, 0
+    while placed < count:
+        if not ready:  # a cycle
+            while position[lowest] >= 0:
+                lowest += 1
+            ready.append(lowest)
+        op = heapq.heappop(ready)
+        if position[op] >= 0:
+            continue
+        position[op] = placed
+        placed += 1
+        for reader in followers[op]:
+            waiting[reader] -= 1
+            if not waiting[reader] and position[reader] < 0:
+                heapq.heappush(ready, reader)
+    return position
+
+
+def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
+    """The layout of ops that stand in these scopes. The same ops and edges always give the same."""
+    position = execution_order(len(places), edges)
+    tree = _Tree(places, position)
+    local = _local_edges(tree, edges, len(places))
+    count = len(places) + len(tree.groups)
+    ranks, orders = [0] * count, [0] * count
+    # The forward pass first, as the backward one looks at its ranks.
+    numbers = sorted(range(-1, len(tree.groups)), key=lambda group: group >= 0 and tree.groups[group].is_backward)
+    for group in numbers:
+        children = tree.children[group + 1]
+        sides = [[child for child in children if tree.backward[child] == side] for side in (False, True)]
+        _rank_forward(sides[False], local, ranks)
+        _rank_backward(sides[True], local, ranks, tree.mirrored)
+        least = min((ranks[child] for child in children), default=0)
+        for child in children:
+            ranks[child] -= least
+        for side in sides:
+            _order(side, local, ranks, orders)
+    against = [number for number, (producer, reader) in enumerate(edges) if position[producer] >= position[reader]]
+    return Layout(tree.groups, tree.parents, ranks, orders, tree.backward, against)
+
+
+# --- the tree of groups -----------------------------------------------------------------------------------------------
+
+
+class _Tree:
+    """Groups, the parent of each item, and the children of each group in order of execution."""
+
+    def __init__(self, places: Sequence[Place], position: Sequence[int]) -> None:
+        count = len(places)
+        self.groups: list[Group] = []
+        self.parents: list[int] = []
+        self.backward = [place.is_backward for place in places]
+        #: The items that a group, or an op of the backward pass, is beside.
+        self.mirrored: dict[int, int] = {}
+        by_scopes = self._dissolve(*self._found(places), count)
+        # An item comes where its first op is executed.
+        self.keys = [*position, *[count] * len(self.groups)]
+        for op in range(count):
+            group = self.parents[op]
+            while group >= 0:
+                self.groups[group].ops += 1
+                self.keys[count + group] = min(self.keys[count + group], position[op])
+                group = self.groups[group].parent
+        self.children: list[list[int]] = [[] for _ in range(len(self.groups) + 1)]
+        for item in sorted(range(count + len(self.groups)), key=lambda item: (self.keys[item], item < count, item)):
+            self.children[self.parent(item) + 1].append(item)
+        self._mirror(places, by_scopes)
+        self._split(count)
+        self.parents += [group.parent for group in self.groups]
+
+    def _found(self, places: Sequence[Place]) -> tuple[dict[tuple[str, ...], int], list[int]]:
+        """Every scope is a group; how many members each has."""
+        by_scopes: dict[tuple[str, ...], int] = {(): -1}
+        members: list[int] = []
+        for place in places:
+            for depth in range(1, len(place.scopes) + 1):
+                scopes = place.scopes[:depth]
+                if scopes not in by_scopes:
+                    by_scopes[scopes] = len(self.groups)
+                    self.groups.append(Group(scopes[-1], by_scopes[scopes[:-1]], place.is_backward))
+                    members.append(0)
+                    self.backward.append(place.is_backward)
+                    parent = self.groups[-1].parent
+                    if parent >= 0:
+                        members[parent] += 1
+            self.parents.append(by_scopes[place.scopes])
+            if self.parents[-1] >= 0:
+                members[self.parents[-1]] += 1
+        return by_scopes, members
+
+    def _dissolve(
+        self, by_scopes: dict[tuple[str, ...], int], members: Sequence[int], count: int
+    ) -> dict[tuple[str, ...], int]:
+        """A group with one member is no group: the member stands in its place. The scopes of those that are left."""
+        number = {-1: -1}
+        groups: list[Group] = []
+        for at, (group, size) in enumerate(zip(self.groups, members, strict=True)):  # a parent comes before its groups
+            if size < 2:
+                number[at] = number[group.parent]
+                continue
+            name, above = group.name, group.parent
+            while above >= 0 and members[above] < 2:  # its name goes on in that of its member
+                name = f"{self.groups[above].name}/{name}"
+                above = self.groups[above].parent
+            number[at] = len(groups)
+            groups.append(Group(name, number[group.parent], group.is_backward))
+        self.groups = groups
+        self.backward = [*self.backward[:count], *(group.is_backward for group in groups)]
+        self.parents = [number[group] for group in self.parents]
+        return {scopes: number[at] for scopes, at in by_scopes.items() if at < 0 or members[at] > 1}
+
+    def parent(self, item: int) -> int:
+        """The group of an item."""
+        count = len(self.parents)
+        return self.parents[item] if item < count else self.groups[item - count].parent
+
+    def _mirror(self, places: Sequence[Place], by_scopes: dict[tuple[str, ...], int]) -> None:
+        count = len(self.parents)
+        for place in dict.fromkeys(place for place in places if place.is_backward):
+            for depth in range(1, len(place.scopes) + 1):
+                mine = by_scopes.get(place.scopes[:depth], -1)
+                other = by_scopes.get(place.mirrors[:depth], -1)
+                if mine >= 0 and other >= 0:
+                    self.mirrored.setdefault(count + mine, count + other)
+
+    def _split(self, count: int) -> None:
+        """Sections for groups with too many children, and sections of these."""
+        at = 0
+        while at < len(self.children):
+            children = self.children[at]
+            if len(children) > MOST_CHILDREN:
+                self.children[at] = [
+                    item
+                    for side in (False, True)
+                    for item in self._sections([one for one in children if self.backward[one] == side], at - 1, count)
+                ]
+            at += 1
+
+    def _sections(self, children: list[int], parent: int, count: int) -> list[int]:
+        if len(children) <= MOST_CHILDREN // 2:
+            return children
+        sections = []
+        # So few sections that they fit into one group; those that are too large are split in turn.
+        size = max(_SECTION, -(-len(children) // _SECTION))
+        for start in range(0, len(children), size):
+            piece = children[start : start + size]
+            number = len(self.groups)
+            name = f"{start + 1}–{start + len(piece)}"
+            is_backward = self.backward[piece[0]]
+            ops = sum(1 if item < count else self.groups[item - count].ops for item in piece)
+            self.groups.append(Group(name, parent, is_backward, is_section=True, ops=ops))
+            self.backward.append(is_backward)
+            self.keys.append(self.keys[piece[0]])
+            self.children.append(piece)
+            for item in piece:
+                if item < count:
+                    self.parents[item] = number
+                else:
+                    self.groups[item - count].parent = number
+            sections.append(count + number)
+        return sections
+
+
+# --- ranks and orders -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Local:
+    """Edges between the children of the same group: for each item who feeds it and whom it feeds."""
+
+    before: list[list[int]]
+    behind: list[list[int]]
+
+
+def _local_edges(tree: _Tree, edges: Sequence[Edge], count: int) -> _Local:
+    total = count + len(tree.groups)
+    above = [parent + count if parent >= 0 else -1 for parent in tree.parents]
+    depth = [0] * total
+    for item in range(total):
+        depth[item] = _depth(item, above)
+    local = _Local([[] for _ in range(total)], [[] for _ in range(total)])
+    seen: set[Edge] = set()
+    for producer, reader in edges:
+        a, b = producer, reader
+        while depth[a] > depth[b]:
+            a = above[a]
+        while depth[b] > depth[a]:
+            b = above[b]
+        while above[a] != above[b]:
+            a, b = above[a], above[b]
+        # Against the order of execution an edge ranks nobody, so that there is no cycle.
+        if tree.keys[a] < tree.keys[b] and (a, b) not in seen:
+            seen.add((a, b))
+            local.behind[a].append(b)
+            local.before[b].append(a)
+    return local
+
+
+def _depth(item: int, above: Sequence[int]) -> int:
+    depth = 0
+    while above[item] >= 0:
+        item = above[item]
+        depth += 1
+    return depth
+
+
+def _rank_forward(items: Sequence[int], local: _Local, ranks: list[int]) -> None:
+    """Longest path; `items` are in order of execution. What nobody feeds stands right above its first reader."""
+    mine = set(items)
+    for item in items:
+        ranks[item] = max((ranks[one] + 1 for one in local.before[item] if one in mine), default=0)
+    for item in reversed(items):
+        behind = [ranks[one] for one in local.behind[item] if one in mine]
+        if behind and not any(one in mine for one in local.before[item]):
+            ranks[item] = min(behind) - 1
+    least = min((ranks[item] for item in items), default=0)
+    for item in items:
+        ranks[item] -= least
+
+
+def _rank_backward(items: Sequence[int], local: _Local, ranks: list[int], mirrored: Mapping[int, int]) -> None:
+    """The backward pass goes up, each item beside the one that it is the gradient of, or higher."""
+    mine = set(items)
+    beside = {item: ranks[mirrored[item]] for item in items if item in mirrored}
+    lowest = max(beside.values(), default=0)
+    for item in items:
+        highest = min((ranks[one] - 1 for one in local.before[item] if one in mine), default=None)
+        wanted = beside.get(item, lowest if highest is None else highest)
+        ranks[item] = wanted if highest is None else min(wanted, highest)
+    for item in reversed(items):
+        behind = [ranks[one] for one in local.behind[item] if one in mine]
+        if behind and item not in beside and not any(one in mine for one in local.before[item]):
+            ranks[item] = max(behind) + 1
+
+
+def _order(items: Sequence[int], local: _Local, ranks: Sequence[int], orders: list[int]) -> None:
+    rows: dict[int, list[int]] = {}
+    for item in items:
+        rows.setdefault(ranks[item], []).append(item)
+    place: dict[int, float] = {}
+
+    def number(row: list[int]) -> None:
+        for at, item in enumerate(row):
+            orders[item] = at
+            place[item] = (at + 0.5) / len(row)
+
+    for row in rows.values():
+        number(row)
+    levels = sorted(rows)
+    for sweep in range(_SWEEPS):
+        neighbours = local.before if sweep % 2 == 0 else local.behind
+        for level in levels if sweep % 2 == 0 else reversed(levels):
+            row = rows[level]
+            if len(row) > 1:
+                row.sort(key=lambda item: _barycentre(item, neighbours[item], place))
+                number(row)
+
+
+def _barycentre(item: int, neighbours: Sequence[int], place: dict[int, float]) -> float:
+    at = [place[one] for one in neighbours if one in place]
+    return sum(at) / len(at) if at else place[item]

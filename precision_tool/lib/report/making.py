@@ -1,0 +1,53 @@
+"""A report from a session: gathered, laid out and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+
+from precision_tool import __version__
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.model.finding import CheckResult
+from precision_tool.lib.report.document import document_of
+from precision_tool.lib.report.gather import gather
+from precision_tool.lib.report.page import write_page
+from precision_tool.lib.session import Session
+from precision_tool.lib.verdict.stored import StoredVerdict
+
+
+def make_report(
+    session: Session,
+    analyses: Sequence[Analysis],
+    verdicts: Sequence[StoredVerdict | None],
+    path: str = "",
+    *,
+    graph: str | None = None,
+    checks: Sequence[CheckResult] = (),
+) -> str:
+    """Writes the report on results and their verdicts; its path, by default beside the first result.
+
+    UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
+    """
+    path = path or _default_path(session, analyses)
+    session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(path)))
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: a folder", "name a file for the report, as report.html")
+    findings = [check.finding for check in checks if check.finding is not None]
+    materials = gather(session, analyses, verdicts, graph, findings)
+    document = document_of(materials, tool=f"precision_tool {__version__}", time=f"{datetime.now():%Y-%m-%d %H:%M:%S}")
+    write_page(path, document, materials)
+    return path
+
+
+def _default_path(session: Session, analyses: Sequence[Analysis]) -> str:
+    """Beside the result if it lies in our folder of results, else in that folder."""
+    time = f"{datetime.now():%Y%m%d%H%M%S}"
+    if analyses and analyses[0].path:
+        stem = os.path.splitext(os.path.basename(analyses[0].path))[0]
+        folder = os.path.dirname(os.path.abspath(analyses[0].path))
+        if any(os.path.realpath(folder).startswith(os.path.realpath(base)) for base in session.workspace.result_dirs()):
+            return os.path.join(folder, f"report_{stem}.html")
+        return str(session.workspace.output_dir("report") / f"report_{stem}.html")
+    return str(session.workspace.output_dir("report") / f"report_{time}.html")

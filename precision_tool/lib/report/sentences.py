@@ -1,0 +1,92 @@
+"""The evidence of a verdict as keys of sentences and the values in them: the page has the words, in each language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from precision_tool.lib.report.columns import sound
+from precision_tool.lib.verdict.model import Proof, Suspect, Verdict
+
+Sentence = dict[str, Any]
+
+
+def _sentence(key: str, **values: Any) -> Sentence:
+    return {"key": key, "values": sound(values)}
+
+
+def evidence(suspect: Suspect) -> list[Sentence]:
+    """The figures behind a suspicion, the weightiest first."""
+    return [*_figures(suspect), *_where(suspect)]
+
+
+def _figures(one: Suspect) -> Iterator[Sentence]:
+    fact = one.fact
+    if fact("own_error") is not None:
+        how = ", ".join(map(str, fact("recomputed_as") or ()))
+        yield _sentence("why.recomputed", how=how, own=fact("own_error"), rounding=fact("rounding"))
+        yield _sentence(
+            "why.wrong", count=fact("wrong_elements"), elements=fact("elements"), output=fact("output"),
+            mistake=fact("mistake"),
+        )  # fmt: skip
+    elif fact("overflowed_elements") is not None:
+        yield _sentence(
+            "why.overflow", largest=fact("largest"), type=fact("type"), limit=fact("limit"),
+            count=fact("overflowed_elements"), elements=fact("elements"),
+        )  # fmt: skip
+    elif fact("lost") is not None:
+        yield _sentence("why.lost", wide=fact("from"), narrow=fact("to"), lost=fact("lost"))
+    elif fact("first_byte") is not None:
+        yield _sentence(
+            "why.bytes", reader=fact("reader"), tensor=fact("tensor"), first=fact("first_byte"),
+            last=fact("last_byte"), bytes=fact("bytes"), count=fact("different_elements"),
+        )  # fmt: skip
+    elif fact("not_recomputed") is not None:
+        if fact("distance") is not None:
+            yield _sentence("why.off_inputs", distance=fact("distance"), fed=fact("fed"))
+        else:
+            yield _sentence("why.inputs_agree")
+        yield _sentence("why.not_recomputed", reason=fact("not_recomputed"))
+    elif fact("same_inputs"):
+        yield _sentence(
+            "why.runs", output=fact("output"), distance=fact("distance"), count=fact("different_elements"),
+            elements=fact("elements"),
+        )  # fmt: skip
+    elif fact("distance") is not None:
+        yield _sentence("why.distance", distance=fact("distance"))
+        if fact("elements"):
+            yield _sentence("why.different", count=fact("different_elements"), elements=fact("elements"))
+
+
+def _where(one: Suspect) -> Iterator[Sentence]:
+    fact = one.fact
+    if fact("order"):
+        yield _sentence("why.axes", axes=str(tuple(fact("order"))))
+    if fact("steps"):
+        yield _sentence("why.steps", steps=f"{fact('steps'):+d}", axis=fact("axis"))
+    elif fact("axis") is not None:
+        yield _sentence("why.only_index", index=fact("index"), axis=fact("axis"))
+    if fact("reordered"):
+        yield _sentence("why.reordered")
+    if fact("factor") is not None:
+        yield _sentence("why.factor", factor=fact("factor"))
+
+
+def proof_key(suspect: Suspect) -> str:
+    """The key of the sentence on what a suspicion rests on."""
+    if suspect.proof is Proof.COPIES and suspect.fact("producer_is_right"):
+        return "proof.copies_producer_right"
+    if suspect.proof is Proof.RECOMPUTED and suspect.fact("benchmark_obeys"):
+        return "proof.recomputed_benchmark_obeys"
+    return f"proof.{suspect.proof}"
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as JSON has it everywhere, each suspect with its sentences beside."""
+    document: dict[str, Any] = sound(verdict.to_dict())
+    for one, suspect in zip(document["suspects"], verdict.suspects, strict=True):
+        try:
+            one["why"], one["proof_key"] = evidence(suspect), proof_key(suspect)
+        except (TypeError, ValueError):  # a file that somebody edited
+            one["why"], one["proof_key"] = [], ""
+    return document

@@ -1,0 +1,78 @@
+"""`report`: one HTML file with all that is known of a result."""
+
+from __future__ import annotations
+
+import argparse
+
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.present.text import plain
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_graph,
+    completes,
+)
+from precision_tool.lib.verdict.stored import StoredVerdict, read_beside, read_verdict
+from precision_tool.lib.workspace import shown_path
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="report",
+        description="Write one HTML file with the verdict, a map of the network, every op, tables and charts of a "
+        "result. It needs no network and no server: open it, send it.",
+        epilog="example: report -o resnet.html",
+    )
+    result = parser.add_argument(
+        "result", nargs="?", metavar="RESULT",
+        help="a result CSV, a folder of results, or a verdict_*.json (default: the newest result)",
+    )  # fmt: skip
+    completes(result, Completion.RESULT)
+    output = parser.add_argument("-o", dest="output", metavar="FILE.html", default="", help="where it goes (default: "
+                                 "beside the result)")  # fmt: skip
+    completes(output, Completion.FILE)
+    add_graph(parser, "the graph for the map, where the result does not tell its own")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    from precision_tool.lib.report.making import make_report
+
+    analyses, verdicts = _found(session, args.result)
+    path = make_report(session, analyses, verdicts, args.output, graph=args.graph)
+    tell_report(path, output)
+    return DONE
+
+
+def _found(session: Session, path: str | None) -> tuple[list[Analysis], list[StoredVerdict | None]]:
+    """The results that are meant and the verdicts kept beside them; without a result the newest verdict alone."""
+    if path is not None and path.endswith(".json"):
+        return [], [read_verdict(path)]
+    try:
+        analyses = session.results(path)
+    except DataNotFoundError:
+        alone = session.stored_verdicts() if path is None else []
+        if not alone:
+            raise
+        return [], [*alone]
+    verdicts = [read_beside(one.path) for one in analyses]
+    if not any(verdicts):
+        session.workspace.notes.append("no verdict is kept beside this result: `ac` judges it first")
+    # What the verdict called wrong is called so here.
+    judged = [one.threshold if one is not None else session.settings.threshold for one in verdicts]
+    if any(threshold != session.settings.threshold for threshold in judged):
+        analyses = session.results(path, judged[0])
+    return analyses, verdicts
+
+
+def tell_report(path: str, output: Output) -> None:
+    """Says where a report is."""
+    output.out.print(plain(f"report: {shown_path(path)}"), soft_wrap=True)
+
+
+REPORT = Command(_parser, _run)

@@ -1,0 +1,265 @@
+"""The data of a report: what it says of results, of odd names and of odd numbers, and that it says so every time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import Array, graph_op, one_op_tree, text_graph, write_golden
+from command_line import check_golden_text, only_result, tool
+from report_files import compared, data_of, names_of, result_of
+
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.report.columns import Texts, number, sound
+from precision_tool.lib.report.document import SCHEMA, Material, document_of
+from precision_tool.lib.report.network import error_path, network_of
+
+INPUTS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 2.0, np.float32)]
+SUM = INPUTS[0] + INPUTS[1]
+
+
+def wrong_sum() -> Array:
+    wrong = SUM.copy()
+    wrong[1, 2] = 0.0
+    return wrong
+
+
+def small_report(folder: Path, *options: str, name: str = "block/add") -> Path:
+    one_op_tree(
+        folder / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, input_goldens=INPUTS, op_name=name
+    )
+    return compared(folder, *options)
+
+
+def test_the_data_of_a_small_network(tmp_path: Path) -> None:
+    document = data_of(small_report(tmp_path))
+    document["tool"], document["time"] = "TOOL", "TIME"
+    check_golden_text("report.json", json.dumps(document, indent=1, sort_keys=True), tmp_path)
+
+
+def test_what_the_small_network_says(tmp_path: Path) -> None:
+    document = data_of(small_report(tmp_path))
+    assert document["schema"] == SCHEMA == 1
+    (result,) = document["results"]
+    at = names_of(result).index("block/add")
+    assert result["verdict"]["culprit"] == "block/add"
+    assert result["verdict"]["suspects"][0]["why"][0]["key"] == "why.recomputed"
+    assert result["texts"][result["ops"]["state"][at]] == "wrong"
+    assert result["ops"]["agree"][at] is False
+    # |wrong - right| / |right| of the only wrong element, 7 of the sum.
+    own = 7 / np.sqrt(np.sum(SUM.astype(np.float64) ** 2))
+    assert result["ops"]["own"][at] == pytest.approx(own, rel=1e-3)
+    assert result["error_path"][0] == at
+    (output,) = [one for one in result["details"][str(at)] if one["slot"] == "output:0"]
+    assert output["worst"][0] == {"index": [1, 2], "npu": 0, "golden": 7, "error": 7, "relative": 1}
+    assert [axis["shares"] for axis in output["axes"]] == [[0, 1], [0, 0, 1]]
+    assert sum(output["npu_histogram"]["counts"]) == sum(output["golden_histogram"]["counts"]) == 6
+    wires = result["wires"]
+    names = names_of(result)
+    columns = zip(wires["producer"], wires["reader"], wires["slot"], strict=True)
+    found = {(names[producer], names[reader], slot) for producer, reader, slot in columns}
+    assert found == {
+        ("IteratorV2", "IteratorGetNext", 0), ("IteratorGetNext", "block/add", 0), ("IteratorGetNext", "block/add", 1),
+        ("block/add", "NetOutput", 0),
+    }  # fmt: skip
+
+
+def test_columns_are_as_long_as_there_are_ops_and_tensors(tmp_path: Path) -> None:
+    result = result_of(small_report(tmp_path))
+    assert {len(column) for column in result["ops"].values()} == {result["counts"]["ops"]}
+    assert {len(column) for column in result["tensors"].values()} <= {0, result["counts"]["tensors"]}
+    assert result["counts"]["compared"] == 3
+    assert result["counts"]["below"] == 1
+
+
+def test_a_report_on_an_earlier_result_says_the_same(tmp_path: Path) -> None:
+    first = result_of(small_report(tmp_path))
+    tool("report", "-o", "again.html", cwd=tmp_path)
+    second = result_of(tmp_path / "again.html")
+    # What a fresh comparison knows beside its result file.
+    for result in (first, second):
+        result.pop("findings")
+        result.pop("notes")
+        result.pop("title")
+    # A result file has six digits behind the point.
+    for part in ("ops", "tensors"):
+        columns, others = first.pop(part), second.pop(part)
+        assert columns.keys() == others.keys()
+        for name, column in columns.items():
+            plain = all(isinstance(value, float | int | None) for value in column)
+            assert others[name] == (pytest.approx(column, abs=1e-6) if plain else column), name
+    assert second == first
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>/x", '"><img src=x onerror=alert(1)>', "a\u202egnp.exe", "\U0001f600/op",
+        "long/" + "x" * 10_000, "javascript:alert(1)", "{{ 7 * 7 }}", "__proto__", "constructor",
+    ],
+)  # fmt: skip
+def test_names_are_names(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "ge_proto_00000005_graph_1_Build.txt"
+    file.write_text(text_graph([graph_op("start", "Data"), graph_op(name, "Relu", ["start:0"])]), "utf-8")
+    graph = load_graph_file(str(file))
+    (result,) = document_of([Material(title=name, file=graph)], tool="t", time="t")["results"]
+    shown = name.replace("\u202e", "\\u202e")  # nobody sees what such a mark does to a name
+    assert names_of(result) == ["start", shown]
+    assert result["title"] == shown
+
+
+def test_texts_that_are_no_utf_8() -> None:
+    texts = Texts()
+    assert texts["a\udcff"] == 1
+    assert texts.to_json() == ["", "a\\udcff"]
+    assert sound({"\udc80": ["\udc81", float("nan")]}) == {"\\udc80": ["\\udc81", "nan"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float("nan"), "nan"), (float("inf"), "inf"), (-float("inf"), "-inf"), (None, None), (3, 3),
+        (1 / 3, 0.333333), (2.0, 2), (1e300, 1e300), (-0.0, 0), (123456789.0, 123457000),
+    ],
+)  # fmt: skip
+def test_numbers(value: float | None, shown: object) -> None:
+    assert number(value) == shown
+
+
+def test_nan_and_inf_everywhere(tmp_path: Path) -> None:
+    odd = np.array([[np.nan, np.inf, -np.inf], [np.nan, np.nan, np.nan]], np.float32)
+    one_op_tree(tmp_path / "precision_data", output=odd, golden=SUM, inputs=[odd, INPUTS[1]], input_goldens=[odd, odd])
+    result = result_of(compared(tmp_path))
+    tensors = result["tensors"]
+    rows = {result["texts"][slot]: at for at, slot in enumerate(tensors["slot"])}
+    assert tensors["npu_nan"][rows["output:0"]] == 4
+    assert tensors["npu_min"][rows["output:0"]] == "nan"
+    assert tensors["mismatches"][rows["output:0"]] == 6
+    assert tensors["cosine"][rows["output:0"]] == "nan"
+
+
+def test_without_a_graph_there_is_no_map(tmp_path: Path) -> None:
+    tree = one_op_tree(
+        tmp_path / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, op_name="add", golden_name="add"
+    )
+    tree.graph_path.unlink()
+    result = result_of(compared(tmp_path))
+    assert result["map"] is None
+    assert result["wires"] is None
+    assert names_of(result)
+    assert result["tensors"]["op"]
+
+
+def test_without_a_benchmark(tmp_path: Path) -> None:
+    one_op_tree(tmp_path / "precision_data", output=wrong_sum(), inputs=INPUTS)
+    result = result_of(compared(tmp_path))
+    assert result["compared"] is False
+    assert result["verdict"]["culprit"] == "block/add"
+    assert result["map"] is not None
+    at = names_of(result).index("block/add")
+    slots = {one["slot"]: one for one in result["details"][str(at)]}
+    assert slots["output:0"]["golden"] is None
+    assert sum(slots["output:0"]["npu_histogram"]["counts"]) == 6
+
+
+def test_a_graph_with_a_cycle(tmp_path: Path) -> None:
+    file = tmp_path / "ge_proto_00000005_graph_1_Build.txt"
+    ops = [graph_op("a", "Add", ["c:0", "a:0"]), graph_op("b", "Relu", ["a:0"]), graph_op("c", "Relu", ["b:0"])]
+    file.write_text(text_graph(ops), "ascii")
+    (result,) = document_of([Material(title="x", file=load_graph_file(str(file)))], tool="t", time="t")["results"]
+    assert len(result["map"]["against"]) == 2
+    assert result["map"]["rank"] == [0, 1, 2]
+
+
+def test_a_comparison_that_was_stopped(tmp_path: Path) -> None:
+    small_report(tmp_path)
+    result = only_result(tmp_path)
+    partial = result.with_name(f"partial_{result.name}")
+    result.rename(partial)
+    tool("report", str(partial), "-o", "part.html", cwd=tmp_path)
+    assert "stopped" in result_of(tmp_path / "part.html")["part"]
+
+
+def test_two_results_are_both_there(tmp_path: Path) -> None:
+    small_report(tmp_path)
+    result = only_result(tmp_path)
+    (result.parent / "result_2.csv").write_bytes(result.read_bytes())
+    tool("report", str(result.parent), "-o", "two.html", cwd=tmp_path)
+    assert len(data_of(tmp_path / "two.html")["results"]) == 2
+
+
+def test_a_result_of_the_vendor(tmp_path: Path) -> None:
+    header = "Index,OpType,NPUDump,GroundTruth,TensorIndex,CosineSimilarity,MaxAbsoluteError,CompareFailReason"
+    (tmp_path / "result_20260101000000.csv").write_text(
+        f"{header}\n0,Relu,relu,relu,relu:output:0,0.5,NaN,\n1,Add,=cmd(),*,NaN,NaN,NaN,none\n", "utf-8"
+    )
+    tool("report", "result_20260101000000.csv", "-o", "x.html", cwd=tmp_path)
+    result = result_of(tmp_path / "x.html")
+    assert result["verdict"] is None
+    assert names_of(result) == ["relu", "=cmd()"]
+    assert result["tensors"]["cosine"] == [0.5]
+
+
+def test_the_demos_error_goes_to_the_loss(tmp_path: Path) -> None:
+    truth = generate_demo(tmp_path / "precision_data")
+    result = result_of(compared(tmp_path))
+    names = names_of(result)
+    path = [names[at] for at in result["error_path"]]
+    assert path[0] == truth.culprit
+    assert path[-1].startswith("loss/")
+    assert result["error_path"] == sorted(result["error_path"])
+
+
+def test_the_way_of_an_error_is_the_wrong_one_of_two(tmp_path: Path) -> None:
+    file = tmp_path / "ge_proto_00000005_graph_1_Build.txt"
+    ops = [
+        graph_op("start"), graph_op("right", inputs=["start:0"]), graph_op("wrong", inputs=["start:0"]),
+        graph_op("end", inputs=["right:0", "wrong:0"]), graph_op("gradients/end", inputs=["end:0"]),
+    ]  # fmt: skip
+    file.write_text(text_graph(ops), "ascii")
+    network = network_of(load_graph_file(str(file)))
+    assert error_path(network, 0, {2, 3, 4}, {2: 0.5, 3: 0.9}) == [0, 2, 3]
+    assert error_path(network, 4, {4}, {}) == [4]
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    small_report(tmp_path)
+    folder = only_result(tmp_path).parent
+    dump = tmp_path / "precision_data" / "npu" / "debug_0" / "dump" / "x.html"
+    for words, what in (
+        (["report", "missing.csv"], "no such file"),
+        (["report", "-o", str(folder)], "a folder"),
+        (["report", "-o", str(dump)], "only read"),
+        (["report", "-o", "/proc/x/report.html"], "cannot be written"),
+        (["report", str(tmp_path / "report.html")], "no comparison result"),
+    ):
+        run = tool(*words, cwd=tmp_path, code=2)
+        assert what in run.text
+    assert not dump.exists()
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from precision_tool.lib.errors import OutputError
+    from precision_tool.lib.report.page import write_page
+
+    def no_space(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    document = document_of([], tool="t", time="t")
+    (tmp_path / "report.html").write_text("earlier", "ascii")
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(OutputError, match="No space left"):
+        write_page(str(tmp_path / "report.html"), document, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text("ascii") == "earlier"
+
+
+def test_golden_files_named_after_the_script(tmp_path: Path) -> None:
+    """An op that only the result has comes behind those of the graph, and is on no map."""
+    tree = one_op_tree(tmp_path / "precision_data", output=SUM, golden=SUM, inputs=INPUTS)
+    write_golden(tree.golden_dir, "other", 0, SUM)
+    result = result_of(compared(tmp_path))
+    assert len(result["map"]["parent"]) == 4 + len(result["map"]["groups"]["name"])

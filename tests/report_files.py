@@ -1,0 +1,48 @@
+"""Reports as files: made by the command line, and read back without its code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+from command_line import tool
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """The data that a report carries."""
+    match = re.search(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>', path.read_text("utf-8"))
+    assert match is not None
+
+    def refuse(name: str) -> float:
+        raise ValueError(f"{name} is no JSON")
+
+    document: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(match[1])), parse_constant=refuse)
+    return document
+
+
+def result_of(path: Path) -> dict[str, Any]:
+    """The one result of a report."""
+    (result,) = data_of(path)["results"]
+    assert isinstance(result, dict)
+    return result
+
+
+def names_of(result: dict[str, Any]) -> list[str]:
+    """The names of the ops."""
+    return [result["texts"][at] for at in result["ops"]["name"]]
+
+
+def hash_of(text: str) -> str:
+    """What a Content-Security-Policy knows a text by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def compared(folder: Path, *options: str) -> Path:
+    """`ac -c --report` on the data in a folder; the report."""
+    tool("ac", "-c", *options, "--report", "report.html", cwd=folder, code=None)
+    return folder / "report.html"

@@ -1,0 +1,259 @@
+// The map: a canvas with zoom and pan, a minimap, and what the keyboard and the search do on it.
+import { select } from 'd3-selection';
+import { zoom, zoomIdentity } from 'd3-zoom';
+import { levelsOf, Painter } from './draw.js';
+import { PALETTES, shadesOf } from './shades.js';
+import { Tree } from './tree.js';
+
+const FARTHEST = 0.002;
+const NEAREST = 4;
+const MINIMAP = 168;
+
+export class MapView {
+  /** `chosen(op)` is called when an op is clicked. */
+  constructor(holder, result, { chosen, isDark }) {
+    this.result = result;
+    this.chosen = chosen;
+    this.tree = new Tree(result);
+    this.errors = new Set(result.errors);
+    this.canvas = holder.querySelector('.map-canvas');
+    this.mini = holder.querySelector('.map-mini');
+    this.painter = new Painter(this.canvas);
+    this.found = [];
+    this.selected = -1;
+    this.hovered = -1;
+    this.mode = null;
+    this.frames = 0;
+    this.palette = PALETTES[isDark ? 'dark' : 'light'];
+    this.view = { k: 1, x: 0, y: 0 };
+    if (result.culprit >= 0 && result.culprit < this.tree.ops) this.tree.reveal(result.culprit);
+    this.tree.compose();
+    this.zoom = zoom().scaleExtent([FARTHEST, NEAREST]).clickDistance(4)
+      .on('zoom', ({ transform }) => {
+        this.view = transform;
+        this.redraw();
+      });
+    select(this.canvas).call(this.zoom).on('dblclick.zoom', null);
+    this.canvas.addEventListener('click', (event) => this.clicked(event));
+    this.canvas.addEventListener('dblclick', (event) => this.clicked(event, true));
+    this.canvas.addEventListener('pointermove', (event) => this.moved(event));
+    this.canvas.addEventListener('pointerleave', () => this.hover(-1));
+    this.mini.addEventListener('pointerdown', (event) => this.jump(event));
+    this.mini.addEventListener('pointermove', (event) => event.buttons && this.jump(event));
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.canvas);
+    this.isPlaced = false;
+  }
+
+  destroy() {
+    this.observer.disconnect();
+  }
+
+  // --- what is shown ---
+
+  colourBy(mode) {
+    this.mode = mode;
+    this.shades = shadesOf(this.result, mode);
+    Object.assign(this, levelsOf(this.tree, this.shades, this.result));
+    this.miniature = null;
+    this.redraw();
+    return this.shades;
+  }
+
+  setDark(isDark) {
+    this.palette = PALETTES[isDark ? 'dark' : 'light'];
+    this.miniature = null;
+    this.redraw();
+  }
+
+  setFound(ops) {
+    this.found = ops.filter((op) => op < this.tree.ops);
+    this.redraw();
+  }
+
+  setSelected(op) {
+    this.selected = op;
+    this.redraw();
+  }
+
+  // --- where ---
+
+  resize() {
+    const ratio = window.devicePixelRatio || 1;
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    if (!width || !height) return;
+    this.ratio = ratio;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    if (!this.isPlaced) {
+      this.isPlaced = true;
+      if (this.result.culprit >= 0 && this.result.culprit < this.tree.ops) this.goTo(this.result.culprit, false);
+      else this.fit(false);
+    }
+    this.draw();
+  }
+
+  transformTo(view, isSmooth) {
+    const target = select(this.canvas);
+    const calm = window.matchMedia('(prefers-reduced-motion: reduce)').matches;
+    (isSmooth && !calm ? target.transition().duration(300) : target).call(this.zoom.transform, view);
+  }
+
+  /** All of the map. */
+  fit(isSmooth = true) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const k = Math.max(FARTHEST, Math.min(1, (width - 40) / this.tree.width, (height - 40) / this.tree.height));
+    this.transformTo(zoomIdentity.translate((width - this.tree.width * k) / 2, (height - this.tree.height * k) / 2)
+      .scale(k), isSmooth);
+  }
+
+  /** One op in the middle, its groups open. */
+  goTo(op, isSmooth = true) {
+    if (op < 0 || op >= this.tree.ops) return;
+    if (this.tree.reveal(op)) this.recompose();
+    this.centre(this.tree.shownAs[op], Math.max(0.8, Math.min(1.2, this.view.k)), isSmooth);
+  }
+
+  centre(item, k, isSmooth) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const x = this.tree.x[item] + this.tree.w[item] / 2;
+    const y = this.tree.y[item] + this.tree.h[item] / 2;
+    this.transformTo(zoomIdentity.translate(width / 2 - x * k, height / 2 - y * k).scale(k), isSmooth);
+  }
+
+  zoomBy(factor) {
+    select(this.canvas).transition().duration(150).call(this.zoom.scaleBy, factor);
+  }
+
+  panBy(x, y) {
+    select(this.canvas).call(this.zoom.translateBy, x / this.view.k, y / this.view.k);
+  }
+
+  /** After groups were opened or closed: an item stays where it was on the screen. */
+  recompose(anchor = -1) {
+    const before = anchor >= 0 ? [this.tree.x[anchor], this.tree.y[anchor]] : null;
+    this.tree.compose();
+    this.miniature = null;
+    if (before) {
+      const { k, x, y } = this.view;
+      this.transformTo(zoomIdentity.translate(x + (before[0] - this.tree.x[anchor]) * k,
+        y + (before[1] - this.tree.y[anchor]) * k).scale(k), false);
+    }
+    this.redraw();
+  }
+
+  toggle(group) {
+    this.tree.toggle(group);
+    this.recompose(group);
+  }
+
+  openAll() {
+    this.tree.openAll();
+    this.recompose();
+    this.fit(false);
+  }
+
+  closeAll() {
+    this.tree.closeAll();
+    this.recompose();
+    this.fit(false);
+  }
+
+  // --- the pointer ---
+
+  at(event) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const { k, x, y } = this.view;
+    return this.tree.hit((event.clientX - left - x) / k, (event.clientY - top - y) / k);
+  }
+
+  clicked(event, isDouble = false) {
+    const item = this.at(event);
+    if (item < 0) return;
+    if (!this.tree.isGroup(item)) {
+      if (!isDouble) this.chosen(item);
+    } else if (this.tree.state[item] !== 2 || isDouble || this.isHeader(event, item)) {
+      if (this.tree.state[item] !== 2 || !isDouble) this.toggle(item);
+    }
+  }
+
+  isHeader(event, item) {
+    const { top } = this.canvas.getBoundingClientRect();
+    return (event.clientY - top - this.view.y) / this.view.k - this.tree.y[item] <= 24;
+  }
+
+  moved(event) {
+    if (event.buttons) return;
+    const item = this.at(event);
+    this.hover(item >= 0 && this.tree.state[item] === 2 && !this.isHeader(event, item) ? -1 : item);
+  }
+
+  hover(item) {
+    if (item === this.hovered) return;
+    this.hovered = item;
+    this.canvas.title = item >= 0 ? this.tree.nameOf(item) : '';
+    this.canvas.style.cursor = item >= 0 ? 'pointer' : 'grab';
+    this.redraw();
+  }
+
+  // --- drawing ---
+
+  redraw() {
+    if (this.waiting || !this.shades) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      this.draw();
+    });
+  }
+
+  draw() {
+    if (!this.shades || !this.ratio || !this.canvas.clientWidth) return;
+    this.painter.draw({
+      tree: this.tree, result: this.result, shades: this.shades, levels: this.levels, wrong: this.wrong,
+      palette: this.palette, view: this.view, ratio: this.ratio, errors: this.errors, selected: this.selected,
+      hovered: this.hovered, found: [...new Set(this.found.slice(0, 2000).map((op) => this.tree.shownAs[op]))],
+    });
+    this.drawMinimap();
+    this.frames += 1;
+  }
+
+  drawMinimap() {
+    const { tree, ratio } = this;
+    const k = Math.min(MINIMAP / Math.max(1, tree.width), MINIMAP / Math.max(1, tree.height));
+    const width = Math.max(24, Math.round(tree.width * k));
+    const height = Math.max(24, Math.round(tree.height * k));
+    if (!this.miniature) {
+      this.miniature = document.createElement('canvas');
+      this.miniature.width = width * ratio;
+      this.miniature.height = height * ratio;
+      new Painter(this.miniature).draw({
+        tree, result: this.result, shades: this.shades, levels: this.levels, wrong: this.wrong, palette: this.palette,
+        view: { k, x: 0, y: 0 }, ratio, errors: this.errors, selected: -1, hovered: -1, found: [],
+      });
+      this.mini.width = width * ratio;
+      this.mini.height = height * ratio;
+      this.mini.style.width = `${width}px`;
+      this.mini.style.height = `${height}px`;
+    }
+    this.miniK = k;
+    const c = this.mini.getContext('2d');
+    c.setTransform(1, 0, 0, 1, 0, 0);
+    c.drawImage(this.miniature, 0, 0);
+    c.scale(ratio, ratio);
+    c.strokeStyle = this.palette.found;
+    c.lineWidth = 2;
+    const { k: scale, x, y } = this.view;
+    const { clientWidth, clientHeight } = this.canvas;
+    c.strokeRect((-x / scale) * k, (-y / scale) * k, Math.max(3, (clientWidth / scale) * k),
+      Math.max(3, (clientHeight / scale) * k));
+  }
+
+  jump(event) {
+    const { left, top } = this.mini.getBoundingClientRect();
+    const x = (event.clientX - left) / this.miniK;
+    const y = (event.clientY - top) / this.miniK;
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const { k } = this.view;
+    this.transformTo(zoomIdentity.translate(width / 2 - x * k, height / 2 - y * k).scale(k), false);
+  }
+}

@@ -1,0 +1,68 @@
+// The columns of the two tables.
+import { GridTable } from './table.js';
+import { cosine, figure, has, percent, t } from './words.js';
+
+const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
+
+function opColumns(result) {
+  const { ops } = result;
+  const state = (value) => (value ? t(`state.${value}`) : '–');
+  return [
+    { ...number('order', (op) => op, (op) => String(op)), wide: 72 },
+    { key: 'name', value: (op) => ops.name[op], wide: 340 },
+    { key: 'type', value: (op) => ops.type[op] },
+    { key: 'state', value: (op) => ops.state[op], show: state, mark: (op) => (ops.state[op] === 'wrong' ? 'is-bad' : '') },
+    number('own', (op) => ops.own[op], percent),
+    number('rounding', (op) => ops.rounding[op], percent),
+    number('beyond', (op) => ops.beyond[op], (value) => (value === null ? '–' : `${figure(value, 3)}×`)),
+    number('fed', (op) => ops.fed[op], percent),
+    { ...number('cosine', (op) => ops.cosine[op], cosine), mark: (op) => (ops.agree[op] === false ? 'is-bad' : '') },
+    number('cosine_in', (op) => ops.cosine_in[op], cosine),
+    number('headroom', (op) => ops.headroom[op], (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
+    { key: 'dtype', value: (op) => ops.dtype[op] },
+    { key: 'pass', value: (op) => (ops.pass[op] ?? []).join(' '), wide: 220 },
+    { key: 'status', value: (op) => ops.status[op], show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'),
+      wide: 200 },
+    { key: 'originals', value: (op) => (ops.originals[op] ?? []).join(' '), wide: 300 },
+  ];
+}
+
+function tensorColumns(result) {
+  const { ops, tensors } = result;
+  const of = (name) => (row) => tensors[name][row];
+  return [
+    { key: 'name', value: (row) => ops.name[tensors.op[row]], wide: 320 },
+    { key: 'slot', value: of('slot'), wide: 90 },
+    { ...number('cosine', of('cosine'), cosine), mark: (row) => (tensors.agree[row] === false ? 'is-bad' : '') },
+    number('max_absolute_error', of('max_absolute_error')),
+    number('relative_distance', of('relative_distance'), percent),
+    number('mean_absolute_error', of('mean_absolute_error')),
+    number('max_relative_error', of('max_relative_error')),
+    number('mismatches', of('mismatches')),
+    { key: 'worst_at', value: of('worst_at'), wide: 110 },
+    { key: 'npu_type', value: of('npu_type'), wide: 96 },
+    { key: 'golden_type', value: of('golden_type'), wide: 96 },
+    { key: 'shape', value: of('shape') },
+    number('headroom', of('headroom'), (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
+    ...['npu', 'golden'].flatMap((side) => ['min', 'max', 'mean', 'std', 'nan', 'pos_inf', 'neg_inf', 'zeros']
+      .map((name) => number(`${side}_${name}`, of(`${side}_${name}`)))),
+    { key: 'status', value: of('status'), show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'), wide: 200 },
+    { key: 'golden_tensor', value: of('golden_tensor'), wide: 260 },
+    { key: 'reason', value: of('reason'), wide: 320 },
+  ];
+}
+
+const upTo = (count) => Array.from({ length: count }, (_, at) => at);
+
+export function opTable(holder, result, { show, selected }) {
+  return new GridTable(holder, {
+    columns: opColumns(result), rows: upTo(result.count), name: 'ops', chosen: show, selected: (op) => op === selected(),
+  });
+}
+
+export function tensorTable(holder, result, { show, selected }) {
+  return new GridTable(holder, {
+    columns: tensorColumns(result), rows: upTo(result.tensorCount), name: 'tensors',
+    chosen: (row) => show(result.tensors.op[row]), selected: (row) => result.tensors.op[row] === selected(),
+  });
+}

@@ -1,0 +1,166 @@
+// The first screen: who is to blame, why, how sure, what to do, and what the run was.
+import { html, nothing } from 'lit-html';
+import { copy } from './csv.js';
+import { count, figure, has, percent, t } from './words.js';
+
+const PERCENTS = new Set(['own', 'rounding', 'distance', 'fed', 'lost']);
+const NUMBERS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
+
+/** A sentence of the evidence in the language of the page. */
+export function sentence({ key, values }) {
+  const shown = {};
+  for (const [name, value] of Object.entries(values)) {
+    const real = value in NUMBERS && typeof value === 'string' ? NUMBERS[value] : value;
+    if (PERCENTS.has(name)) shown[name] = percent(real);
+    else if (typeof real === 'number') shown[name] = figure(real);
+    else shown[name] = name === 'mistake' ? t(`mistake.${real}`) : real;
+  }
+  const full = key === 'why.wrong' && has(`mistake.${values.mistake}`) ? 'why.wrong_mistake' : key;
+  return t(full, shown);
+}
+
+/** A button that copies a line, and says so. */
+export function copyButton(line) {
+  return html`<button class="copy" title=${t('copy')} aria-label="${t('copy')}: ${line}" @click=${async (event) => {
+    const button = event.currentTarget;
+    const done = await copy(line);
+    button.textContent = done ? t('copied') : t('copy_failed');
+    setTimeout(() => { button.textContent = t('copy'); }, 1500);
+  }}>${t('copy')}</button>`;
+}
+
+const sure = (confidence) => t(confidence >= 0.9 ? 'sure.sure' : confidence >= 0.65 ? 'sure.likely' : 'sure.guess');
+
+/** The step's advice in the page's language, where it has one for this sentence. */
+export function advice(why) {
+  return has(`step.${why}`) ? t(`step.${why}`) : why;
+}
+
+function steps(verdict) {
+  if (!verdict.next.length) return nothing;
+  return html`<h3>${t('verdict.next')}</h3><ol class="steps">${verdict.next.map((step) => html`<li>
+    <span>${advice(step.why)}${step.file ? html` (${t('step_in')} <bdi>${
+      has(`file.${step.file}`) ? t(`file.${step.file}`) : step.file}</bdi>)` : nothing}</span>
+    ${step.line ? html`<code class="line"><bdi>${step.line}</bdi></code>${copyButton(step.line)}` : nothing}</li>`)}</ol>`;
+}
+
+function blame(result, show) {
+  const { verdict } = result;
+  const first = verdict.suspects[0];
+  const runs = first.proof === 'runs';
+  const others = verdict.suspects.slice(1);
+  return html`<article class="verdict is-bad">
+    <p class="kicker">${t('verdict.culprit')}</p>
+    <h2><bdi>${opLink(result, first.culprit, show)}</bdi>${first.type ? html` <small>${first.type}</small>` : nothing}</h2>
+    <p class="cause"><strong>${t(`cause.${first.cause}`)}</strong> — ${t(runs ? 'sentence.runs' : `sentence.${first.cause}`)}</p>
+    <dl>
+      ${first.pass ? html`<dt>${t('pass')}</dt><dd><bdi>${first.pass}</bdi></dd>` : nothing}
+      ${first.why.length ? html`<dt>${t('verdict.why')}</dt><dd>${first.why.map((one) => html`<p>${sentence(one)}</p>`)}</dd>`
+    : nothing}
+      ${first.also.length ? html`<dt>${t('verdict.also')}</dt><dd>${first.also.map((name, at) => html`${
+        at ? ', ' : ''}<bdi>${opLink(result, name, show)}</bdi>`)}</dd>` : nothing}
+      <dt>${t('verdict.sure')}</dt><dd>${sure(verdict.confidence)} (${Math.round(100 * verdict.confidence)} %)${
+        first.proof_key ? html`: ${t(first.proof_key)}` : nothing}
+        <meter min="0" max="1" value=${verdict.confidence} aria-label=${t('verdict.sure')}></meter></dd>
+      <dt>${t('verdict.spoils')}</dt><dd>${t('verdict.followers', { count: first.followers })}${
+        first.below ? html`; ${t('verdict.below', { count: first.below })}` : nothing}</dd>
+    </dl>
+    ${steps(verdict)}
+    ${others.length ? html`<h3>${t('verdict.besides')}</h3><ul>${others.map((one) => html`<li><bdi>${
+      opLink(result, one.culprit, show)}</bdi> — <strong>${t(`cause.${one.cause}`)}</strong>${
+      one.why.length ? html`: ${sentence(one.why[0])}` : nothing}</li>`)}</ul>` : nothing}
+  </article>`;
+}
+
+function clean(result, show) {
+  const { verdict } = result;
+  const scale = verdict.cause === 'loss_scale';
+  const { ops } = verdict;
+  const isWhole = ops.judged && ops.right >= 0.8 * ops.judged;
+  const worst = verdict.worst_cosine;
+  return html`<article class="verdict ${isWhole || scale ? 'is-good' : 'is-doubtful'}">
+    <p class="kicker">${t('verdict.verdict')}</p>
+    <h2>${scale ? t('sentence.loss_scale') : t(isWhole ? 'verdict.clean' : 'verdict.clean_part')}</h2>
+    <dl>
+      ${worst ? html`<dt>${t('verdict.worst')}</dt><dd>${figure(worst.cosine)} — <bdi>${
+        opLink(result, worst.op, show)}</bdi></dd>` : nothing}
+      <dt>${t('verdict.sure')}</dt><dd>${sure(verdict.confidence)} (${Math.round(100 * verdict.confidence)} %)</dd>
+    </dl>
+    ${steps(verdict)}
+  </article>`;
+}
+
+function findings(result, show, isAlone) {
+  const shown = isAlone ? result.findings
+    : result.findings.filter((one) => one.grade !== 'info'
+      && !['first_faulty_op', 'below_threshold', 'all_agree', 'different_input'].includes(one.kind));
+  if (!shown.length) return nothing;
+  return html`<section><h3>${t(isAlone ? 'findings.only' : 'findings.besides')}</h3>${shown.map((one) => html`<article
+    class="finding is-${one.grade}"><p><strong>${has(`finding.${one.kind}`) ? t(`finding.${one.kind}`) : one.kind}</strong> <bdi>${
+      one.message}</bdi>${one.op && result.byName.has(one.op) ? html` ${opLink(result, one.op, show, t('show'))}` : nothing}</p>
+    ${one.facts.length ? html`<ul>${one.facts.map(([name, text]) => html`<li>${name ? html`<em>${name}</em>: ` : nothing}<bdi>${
+      text}</bdi></li>`)}</ul>` : nothing}</article>`)}</section>`;
+}
+
+/** The name of an op, which leads to it where the report has it. */
+export function opLink(result, name, show, label = name) {
+  const op = result.byName.get(name);
+  if (op === undefined) return html`<bdi>${label}</bdi>`;
+  return html`<button class="link" @click=${() => show(op)}><bdi>${label}</bdi></button>`;
+}
+
+function counts(result) {
+  const { counts: of, verdict } = result;
+  const tile = (value, key, mark = '') => html`<div class="tile ${mark}"><b>${count(value)}</b><span>${t(key)}</span></div>`;
+  return html`<section class="tiles">
+    ${tile(of.ops, 'count.ops')}
+    ${of.tensors === undefined ? nothing : html`${tile(of.compared, 'count.compared')}
+      ${tile(of.below, 'count.below', of.below ? 'is-bad' : 'is-good')}${tile(of.ops_below, 'count.ops_below', of.ops_below ? 'is-bad' : 'is-good')}`}
+    ${verdict ? html`${tile(verdict.ops.right, 'count.right')}${tile(verdict.ops.wrong, 'count.wrong',
+      verdict.ops.wrong ? 'is-bad' : '')}${tile(verdict.ops.doubtful, 'count.doubtful')}${
+      tile(verdict.ops.not_recomputed, 'count.not_recomputed')}` : nothing}
+  </section>`;
+}
+
+function passports(result) {
+  const { passport } = result;
+  const rows = passport && Array.isArray(passport.rows) ? passport.rows : [];
+  return html`<section><h3>${t('run.title')}</h3><dl class="paths">
+    ${result.npu ? html`<dt>${t('run.npu')}</dt><dd><bdi>${result.npu}</bdi></dd>` : nothing}
+    ${result.golden ? html`<dt>${t(result.is_two_runs ? 'run.other' : 'run.golden')}</dt><dd><bdi>${result.golden}</bdi></dd>` : nothing}
+    ${result.graph ? html`<dt>${t('run.graph')}</dt><dd><bdi>${result.graph}</bdi></dd>` : nothing}
+    ${result.file ? html`<dt>${t('run.result')}</dt><dd><bdi>${result.file}</bdi></dd>` : nothing}
+    <dt>${t('run.threshold')}</dt><dd>${figure(result.threshold)}</dd></dl>
+    ${rows.length ? html`<table class="small"><caption>${t('run.differs')}</caption><thead><tr><th>${t('run.what')}</th><th>${
+      t('run.npu')}</th><th>${t('run.golden')}</th></tr></thead><tbody>${rows.map((row) => html`<tr class=${
+      row.differs ? 'is-different' : ''}><td>${row.name}</td><td><bdi>${row.npu}</bdi></td><td><bdi>${
+      row.golden}</bdi></td></tr>`)}</tbody></table>` : nothing}</section>`;
+}
+
+function notCompared(result) {
+  const list = result.counts.not_compared ?? [];
+  const reasons = result.verdict ? Object.entries(result.verdict.ops.reasons) : [];
+  const gaps = result.verdict ? result.verdict.gaps : [];
+  if (!list.length && !reasons.length && !gaps.length && !result.notes.length && !result.part) return nothing;
+  const line = (text, number) => html`<li><bdi>${text}</bdi>${number === undefined ? nothing : html`: ${count(number)}`}</li>`;
+  return html`<section class="gaps">
+    ${result.part ? html`<p class="note">${result.part}</p>` : nothing}
+    ${list.length ? html`<h3>${t('gaps.not_compared')}</h3><ul>${list.map(([status, number]) => line(
+      has(`status.${status}`) ? t(`status.${status}`) : status, number))}</ul>` : nothing}
+    ${reasons.length ? html`<h3>${t('gaps.not_recomputed')}</h3><ul>${reasons.map(([reason, number]) => line(reason, number))}</ul>` : nothing}
+    ${gaps.length || result.notes.length ? html`<h3>${t('gaps.notes')}</h3><ul>${[...gaps, ...result.notes].map((one) => line(one))}</ul>` : nothing}
+  </section>`;
+}
+
+/** The whole first screen. */
+export function verdictView(result, show) {
+  const { verdict } = result;
+  return html`<div class="reading">
+    ${verdict ? (verdict.culprit ? blame(result, show) : clean(result, show)) : html`<article class="verdict is-doubtful"><p
+      class="kicker">${t('verdict.verdict')}</p><h2>${t('verdict.none')}</h2></article>`}
+    ${counts(result)}
+    ${findings(result, show, !verdict)}
+    ${passports(result)}
+    ${notCompared(result)}
+  </div>`;
+}

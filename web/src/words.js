@@ -1,0 +1,60 @@
+// The words of the page: a table for each language, and numbers as they are shown.
+import en from './texts/en.json';
+import zh from './texts/zh.json';
+
+const TABLES = { en, zh };
+let language = (navigator.language || 'en').toLowerCase().startsWith('zh') ? 'zh' : 'en';
+
+export const languages = Object.keys(TABLES);
+export const currentLanguage = () => language;
+
+export function setLanguage(name) {
+  language = name;
+  document.documentElement.lang = name === 'zh' ? 'zh-CN' : 'en';
+}
+
+/** Whether there is a text of this key. */
+export const has = (key) => key in TABLES[language];
+
+/** The text of a key with values in place of `{name}`. */
+export function t(key, values = {}) {
+  const text = TABLES[language][key] ?? TABLES.en[key] ?? key;
+  return text.replace(/\{(\w+)(?::(\w+))?\}/g, (whole, name, form) => shown(values[name], form));
+}
+
+function shown(value, form) {
+  if (form === 'percent') return percent(value);
+  if (form === 'count') return count(value);
+  if (typeof value === 'number') return figure(value);
+  return value === null || value === undefined ? '–' : String(value);
+}
+
+const COUNTS = new Intl.NumberFormat('en-US');
+
+/** A whole number with commas. */
+export const count = (value) => (typeof value === 'number' ? COUNTS.format(value) : '–');
+
+/** A number with a few digits. */
+export function figure(value, digits = 6) {
+  if (value === null || value === undefined) return '–';
+  if (typeof value !== 'number') return String(value);
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return COUNTS.format(value);
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** A cosine, with digits enough to tell it from 1. */
+export function cosine(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return figure(value);
+  return value.toFixed(6);
+}
+
+/** A relative distance in percent. */
+export function percent(value) {
+  if (typeof value !== 'number' || !Number.isFinite(value)) {
+    return value === null || value === undefined ? '–' : t('all');
+  }
+  const hundredth = 100 * value;
+  if (hundredth >= 1000) return t('times', { value: Number(value.toPrecision(3)) });
+  return `${Number(hundredth.toPrecision(hundredth < 10 ? 2 : 3))}\u00a0%`;
+}
