@@ -212,6 +212,48 @@ def estimator_dump() -> Any:
     return dumping.estimator_dump()
 
 
+def passport(subject: Any, batch: Any = None) -> str:
+    """What the run is, with hashes of the variables and of the batch as they are now: ``passport(sess, feed_dict)``.
+
+    The calls that begin a dump write `passport.json` into the data folder by themselves; on the NPU they cannot see the
+    variables. `ac` begins with what differs between the passports of the two runs. Call it before the step, on both
+    sides.
+
+    Parameters
+    ----------
+    subject : tf.Session, tf.keras.Model, tf.Module or list of variables
+        What holds the variables.
+    batch : dict, array or list, optional
+        What is fed: the `feed_dict` of a session; arrays or tensors for a model.
+
+    Returns
+    -------
+    str
+        The file, below `precision_data/npu/debug_0` in an NPU run, else below `precision_data/tf`.
+
+    Raises
+    ------
+    ValueError
+        `subject` is none of these.
+    """
+    from precision_tool.lib.collect import recording
+
+    return recording.passport(subject, batch)
+
+
+def estimator_passport() -> Any:
+    """The same for an Estimator on the NPU: ``EstimatorSpec(training_hooks=[estimator_passport()])``.
+
+    Returns
+    -------
+    tf.train.SessionRunHook
+        Takes the hashes before the first training step. `estimator_dump` does that by itself.
+    """
+    from precision_tool.lib.collect import recording
+
+    return recording.recording_hook()
+
+
 def mixed_precision_list(
     black: Union[str, Iterable[str]] = (),
     white: Union[str, Iterable[str]] = (),

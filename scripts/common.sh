@@ -47,8 +47,8 @@ find_analysis_python() {
 make_venv() {
     local folder=$1 python=$2 stamp
     shift 2
-    # The project's own requirements count only where it is installed.
-    stamp=$("$python" --version; case " $* " in *' --editable '*) cat pyproject.toml ;; esac; echo "$@")
+    # The project's own requirements and its compiled kernel count only where it is installed.
+    stamp=$("$python" --version; case " $* " in *' --editable '*) cat pyproject.toml setup.py precision_tool/lib/native/kernel.c ;; esac; echo "$@")
     if [ -x "$folder/bin/python" ] && [ "$stamp" = "$(cat "$folder/stamp" 2>/dev/null)" ]; then
         return
     fi

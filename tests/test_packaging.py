@@ -15,7 +15,7 @@ import pytest
 from precision_tool import __version__
 
 REPO = Path(__file__).resolve().parents[1]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "precision_tool")
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "precision_tool")
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (REPO / name).is_dir():
-            shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy(REPO / name, folder / name)
     return folder

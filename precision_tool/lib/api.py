@@ -209,8 +209,8 @@ def open_data(folder: str | os.PathLike[str] | None = None, *, work: str | os.Pa
     -------
     Session
         `tensor` and `tensors` give arrays, `find_ops` ops, `pairs_of` their tensors, `run_graphs` graphs, `compare`
-        and `results` comparisons, `cosines` the lowest of each op, `overflow` and `random_errors` causes. Nothing is
-        printed.
+        and `results` comparisons, `cosines` the lowest of each op, `overflow` and `random_errors` causes, `passports`
+        what the two runs were and what differs. Nothing is printed.
 
     Raises
     ------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -19,13 +18,14 @@ from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources.names import op_number
 from precision_tool.lib.sources.overflow_files import StatusFile
-from precision_tool.lib.user_files import check_folder
+from precision_tool.lib.storage.stores import check_folder
 from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.overflow import OverflowReport
+    from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions
     from precision_tool.lib.compare.known import KnownValues
@@ -84,7 +84,7 @@ class Session(DataFolder):
             in_use = self.run_graphs()
         except PrecisionToolError as error:
             problem = error
-        return survey(self.run_folders(), in_use, self.store, extra_folders=(os.curdir,), problem=problem)
+        return survey(self.run_folders(), in_use, self.store, extra_folders=(".",), problem=problem)
 
     def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
         """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
@@ -97,7 +97,7 @@ class Session(DataFolder):
             in_use = self.run_graphs()
         if op_number(word) is not None:  # the number is that of the graph in use
             word = self.find_ops(word)[0].op.name
-        return search(self.run_folders(), in_use, word, extra_folders=(os.curdir,))
+        return search(self.run_folders(), in_use, word, extra_folders=(".",))
 
     # --- tensors as arrays ---
 
@@ -216,6 +216,18 @@ class Session(DataFolder):
 
         return read_results(self, path, self.settings.threshold if threshold is None else threshold, noise)
 
+    # --- what the runs were ---
+
+    def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
+        """What the runs were, as the training helper wrote it, and what differs; None where a side has no passport.
+
+        By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
+        belong to. A passport that is damaged is a note of the workspace, and counts as none.
+        """
+        from precision_tool.lib.checks.passports import find_passports
+
+        return find_passports(self.workspace, npu, golden)
+
     # --- the verdict ---
 
     def verdicts(
@@ -227,9 +239,11 @@ class Session(DataFolder):
         workers: int = 0,
     ) -> list[Judged | None]:
         """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
-        from precision_tool.lib.verdict.of_results import judge_results
+        from precision_tool.lib.verdict.of_results import judge_results, with_passports
 
-        return judge_results(self, analyses, graph, progress, workers)
+        judged = judge_results(self, analyses, graph, progress, workers)
+        pair = self.passports(npu)
+        return judged if pair is None else [with_passports(one, pair) for one in judged]
 
     def verdicts_alone(
         self,

@@ -165,15 +165,6 @@ def _optional_choice(*names: str) -> Callable[[object], str]:
     return check
 
 
-def _optional_file(value: object) -> str:
-    """A check for a file, or ''."""
-    if value is None or value == "":
-        return ""
-    if not isinstance(value, (str, os.PathLike)) or not str(value).isprintable():
-        raise ValueError("must be a file, or ''")
-    return str(value)
-
-
 def _layers(value: object) -> str:
     """A check for names of ops between spaces."""
     if not isinstance(value, str) or not value.isprintable():
@@ -257,8 +248,8 @@ class Settings:
     quant_dumpable: str = field(default="off", metadata={"check": _switch})
     precision_mode: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES)})
     precision_mode_v2: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES_V2)})
-    op_precision_mode: str = field(default="", metadata={"check": _optional_file})
-    customize_dtypes: str = field(default="", metadata={"check": _optional_file})
+    op_precision_mode: str = field(default="", metadata={"check": _file})
+    customize_dtypes: str = field(default="", metadata={"check": _file})
     allow_hf32: str = field(default="", metadata={"check": _optional_switch})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
     engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})

@@ -93,8 +93,13 @@ def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
                 data += piece
         except OSError as error:
             raise user_error(path, error) from error
+    raise too_large(path, limit)
+
+
+def too_large(path: str, limit: int) -> FormatError:
+    """The error for a file of more than `limit` bytes."""
     hint = "check what wrote it"
-    raise FormatError(f"{path}: too large: more than {limit} bytes where a small file should be", hint)
+    return FormatError(f"{path}: too large: more than {limit} bytes where a small file should be", hint)
 
 
 def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline: Optional[str] = None) -> str:
@@ -102,7 +107,11 @@ def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline:
 
     FormatError for one that is larger or no UTF-8; else as `open_descriptor`.
     """
-    data = read_bytes(path, limit)
+    return decoded(path, read_bytes(path, limit), errors, newline)
+
+
+def decoded(path: str, data: bytes, errors: str = "strict", newline: Optional[str] = None) -> str:
+    """The UTF-8 text of a file; FormatError if it is none."""
     try:
         return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
 """Every path of a data folder, in one place, and the one decision where results may be written.
 
     precision_data/
-      npu/debug_0/{dump,graph,prof}   NPU run under test; npu/debug_1, … further runs
-      tf/{tf_debug,dump,graph,checkpoints/{ckpt*,input}}
+      npu/debug_0/{dump,graph,prof,passport.json}   NPU run under test; npu/debug_1, … further runs
+      tf/{tf_debug,dump,graph,checkpoints/{ckpt*,input},passport.json}
       pt/{npu,gpu}
       overflow/dump
       fusion/{fusion_result.json,fusion_switch.cfg,fusion_off.cfg}
@@ -27,6 +27,9 @@ FALLBACK_WORK_FOLDER = "precision_work"
 
 #: Names of the fusion switch files: the one that turns everything off, and the one for single passes.
 FUSION_OFF, FUSION_SWITCH = "fusion_off.cfg", "fusion_switch.cfg"
+
+#: Name of the file that says what a run was.
+PASSPORT = "passport.json"
 
 _TIME_FORMAT = "%Y%m%d%H%M%S"
 
@@ -79,6 +82,15 @@ class Workspace:
     def prof_dir(self, number: int = 0) -> Path:
         """Profiling data of an NPU run."""
         return self.debug_dir(number) / "prof"
+
+    def npu_passport(self, number: int = 0) -> Path:
+        """What an NPU run was; it need not exist."""
+        return self.debug_dir(number) / PASSPORT
+
+    @property
+    def benchmark_passport(self) -> Path:
+        """What the benchmark run was; it need not exist."""
+        return self.root / "tf" / PASSPORT
 
     @property
     def tf_debug_dir(self) -> Path:

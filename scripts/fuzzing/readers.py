@@ -63,7 +63,8 @@ from precision_tool.lib.sources.h5_files import find_h5_files
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
 from precision_tool.lib.storage.cache_files import OddCacheError
-from precision_tool.lib.storage.files import read_small_json, signature_of
+from precision_tool.lib.storage.files import read_small_json
+from precision_tool.lib.storage.stores import signature_of
 from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
 from precision_tool.lib.toolkit.kept import read_kept
 from precision_tool.lib.toolkit.tools import _json_problem, _table_problem

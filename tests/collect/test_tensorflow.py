@@ -397,6 +397,13 @@ def test_the_npu_run_has_its_switches(tmp_path: Path, save_step: SaveStep) -> No
         result(tmp_path, "hidden"), np.load(input_folder(tmp_path) / "in_x_0.npy") @ weights["after"], rtol=1e-5
     )
     assert (tmp_path / "precision_data/npu/debug_0/dump").is_dir()
+    places = ("npu/debug_0", "tf")
+    npu, cpu = (json.loads((tmp_path / "precision_data" / each / "passport.json").read_text()) for each in places)
+    assert npu["variables"]
+    assert "in/x:0" in [each["name"] for each in npu["batch"]]
+    for part in ("variables", "batch", "optimizers", "seeds", "left_out"):
+        assert npu[part] == cpu[part], "one checkpoint and one batch for both"
+    assert npu["switches"]["fusion_switch_file"].startswith("fusion_off.cfg sha256:")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.results.result_csv import read_output_cosines
 from precision_tool.lib.storage import cache_files
 from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.files import signature_of
+from precision_tool.lib.storage.stores import signature_of
 
 
 def write_result(path: Path, *rows: tuple[str, str]) -> str:

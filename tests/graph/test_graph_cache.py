@@ -26,7 +26,8 @@ from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.storage import cache_files
 from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.files import Signature, signature_of
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 #: All that a graph may hold, as GE writes it: unconnected and control inputs, no originals and none said, subgraphs,
 #: escapes, bytes that are not UTF-8, repeated attributes, fields that are not known.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from builders import Array
 from npu_standins import CustomOp, start_session
+from opdebug_payloads import AIC, core_fields, new_payload, write_status
+from rich.console import Console
 from tiny_network import (
     Network,
     Part,
@@ -27,9 +30,10 @@ from tiny_network import (
 )
 
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
+from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Verdict
 from precision_tool.tf_config import update_custom_op
 
 
@@ -234,6 +238,67 @@ def test_overflow(tmp_path: Path, saturates: bool) -> None:
     network = replace(large(layers(), 60000 / float(kernel)), saturates=saturates)
     found = verdict_of(network.write(tmp_path))
     assert (found.culprit, found.cause) == ("two/MatMul", Cause.OVERFLOW)
+
+
+def with_status(data: Path, op: str) -> Path:
+    """The status file that the overflow detection writes beside the dump of an op."""
+    (file,) = (data / "npu").rglob(f"*.{op.replace('/', '_')}.*")
+    task = int(file.name.split(".")[-3])
+    payload = new_payload(AIC, core_fields(task=task, stream=0))
+    return write_status(file.parent, payload, timestamp=int(file.name.rsplit(".", 1)[1]) + 1)
+
+
+def test_a_status_file_beside_an_overflow(tmp_path: Path) -> None:
+    """What the device says makes it surer, and stands among the evidence."""
+    kernel = np.abs(numbers(16, 6, seed=3, scale=0.3)).max()
+    data = large(layers(), 60000 / float(kernel)).write(tmp_path)
+    before = verdict_of(data)
+    assert before.suspects[0].fact("status_file") is None
+    status = with_status(data, "two/MatMul")
+    found = verdict_of(data)
+    assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/MatMul", Cause.OVERFLOW, Proof.RECOMPUTED)
+    assert found.suspects[0].fact("status_file") == str(status)
+    assert found.confidence > before.confidence
+
+
+def unknown(dtype: str) -> Network:
+    """The activation of the second layer is an op that nobody has a formula for, and reaches infinity in float16."""
+    network = layers().with_part("two/Tanh", type="Secret", compute=lambda x: 60000 * (1 + np.abs(x)), dtype=dtype)
+    return network.with_part("trans_Cast_4", compute=lambda x: x)
+
+
+def test_a_status_file_of_an_op_that_cannot_be_recomputed(tmp_path: Path) -> None:
+    """Alone with it the op is named; without one, or where the status is of an op that is right, it is not for this."""
+    data = unknown("float16").write(tmp_path / "told", benchmark=False)
+    with_status(data, "two/Tanh")
+    found = verdict_of(data)
+    assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/Tanh", Cause.OVERFLOW, Proof.STATUS)
+    assert "device's status" in told(found)
+    assert verdict_of(unknown("float16").write(tmp_path / "silent", benchmark=False)).cause is not Cause.OVERFLOW
+    right = layers().write(tmp_path / "right")
+    with_status(right, "two/MatMul")
+    assert verdict_of(right).cause is Cause.NONE
+
+
+def told(verdict: Verdict) -> str:
+    """The block as people see it."""
+    out = io.StringIO()
+    Console(file=out, width=200).print(verdict_block(verdict))
+    return out.getvalue()
+
+
+def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = layers().write(tmp_path)
+    monkeypatch.setattr("precision_tool.lib.verdict.judge.Judge._judge", lambda self, base: replace(base, reason="x"))
+    clock = iter(range(0, 10_000_000, 100))
+    monkeypatch.setattr("precision_tool.lib.verdict.judge.time.monotonic", lambda: float(next(clock)))
+    found = verdict_of(data)
+    late = dict(found.tally.reasons)["the time for recomputing was over"]
+    assert 0 < late < found.tally.ops
+    assert found.gaps == (
+        f"{late} of {found.tally.ops} ops were not recomputed, as the time for that was over: `ni OP` recomputes one",
+    )
+    assert found.gaps[0] in told(found)
 
 
 def test_numbers_that_are_infinite_on_purpose(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ from precision_tool.lib.model.table import Table
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, named_result, newest_results, part_of
+from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.toolkit.tools import Tools
-from precision_tool.lib.user_files import is_folder
 from precision_tool.lib.workspace import check_data
 
 #: Of many dump folders that cannot be compared, as many reasons are told.

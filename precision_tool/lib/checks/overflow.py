@@ -5,7 +5,6 @@ An op overflowed itself if it gives saturated, Inf or NaN values and is fed none
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -33,6 +32,7 @@ from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, files_of_task, leaves_below
+from precision_tool.lib.storage.stores import real_path
 
 #: The graph of a leaf; None if there is none.
 GraphOf = Callable[[DumpLeaf], RunGraph | None]
@@ -442,8 +442,8 @@ class StatusReader:
 
     def _leaf_of(self, folder: str) -> DumpLeaf | None:
         if folder not in self._leaf_by_folder:
-            known = {os.path.realpath(leaf.path): leaf for leaf in (*self._leaves_at(folder), *self._leaves)}
-            self._leaf_by_folder[folder] = known.get(os.path.realpath(folder))
+            known = {real_path(leaf.path): leaf for leaf in (*self._leaves_at(folder), *self._leaves)}
+            self._leaf_by_folder[folder] = known.get(real_path(folder))
         return self._leaf_by_folder[folder]
 
     def _with_op(self, known: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:

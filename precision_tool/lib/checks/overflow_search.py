@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.headroom import Golden
-from precision_tool.lib.checks.overflow import OverflowReport, StatusReader, graph_for, read_statuses, scan_leaf
+from precision_tool.lib.checks.overflow import (
+    OverflowReport,
+    StatusReader,
+    StatusReport,
+    graph_for,
+    read_statuses,
+    scan_leaf,
+)
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.extremes import extremes_of
@@ -20,7 +26,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.user_files import check_folder, is_folder
+from precision_tool.lib.storage.stores import check_folder, is_folder, size_of
 from precision_tool.lib.workspace import check_data
 
 #: Called with (bytes done, bytes in all).
@@ -102,6 +108,15 @@ def find_overflow(
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
 
 
+def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusReport, ...]:
+    """What the status files of the data folder tell of ops; () where there is none."""
+    files, root = find_statuses(data, None)
+    if not files:
+        return ()
+    reader = StatusReader(root, _data_leaves(data), Graphs(data, graph).of, data.leaves_at)
+    return read_statuses(files, reader, limit=0)[0]
+
+
 def find_statuses(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
     """The status files below a folder, or of the data folder, and where they were found or at least sought."""
     if folder is not None:
@@ -130,11 +145,7 @@ def _data_leaves(data: DataFolder) -> tuple[DumpLeaf, ...]:
 
 def _size(leaf: DumpLeaf) -> int:
     """Bytes of the dump files of a leaf, as far as they can be looked at."""
-    total = 0
-    for file in leaf.files:
-        with suppress(OSError):
-            total += os.path.getsize(file.path)
-    return total
+    return sum(size_of(file.path) for file in leaf.files)
 
 
 def _known_golden(known: KnownValues) -> Golden:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from dataclasses import replace
 
 from precision_tool.lib.checks.overflow_search import Graphs, Progress
@@ -18,7 +18,7 @@ from precision_tool.lib.pairing.match import same_name
 from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.workspace import lies_in
 
 
@@ -40,8 +40,8 @@ def find_random(
     one = data.run_at(left)
     if right is None:
         # The other of the two runs, whichever was named.
-        space, place = data.workspace, os.path.abspath(left)
-        others = [number for number in (1, 0) if not lies_in(place, os.path.abspath(space.debug_dir(number)))]
+        space, place = data.workspace, posixpath.abspath(left)
+        others = [number for number in (1, 0) if not lies_in(place, posixpath.abspath(space.debug_dir(number)))]
         right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
     other = None if right is None else data.run_at(right)
     graphs = Graphs(data, graph)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from precision_tool.lib.collect.packages import ScriptError, tensorflow_module, tensorflow_v1
+from precision_tool.lib.collect.passport import BENCHMARK, Passport, begin
+from precision_tool.lib.collect.recording import Recorder
 from precision_tool.lib.settings import Settings, load_settings
 from precision_tool.lib.workspace import Workspace, make_writable
 
@@ -65,10 +67,18 @@ class _Claim:
 class _DumpingSession:
     """tfdbg's dumping session, sure of its folder until it is closed."""
 
-    def __init__(self, session: Any, folder: Path, claim: _Claim) -> None:
+    def __init__(self, session: Any, folder: Path, claim: _Claim, recorder: Recorder) -> None:
         self._claim = claim
+        self._recorder = recorder
+        self._plain = session
         parent: Any = super()
         parent.__init__(session, str(folder))
+
+    def on_run_start(self, request: Any) -> Any:
+        """Called by tfdbg before each run."""
+        self._recorder.before_run(self._plain, request.fetches, request.feed_dict)
+        parent: Any = super()
+        return parent.on_run_start(request)
 
     def on_run_end(self, request: Any) -> Any:
         """Called by tfdbg, which makes an error the value of the run: a script would go on with it."""
@@ -93,8 +103,10 @@ class _DumpingSession:
 class _DumpingHook:
     """tfdbg's dumping hook. Looks at its folder with its first run: model functions make hooks that never run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
+        self._settings = settings
+        self._recorder: Optional[Recorder] = None
         self._claim: Optional[_Claim] = None
         parent: Any = super()
         parent.__init__(str(folder))
@@ -103,6 +115,10 @@ class _DumpingHook:
         """Called by TensorFlow."""
         if self._claim is None:
             self._claim = _Claim(self._folder)
+            self._recorder = Recorder(_passport(self._settings))
+        if self._recorder is not None:
+            asked = run_context.original_args
+            self._recorder.before_run(run_context.session, asked.fetches, asked.feed_dict)
         parent: Any = super()
         return parent.before_run(run_context)
 
@@ -126,19 +142,28 @@ def sess_dump(session: Any, settings: Optional[Settings] = None) -> Any:
     if graph is None or not hasattr(session, "run"):
         raise ScriptError(f"sess_dump takes a session, not a {type(session).__name__}", "sess = tf.Session()")
     wrapper = tensorflow_module("python.debug.wrappers.dumping_wrapper").DumpingDebugWrapperSession
+    settings = load_settings() if settings is None else settings
     folder = _folder(settings)
     claim = _Claim(folder)
-    return type("DumpingSession", (_DumpingSession, wrapper), {})(session, folder, claim)
+    recorder = Recorder(_passport(settings))
+    return type("DumpingSession", (_DumpingSession, wrapper), {})(session, folder, claim, recorder)
 
 
 def estimator_dump() -> Any:
     """A hook for `EstimatorSpec(training_hooks=[…])`: every run leaves a `run_*` folder in `tf/tf_debug`."""
     hook = tensorflow_module("python.debug.wrappers.hooks").DumpingDebugHook
-    return type("DumpingHook", (_DumpingHook, hook), {})(_folder(None))
+    settings = load_settings()
+    return type("DumpingHook", (_DumpingHook, hook), {})(_folder(settings), settings)
 
 
-def _folder(settings: Optional[Settings]) -> Path:
-    settings = load_settings() if settings is None else settings
+def _passport(settings: Settings) -> Passport:
+    """A new passport of the benchmark run, written with what is known by now."""
+    passport = begin(BENCHMARK, settings)
+    passport.save()
+    return passport
+
+
+def _folder(settings: Settings) -> Path:
     return make_writable(Workspace(settings.data).tf_debug_dir)
 
 

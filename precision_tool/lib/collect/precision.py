@@ -112,14 +112,26 @@ def set_hf32_variable(settings: Settings) -> None:
         os.environ[HF32_VARIABLE] = wanted
 
 
+def hf32_of_variable() -> Optional[bool]:
+    """Whether TensorFlow 1's variable has HF32 on; None where it says nothing."""
+    return {"1": True, "0": False}.get(os.environ.get(HF32_VARIABLE, ""))
+
+
+def tf32_of_tensorflow2() -> Optional[bool]:
+    """Whether TensorFlow has TF32, and with it the NPU HF32, on; None where it cannot be told."""
+    asked = getattr(_tensorflow_switches(), "tensor_float_32_execution_enabled", None)
+    return None if asked is None else bool(asked())
+
+
+def _tensorflow_switches() -> Any:
+    return getattr(getattr(sys.modules.get("tensorflow"), "config", None), "experimental", None)
+
+
 def set_hf32_of_tensorflow2(settings: Settings) -> None:
     """Switch HF32 on or off for npu_device, which hands on what TensorFlow has for TF32. Raises ScriptError."""
     if not settings.allow_hf32:
         return
-    tensorflow = sys.modules.get("tensorflow")
-    switch = getattr(
-        getattr(getattr(tensorflow, "config", None), "experimental", None), "enable_tensor_float_32_execution", None
-    )
+    switch = getattr(_tensorflow_switches(), "enable_tensor_float_32_execution", None)
     if switch is None:
         raise ScriptError("allow_hf32: TensorFlow 2.4 or newer is needed, and imported first", "import tensorflow")
     switch(settings.allow_hf32 == "on")

@@ -10,9 +10,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from precision_tool.lib.collect import dumping, switches
 from precision_tool.lib.collect.feeds import MANIFEST_NAME, SavedFeeds, load_feed, read_feeds
 from precision_tool.lib.collect.packages import reason_of, require_npu_bridge, tensorflow_module, tensorflow_v1
+from precision_tool.lib.collect.passport import NPU, begun
 from precision_tool.lib.collect.randomness import Fixed, fix_randomness
-from precision_tool.lib.collect.saving import ancestors
+from precision_tool.lib.collect.recording import record_replay
 from precision_tool.lib.collect.seeds import DEFAULT_SEED
+from precision_tool.lib.collect.session_runs import ancestors
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.user_files import read_bytes
@@ -97,6 +99,7 @@ def _newest_checkpoint(folder: Path) -> Path:
 def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) -> Replayed:
     """Run the step once; under tfdbg when `dump` has the settings for that."""
     v1 = tensorflow_v1()
+    npu_passport = begun(NPU)
     with v1.Graph().as_default() as graph:
         try:
             saver = v1.train.import_meta_graph(step.meta_graph, clear_devices=True)
@@ -119,6 +122,8 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
                 session.run(iterators, feeds)
             if dump is not None:
                 session = dumping_session = dumping.sess_dump(session, dump)
+            elif npu_passport is not None:
+                record_replay(npu_passport, graph, str(step.checkpoint), feeds)
             session.run(train_ops, feeds)
         except PrecisionToolError:
             raise

@@ -12,33 +12,31 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from precision_tool.lib.collect.feeds import FeedWriter
 from precision_tool.lib.collect.packages import ScriptError, reason_of, say, tensorflow_v1
+from precision_tool.lib.collect.passport import BENCHMARK, NPU, begin, begun
+from precision_tool.lib.collect.recording import Recorder, side_of
+from precision_tool.lib.collect.session_runs import (
+    RESTORE_TYPES,
+    SETUP_TYPES,
+    ancestors,
+    element_of,
+    flat_feeds,
+    flat_fetches,
+    initializers_of,
+    is_setup,
+    train_ops_of,
+)
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.workspace import Workspace, make_writable
 
 #: Name of the checkpoint, below `tf/checkpoints`.
 CHECKPOINT_NAME = "ckpt"
 
-#: Ops that only prepare a run.
-_SETUP_TYPES = (
-    "MakeIterator",
-    "InitializeTable",
-    "InitializeTableV2",
-    "InitializeTableFromTextFile",
-    "InitializeTableFromTextFileV2",
-    "LookupTableImport",
-    "LookupTableImportV2",
-)
-_ASSIGN_TYPES = ("Assign", "AssignVariableOp")
-_RESTORE_TYPES = ("Restore", "RestoreSlice", "RestoreV2")
-#: What the value of a fed variable may have gone through.
-_PLACEHOLDER_TYPES = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
-_UNCHANGED_TYPES = ("Identity", "Cast", "Reshape")
 #: What reads a Saver's file name.
-_SAVER_TYPES = (*_RESTORE_TYPES, "Save", "SaveSlices", "SaveV2", "ShardedFilename", "MergeV2Checkpoints")
+_SAVER_TYPES = (*RESTORE_TYPES, "Save", "SaveSlices", "SaveV2", "ShardedFilename", "MergeV2Checkpoints")
 #: What reads the handle of an iterator.
 _HANDLE_TYPES = ("IteratorFromStringHandle", "IteratorFromStringHandleV2")
 
@@ -73,6 +71,7 @@ class _SavingSession:
             step, self._step = self._step, None
         if step is None:
             return parent.run(fetches, feed_dict, options, run_metadata)
+        step.record(self, fetches, feed_dict)
         try:
             return step.run(self, fetches, feed_dict, lambda: parent.run(fetches, feed_dict, options, run_metadata))
         finally:
@@ -105,26 +104,35 @@ class _Step:
         self._writer: Optional[FeedWriter] = None
         self._savers = _Savers()
         self._said: Set[str] = set()
+        self._recorder: Optional[Recorder] = None
         _tidy(folder)
+
+    def record(self, session: Any, fetches: Any, feed_dict: Any) -> None:
+        """Fill the passport of the run; on the NPU only of one that dumps."""
+        if self._recorder is None:
+            one = begun(NPU) if side_of(session) == NPU else begin(BENCHMARK)
+            self._recorder = Recorder(one) if one is not None else None
+        if self._recorder is not None:
+            self._recorder.before_run(session, fetches, feed_dict)
 
     def run(self, session: Any, fetches: Any, feed_dict: Any, run: Callable[[], Any]) -> Any:
         """One run of the session; saves its inputs, and when it trains, a checkpoint after it."""
         graph = session.graph
         try:
-            fed = list(_flat_feeds(graph, feed_dict))
+            fed = list(flat_feeds(graph, feed_dict))
         except (KeyError, TypeError, ValueError):
             return run()  # TensorFlow says it better
-        fetched = [_element(graph, each) for each in _flat(fetches)]
+        fetched = [element_of(graph, each) for each in flat_fetches(fetches)]
         if any(_is_read_by(tensor, _SAVER_TYPES) for tensor, _ in fed):
             return run()
-        initializers = _initializers(graph)
-        if all(_is_setup(each, initializers) for each in fetched):
+        initializers = initializers_of(graph)
+        if all(is_setup(each, initializers) for each in fetched):
             self._savers.prepare(graph)
             needed = ancestors([getattr(each, "op", each) for each in fetched])
-            if any(each.type in _SETUP_TYPES for each in needed):  # the replay sets iterators up again
+            if any(each.type in SETUP_TYPES for each in needed):  # the replay sets iterators up again
                 self._save_feeds(fed)
             return run()
-        train_ops = _train_ops(graph, fetched)
+        train_ops = train_ops_of(graph, fetched)
         if train_ops is not None and not train_ops:
             return run()
         saver, reason = self._savers.find(graph)
@@ -301,48 +309,6 @@ def _is_uninitialized(error: Exception) -> bool:
     return failed and any(text in str(error) for text in ("uninitialized", "Could not find variable"))
 
 
-def _flat(fetches: Any) -> Iterator[Any]:
-    """The single fetches of what `Session.run` takes."""
-    if isinstance(fetches, dict):
-        fetches = list(fetches.values())
-    if isinstance(fetches, (list, tuple)):
-        for each in fetches:
-            yield from _flat(each)
-    else:
-        yield from tensorflow_v1().nest.flatten(fetches, expand_composites=True)  # sparse ones are three
-
-
-def _element(graph: Any, fetch: Any) -> Any:
-    """The op or tensor that a fetch means; None for what is of no known kind, or a mistake."""
-    try:
-        return graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _flat_feeds(graph: Any, feed_dict: Any) -> Iterator[Tuple[Any, Any]]:
-    """Tensor and value of everything in a `feed_dict`."""
-    v1 = tensorflow_v1()
-    for key, value in (feed_dict or {}).items():
-        yield from _feed_parts(v1, graph, key, value)
-
-
-def _feed_parts(v1: Any, graph: Any, key: Any, value: Any) -> Iterator[Tuple[Any, Any]]:
-    names: Tuple[str, ...] = ()
-    if isinstance(key, v1.SparseTensor):
-        names = ("indices", "values", "dense_shape")
-    elif isinstance(key, v1.IndexedSlices):
-        names = ("values", "indices") if key.dense_shape is None else ("values", "indices", "dense_shape")
-    if names:
-        for name, part in zip(names, tuple(value)):
-            yield graph.as_graph_element(getattr(key, name), allow_operation=False), part
-    elif isinstance(key, (list, tuple)):
-        for each, part in zip(key, value):
-            yield from _feed_parts(v1, graph, each, part)
-    else:
-        yield graph.as_graph_element(key, allow_operation=False), value
-
-
 def _is_read_by(tensor: Any, types: Tuple[str, ...]) -> bool:
     """Whether a fed tensor is a text, such as a Saver's file name, that ops of these types read."""
     if tensor.dtype.name != "string":
@@ -351,59 +317,3 @@ def _is_read_by(tensor: Any, types: Tuple[str, ...]) -> bool:
     for reader in list(readers):  # one op between
         readers += [other for output in reader.outputs for other in output.consumers()]
     return any(reader.type in types for reader in readers)
-
-
-def _initializers(graph: Any) -> Set[str]:
-    v1 = tensorflow_v1()
-    keys = (v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.LOCAL_VARIABLES)
-    variables = [each for key in keys for each in graph.get_collection(key)]
-    return {each.initializer.name for each in variables if getattr(each, "initializer", None) is not None}
-
-
-def _is_setup(element: Any, initializers: Set[str], depth: int = 0) -> bool:
-    """Whether a fetch only initialises variables, tables and iterators, restores or feeds them."""
-    if element is None:
-        return False
-    if not hasattr(element, "control_inputs"):  # a tensor: somebody wants its value, unless it is an assignment's
-        operation = element.op
-        if operation.type == "ReadVariableOp":  # what a resource variable's assign() gives
-            before = operation.control_inputs
-            return bool(before) and all(_is_assigned_setup(each) for each in before)
-        return _is_assigned_setup(operation)
-    if element.type in _SETUP_TYPES or element.name in initializers or _is_assigned_setup(element):
-        return True
-    grouped = element.type == "NoOp" and depth < 10  # tf.group groups by device, then all
-    return grouped and all(_is_setup(each, initializers, depth + 1) for each in element.control_inputs)
-
-
-def _is_assigned_setup(operation: Any) -> bool:
-    """Whether an op assigns what is fed or restored."""
-    if operation.type not in _ASSIGN_TYPES:
-        return False
-    source = operation.inputs[1].op
-    while source.type in _UNCHANGED_TYPES:
-        source = source.inputs[0].op
-    return source.type in _RESTORE_TYPES + _PLACEHOLDER_TYPES
-
-
-def _train_ops(graph: Any, fetched: List[Any]) -> Optional[List[str]]:
-    """Names of the training ops that a run reaches. None where that cannot be told: then any run may be the one."""
-    v1 = tensorflow_v1()
-    wanted = {getattr(each, "op", each) for each in graph.get_collection(v1.GraphKeys.TRAIN_OP)}
-    if not wanted or None in fetched:
-        return None
-    reached = ancestors([getattr(each, "op", each) for each in fetched])
-    return sorted(each.name for each in wanted & reached)
-
-
-def ancestors(operations: List[Any]) -> Set[Any]:
-    """Every op that must run for `operations`, themselves included."""
-    found: Set[Any] = set()
-    waiting = list(operations)
-    while waiting:
-        operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
-            waiting += [tensor.op for tensor in operation.inputs]
-            waiting += operation.control_inputs
-    return found

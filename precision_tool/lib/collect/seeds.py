@@ -13,6 +13,13 @@ SEED_VARIABLE = "PRECISION_TOOL_SEED"
 DEFAULT_SEED = 0
 
 _LARGEST_SEED = 2**32 - 1  # numpy takes no more
+#: What was seeded last in this process.
+_LAST: List[int] = []
+
+
+def last_seed() -> Optional[int]:
+    """The seed that this process has set last; None where it has set none."""
+    return _LAST[-1] if _LAST else None
 
 
 def seed_at_import() -> None:
@@ -52,6 +59,7 @@ def seed_everything(seed: Optional[int] = None) -> None:
 def _seed(seed: object, numpy: Optional[Any], tensorflow: Optional[Any], note: str = "") -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
         raise ValueError(f"seed must be a whole number from 0 to {_LARGEST_SEED} but is {seed!r}")
+    _LAST[:] = [seed]
     os.environ["PYTHONHASHSEED"] = str(seed)
     random.seed(seed)
     done: List[str] = ["random"]

@@ -20,13 +20,16 @@ from precision_tool.lib.collect.packages import (
     say,
     tensorflow_module,
 )
+from precision_tool.lib.collect.passport import NPU, begin
 from precision_tool.lib.collect.precision import (
     MODES,
     PRECISION_OPTIONS,
     check_together,
+    hf32_of_variable,
     precision_values,
     set_hf32_of_tensorflow2,
     set_hf32_variable,
+    tf32_of_tensorflow2,
     written,
 )
 from precision_tool.lib.errors import OutputError, PrecisionToolError
@@ -133,6 +136,8 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: object) -
             "**tf_config.estimator_run_options(…)) the same arguments"
         )
     set_hf32_variable(place.settings)
+    if "dump" in actions:
+        _begin_passport(place, values)
     return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
 
 
@@ -175,7 +180,24 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
         options.set(name, value)
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
             say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
+    if "dump" in actions:
+        everything: Dict[str, object] = getattr(npu_device.global_options(), "as_dict", dict)()
+        _begin_passport(place, everything, tf32_of_tensorflow2())
     return npu_device
+
+
+def _begin_passport(place: "_Place", options: Mapping[str, object], hf32: Optional[bool] = None) -> None:
+    """Write what is known by now of an NPU run that dumps. `hf32`: where its variable does not count."""
+    passport = begin(NPU, place.settings)
+    passport.set_switches(options)
+    passport.set_hf32(hf32_of_variable() if hf32 is None else hf32)
+    passport.save()
+
+
+def _any_value(value: Any) -> object:
+    """What a parameter of NpuOptimizer holds, of whichever kind."""
+    which = value.WhichOneof("value") if hasattr(value, "WhichOneof") else next(iter(vars(value)), None)
+    return getattr(value, which) if which else None
 
 
 def _with_run_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
@@ -369,6 +391,9 @@ def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings
     for name, value in _to_set(values, current, place).items():
         _set(custom_op, name, value)
     set_hf32_variable(place.settings)
+    if "dump" in actions:
+        parameters = custom_op.parameter_map
+        _begin_passport(place, {name: _any_value(parameters[name]) for name in list(parameters)})
 
 
 def _kind_of(name: str) -> Value:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
@@ -14,7 +13,7 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.results.result_csv import read_output_cosines
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.files import signature_of
+from precision_tool.lib.storage.stores import real_path, signature_of
 
 #: To be raised with every change of what is kept.
 _VERSION = 1
@@ -97,7 +96,7 @@ def _is_of(source: ResultSource, run: RunGraph) -> bool:
     """Whether the dump of the run was compared; without a dump, whether its graph was used."""
     paths = [leaf.path for leaf in run.leaves] or [run.file.path]
     compared = source.npu if run.leaves else source.graph
-    return compared in paths or os.path.realpath(compared) in map(os.path.realpath, paths)
+    return compared in paths or real_path(compared) in map(real_path, paths)
 
 
 def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -31,6 +31,7 @@ from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
+from precision_tool.lib.storage.stores import exists
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
 Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
@@ -192,7 +193,7 @@ def match_leaf(
             check_fits(choice, "-g")
             notes += pair_notes(choice, other_choice)
         pairs = list(match_by_graph(dumps, choice.file, side))
-        notes += [f"{os.path.basename(choice.file.path)}: {note}" for note in choice.file.notes]
+        notes += [f"{posixpath.basename(choice.file.path)}: {note}" for note in choice.file.notes]
         if choice.doubt:
             notes.append(choice.doubt)
         if choice.matched < choice.total:
@@ -233,7 +234,7 @@ def _ignored_notes(leaf: DumpLeaf) -> list[str]:
     count = len(leaf.ignored)
     is_no = "file is no dump file" if count == 1 else "files are no dump files, the first"
     notes = [f"{count:,} {is_no}: {name}: {why}" for name, why in leaf.ignored[:1]]
-    odd = [os.path.basename(file.path) for file in leaf.files if not file.is_file]
+    odd = [posixpath.basename(file.path) for file in leaf.files if not file.is_file]
     if odd:
         notes.append(f"named like dump files, but a folder, a pipe or a dangling link: {len(odd)}, the first {odd[0]}")
     return notes
@@ -333,7 +334,7 @@ def compare_folders(
     Raises DataNotFoundError, FormatError for a graph that was asked for, and WorkStoppedError when interrupted.
     """
     for named, option in ((graph, "-g"), (options.other_graph, "-cf")):
-        if named and not os.path.exists(named):
+        if named and not exists(named):
             hint = f"name a ge_proto_*_Build.txt or its JSON, or leave {option} out"
             raise DataNotFoundError(f"{named}: no such graph", hint)
     inputs, graphs = find(npu, golden), graphs or GraphChooser()

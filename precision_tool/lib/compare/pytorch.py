@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from concurrent.futures import Executor
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def compare_h5(
 
 
 def _stem(path: str) -> str:
-    return os.path.splitext(os.path.basename(path))[0]
+    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def _check_any(dump: H5Dump) -> None:

@@ -6,7 +6,7 @@ The file is read as if somebody had made it up: what is odd about it makes it wo
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.storage.files import atomic_text, could_be_path, read_small_json
+from precision_tool.lib.storage.stores import exists, signature_of
 from precision_tool.lib.workspace import lies_in
 
 if TYPE_CHECKING:  # reading, all that most commands do, is quicker without
@@ -36,13 +37,15 @@ class ResultSource:
 
 def source_path(result: str) -> str:
     """Where the source of a result file is kept."""
-    return f"{os.path.splitext(result)[0]}.json"
+    return f"{posixpath.splitext(result)[0]}.json"
 
 
 def source_of(result: LeafResult) -> ResultSource:
     """The source of a fresh result."""
-    graph = os.path.abspath(result.graph.file.path) if result.graph is not None else ""
-    return ResultSource(npu=os.path.abspath(result.leaf.path), golden=os.path.abspath(result.golden_root), graph=graph)
+    graph = posixpath.abspath(result.graph.file.path) if result.graph is not None else ""
+    return ResultSource(
+        npu=posixpath.abspath(result.leaf.path), golden=posixpath.abspath(result.golden_root), graph=graph
+    )
 
 
 def write_source(result: str, source: ResultSource, root: str) -> None:
@@ -51,7 +54,7 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
     Of what lies in the data folder `root`, as the result does, the place is kept too as seen from the result: it holds
     wherever the data folder is moved to.
     """
-    folder = os.path.dirname(os.path.abspath(result))
+    folder = posixpath.dirname(posixpath.abspath(result))
     places = {name: kept_place(getattr(source, name), folder, root) for name in ResultSource.__slots__}
     document = {"version": _VERSION, **places}
     with suppress(OutputError), atomic_text(source_path(result)) as file:
@@ -60,9 +63,9 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
 
 def kept_place(path: str, folder: str, root: str) -> dict[str, str]:
     """How a file in `folder` keeps an absolute path: within the data folder `root` also as seen from there."""
-    root = os.path.abspath(root)
+    root = posixpath.abspath(root)
     is_inside = path and all(lies_in(one, root) for one in (path, folder))
-    return {"path": path, "from_here": os.path.relpath(path, folder) if is_inside else ""}
+    return {"path": path, "from_here": posixpath.relpath(path, folder) if is_inside else ""}
 
 
 def read_source(result: str) -> ResultSource | None:
@@ -70,7 +73,7 @@ def read_source(result: str) -> ResultSource | None:
     document = read_small_json(source_path(result))
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         return None
-    folder = os.path.dirname(os.path.abspath(result))
+    folder = posixpath.dirname(posixpath.abspath(result))
     npu, golden, graph = (placed(document.get(name), folder) for name in ("npu", "golden", "graph"))
     if not npu or not golden or graph is None:
         return None
@@ -87,19 +90,16 @@ def newer_than(result: str, source: ResultSource) -> list[str]:
     else:
         folders = folders[:1]  # a tree of another form: what lies above the files may be anything
     sides = ((folders[-1], folders), (source.golden, [source.golden]), (source.graph, [source.graph]))
-    try:
-        written = os.stat(result).st_mtime_ns
-    except OSError:
+    written = _modified(result)
+    if not written:
         return []
     return [side for side, paths in sides if any(_modified(path) > written for path in paths)]
 
 
 def _modified(path: str) -> int:
     """When a folder or file was changed (ns); 0 for what is not there."""
-    try:
-        return os.stat(path).st_mtime_ns if path else 0
-    except OSError:
-        return 0
+    signature = signature_of(path) if path else None
+    return 0 if signature is None else signature[1]
 
 
 def placed(place: object, folder: str) -> str | None:
@@ -109,5 +109,5 @@ def placed(place: object, folder: str) -> str | None:
     path, from_here = place.get("path"), place.get("from_here")
     if not isinstance(path, str) or not isinstance(from_here, str) or not could_be_path(path + from_here):
         return None
-    moved = os.path.normpath(os.path.join(folder, from_here)) if from_here else ""
-    return moved if moved and os.path.exists(moved) else path
+    moved = posixpath.normpath(posixpath.join(folder, from_here)) if from_here else ""
+    return moved if moved and exists(moved) else path

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from precision_tool import __version__
 from precision_tool.lib.compare.folders import (
@@ -24,8 +25,8 @@ from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
 from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary
 from precision_tool.lib.toolkit.tools import Produced, Tools
-from precision_tool.lib.user_files import open_binary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +105,8 @@ def _compare_h5(
     results: list[ToolkitResult] = []
     failed: list[PrecisionToolError] = []
     for file in files:
-        name = os.path.splitext(os.path.basename(file.npu))[0] if len(files) > 1 else ""
-        leaf = DumpLeaf(path=os.path.abspath(file.npu), files=(), model_name=name)
+        name = posixpath.splitext(posixpath.basename(file.npu))[0] if len(files) > 1 else ""
+        leaf = DumpLeaf(path=posixpath.abspath(file.npu), files=(), model_name=name)
         try:
             made = tools.compare(file.npu, file.golden, folder, options=flags)
         except PrecisionToolError as error:
@@ -135,15 +136,15 @@ def _all_results(
 
 def _rename(path: str, folder: str, prefix: str) -> str:
     """`result_{its time}.csv` with the time of the folder, as ours are named; other files keep the rest of theirs."""
-    name, end = os.path.splitext(os.path.basename(path))
+    name, end = posixpath.splitext(posixpath.basename(path))
     kind = name.partition("_")[0]
-    end = f"{kind}_{os.path.basename(folder)}{end}" if kind in ("result", "mapping") else f"{name}{end}"
-    new = os.path.join(folder, f"{prefix}{end}")
+    end = f"{kind}_{posixpath.basename(folder)}{end}" if kind in ("result", "mapping") else f"{name}{end}"
+    new = posixpath.join(folder, f"{prefix}{end}")
     number = 1
-    while new != path and os.path.exists(new):  # the same model under two ids
+    while new != path and exists(new):  # the same model under two ids
         number += 1
-        new = os.path.join(folder, f"{prefix}{number}_{end}")
-    os.replace(path, new)
+        new = posixpath.join(folder, f"{prefix}{number}_{end}")
+    Path(path).replace(new)
     return new
 
 
@@ -158,7 +159,7 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
             f"{inputs.golden.root}: tensor files of tfdbg, which msaccucmp does not read",
             "`tf_dump` turns them into .npy; or use --engine native",
         )
-    folders = {os.path.dirname(file.path) for file in inputs.golden.files}
+    folders = {posixpath.dirname(file.path) for file in inputs.golden.files}
     if len(folders) > 1:
         raise DataNotFoundError(
             f"{inputs.golden.root}: benchmark tensors lie in {len(folders)} folders, msaccucmp takes one",
@@ -172,10 +173,10 @@ def graph_json(
 ) -> tuple[str, tuple[str, ...]]:
     """The graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
     path = graph
-    if graph is None or os.path.isdir(graph):
+    if graph is None or folder_exists(graph):
         path = graphs.of(leaf, graph, prefers_chosen=prefers_chosen).file.path
     assert path is not None
-    if not os.path.exists(path):
+    if not exists(path):
         raise DataNotFoundError(f"{path}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
     if tools.toolkit.atc is not None:
         with open_binary(path) as file:
@@ -187,7 +188,7 @@ def graph_json(
         return path, ()
     out = tools.kept_json(path, "graph2json", __version__)
     notes: tuple[str, ...] = ()
-    if not os.path.isfile(out):
+    if not is_file(out):
         document, notes = export_with_notes(path)
         with atomic_text(out) as text:
             text.write(json_text(document))

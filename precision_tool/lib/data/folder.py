@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,7 +31,7 @@ from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_golden, find_inputs
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.files import signature_of
+from precision_tool.lib.storage.stores import exists, signature_of
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 if TYPE_CHECKING:  # `ls`, `graphs` and the prompt begin without them
@@ -133,7 +133,7 @@ class DataFolder:
             except PrecisionToolError as error:
                 return error
 
-        key = (kind, os.path.abspath(path))
+        key = (kind, posixpath.abspath(path))
         value = self._keep(key, read)
         if isinstance(value, PrecisionToolError) and path not in value.message:  # it was spelled in another way
             return find(path, Stamps())
@@ -170,7 +170,7 @@ class DataFolder:
     def graph_chooser(self, graph: str | None = None) -> GraphChooser:
         """What chooses the graph of a dump, the one that the user chose first; `graph` was asked for instead."""
         chosen = self.chosen_graph() if graph is None else None
-        return GraphChooser(store=self.store, extra_folders=(os.curdir,), chosen=chosen, kept=self._choices)
+        return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, kept=self._choices)
 
     @alone
     def run_folders(self) -> tuple[RunFolder, ...]:
@@ -207,7 +207,7 @@ class DataFolder:
             for folder in folders:
                 stamps.update(self._kept[Kept.RUNS, folder.number][1])
                 stamps.note(folder.graph_folder)
-            find_graph_files([folder.graph_folder for folder in folders], (os.curdir,), stamps=stamps)
+            find_graph_files([folder.graph_folder for folder in folders], (".",), stamps=stamps)
             if graph is not None:
                 stamps.note(graph)
                 find_graph_files([graph], stamps=stamps)
@@ -333,7 +333,7 @@ class DataFolder:
         if self._choice is None:
             self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
         path = self._choice.path
-        if path is not None and not os.path.exists(path):
+        if path is not None and not exists(path):
             self.workspace.notes.append(
                 f"the graph chosen with graphs --use is gone, so one is chosen automatically: {path}"
             )
@@ -351,7 +351,7 @@ class DataFolder:
         """
         if path is not None:
             catalog.check_choice(path, self.run_folders(), self.store)
-        self._choice = Choice(path=None if path is None else os.path.abspath(path))
+        self._choice = Choice(path=None if path is None else posixpath.abspath(path))
         graph_choice.write(self._choice, self.workspace)
 
     @alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ class DataNames:
         """Build graphs of the runs and of the working folder."""
         folders = [str(self._data.workspace.graph_dir(number)) for number in self._data.workspace.debug_numbers()]
         with suppress(PrecisionToolError, OSError):
-            return tuple(sorted(map(shown_path, find_graph_files(folders, (os.curdir,)))))
+            return tuple(sorted(map(shown_path, find_graph_files(folders, (".",)))))
         return ()
 
     def result_paths(self) -> tuple[str, ...]:
@@ -60,7 +60,9 @@ class DataNames:
         files = self._sorted(
             "dumps",
             runs,
-            lambda: (os.path.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files),
+            lambda: (
+                posixpath.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files
+            ),
         )
         return self._with_h5("values", files, lambda op: (value.path for value in op.values))
 
@@ -69,7 +71,7 @@ class DataNames:
         golden = self._data.golden_of(0)
         if not isinstance(golden, GoldenFiles):
             return ()
-        return self._sorted("goldens", [golden], lambda: (os.path.basename(file.path) for file in golden.files))
+        return self._sorted("goldens", [golden], lambda: (posixpath.basename(file.path) for file in golden.files))
 
     def _of_ops(self, what: str, names_of: Callable[[Op], Iterable[str]]) -> tuple[str, ...]:
         try:

@@ -9,7 +9,7 @@ from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side
 from precision_tool.lib.sources.walk import Stamps
-from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.storage.stores import is_folder, list_folder
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 

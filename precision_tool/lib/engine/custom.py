@@ -10,7 +10,7 @@ with --custom.
 
 from __future__ import annotations
 
-import os
+import posixpath
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.user_files import read_bytes
+from precision_tool.lib.storage.stores import read_bytes
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30
@@ -61,7 +61,7 @@ def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
     DataNotFoundError if there is no such file, FormatError if it cannot be read, UsageError if it fails or has no
     metrics.
     """
-    path = os.path.abspath(path)
+    path = posixpath.abspath(path)
     _functions.cache_clear()  # at the prompt the file may have been edited since
     names = tuple(_functions(path))
     clash = [name for name in names if name in taken]

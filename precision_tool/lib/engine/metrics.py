@@ -27,11 +27,11 @@ _SHORT_ROW = 128
 #: A block's variance below this share of its squared mean is computed around the mean: sums of squares lose its digits.
 _CANCELLED = 0.25
 #: Largest magnitudes of a block between which a row's sum of squares, errors' too, is right in float32.
-_SMALLEST, _LARGEST = 1e-12, 1e17
+SMALLEST, LARGEST = 1e-12, 1e17
 #: Spans of both sides between which their quotients, down to the floor, are in float32's range.
 _SMALLEST_SPAN, _LARGEST_SPAN = 1e-15, 1e15
 #: Largest magnitudes of a tensor between which sums of squares are in float64's range, however large the tensor.
-_SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
+SMALLEST_DOUBLE, LARGEST_DOUBLE = 1e-140, 1e140
 #: Larger errors leave float64's range when they are divided by ZERO_BELOW.
 _LARGEST_ERROR = 1e290
 #: Brings sums of relative errors, of however many elements, into float64's range.
@@ -41,7 +41,7 @@ _NEAR = 2.0**-10
 
 
 def _is_extreme(size: float) -> bool:
-    return size != 0 and not _SMALLEST_DOUBLE < size < _LARGEST_DOUBLE
+    return size != 0 and not SMALLEST_DOUBLE < size < LARGEST_DOUBLE
 
 
 def _scale(size: float) -> float:
@@ -154,6 +154,16 @@ class Sums:
     def is_extreme(self) -> bool:
         """True if products or squares leave float64's range; the second pass sums them up anew, scaled."""
         return self.npu.is_extreme or self.golden.is_extreme or self.error_scale != 1
+
+    def add_ranges(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
+        """Widens the ranges of the pairs' values."""
+        self.pair_npu_range = (min(self.pair_npu_range[0], x_low), max(self.pair_npu_range[1], x_high))
+        self.pair_golden_range = (min(self.pair_golden_range[0], y_low), max(self.pair_golden_range[1], y_high))
+
+    def add_relative(self, total: float) -> None:
+        """Adds a finite sum of relative errors."""
+        self.relative_total += total
+        self.scaled_relative_total += total * _RELATIVE_SCALE
 
     def add(self, other: Sums) -> None:
         """Adds the sums of another part of the tensor; `other` must lie behind this part."""
@@ -331,8 +341,7 @@ class Kernel:
         sums.dot += dot
         sums.npu_squares += xx
         sums.golden_squares += yy
-        sums.pair_npu_range = (min(sums.pair_npu_range[0], x_low), max(sums.pair_npu_range[1], x_high))
-        sums.pair_golden_range = (min(sums.pair_golden_range[0], y_low), max(sums.pair_golden_range[1], y_high))
+        sums.add_ranges(x_low, x_high, y_low, y_high)
 
         np.abs(error, out=error)
         at = int(error.argmax())
@@ -341,7 +350,7 @@ class Kernel:
             sums.max_error = biggest
             sums.max_error_at = offset + (at if positions is None else int(positions[at]))
             sums.npu_at_max, sums.golden_at_max = float(x[at]), float(y[at])
-        if 0 < biggest < _SMALLEST:  # sides so much alike that the squares of the errors vanish in float32
+        if 0 < biggest < SMALLEST:  # sides so much alike that the squares of the errors vanish in float32
             squares = float(np.square(error, dtype=np.float64).sum())
         total = self._sums(buffers, (error, None))[0]
         np.abs(y, out=size)
@@ -378,11 +387,11 @@ class Kernel:
 
     def _add_relative(self, sums: Sums, buffers: _Buffers, relative: Floats) -> None:
         total = self._sums(buffers, (relative, None))[0]
-        sums.relative_total += total
         if total == inf:
+            sums.relative_total = inf
             sums.scaled_relative_total += float(np.sum(relative * _RELATIVE_SCALE, dtype=np.float64))
         else:
-            sums.scaled_relative_total += total * _RELATIVE_SCALE
+            sums.add_relative(total)
 
     def _add_non_finite(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         """A block with NaN or Inf: rare, so plain arrays in float64."""
@@ -417,7 +426,7 @@ class Kernel:
         from_zero = (0.0, float(x_high - x_low)), (0.0, float(y_high - y_low))
         self._add_second(sums, first, offsets(x, int(x_low)), offsets(y, int(y_low)), from_zero)
 
-    def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats, ranges: _Ranges) -> None:
+    def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats, ranges: Ranges) -> None:
         with np.errstate(all="ignore"):
             if first.count < first.size:
                 finite = np.isfinite(x) & np.isfinite(y)
@@ -434,11 +443,7 @@ class Kernel:
             spans = [high - low for low, high in ranges if high > low]
             if spans and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN:
                 x, y = x.astype(np.float64), y.astype(np.float64)
-            whole = x.size // _ROW * _ROW
-            if whole:
-                self._add_scaled(sums, ranges, floors, x[:whole], y[:whole])
-            if whole < x.size:
-                self._add_scaled(sums, ranges, floors, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
+            self._add_scaled(sums, ranges, floors, x, y)
 
     def _add_extreme(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         """Adds products and errors of scaled values; both sides, scaled. Rare, so plain arrays."""
@@ -451,8 +456,15 @@ class Kernel:
         sums.error_total += float(error.sum())
         return x, y
 
-    def _add_scaled(self, sums: KlSums, ranges: _Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
+    def _add_scaled(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
         """Adds p, q and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again."""
+        whole = x.size // _ROW * _ROW
+        if whole:
+            self._add_scaled_rows(sums, ranges, floors, x[:whole], y[:whole])
+        if whole < x.size:
+            self._add_scaled_rows(sums, ranges, floors, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
+
+    def _add_scaled_rows(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
         buffers = self._temporaries(x)
         p, q = buffers.one[: x.size], buffers.two[: x.size]
         for side, (a, limits, out) in enumerate(((x, ranges[0], p), (y, ranges[1], q))):
@@ -529,7 +541,7 @@ def _squares_fit(ranges: tuple[float, float, float, float]) -> bool:
     """True if both sides are all zero or of a size whose squares float32 can add up."""
     x_low, x_high, y_low, y_high = ranges
     sizes = (max(-x_low, x_high), max(-y_low, y_high))
-    return all(size == 0 or _SMALLEST <= size <= _LARGEST for size in sizes)
+    return all(size == 0 or SMALLEST <= size <= LARGEST for size in sizes)
 
 
 def _are_floats(a: Numbers) -> TypeGuard[Floats]:
@@ -537,17 +549,17 @@ def _are_floats(a: Numbers) -> TypeGuard[Floats]:
 
 
 #: (min, max) of the NPU side and of the benchmark
-_Ranges = tuple[tuple[float, float], tuple[float, float]]
+Ranges = tuple[tuple[float, float], tuple[float, float]]
 
 
-def _scaled_ranges(first: Sums) -> _Ranges:
+def _scaled_ranges(first: Sums) -> Ranges:
     """The ranges of the pairs' values, scaled as the second pass sees them."""
     npu, golden = first.npu.scale, first.golden.scale
     (x_low, x_high), (y_low, y_high) = first.pair_npu_range, first.pair_golden_range
     return (x_low * npu, x_high * npu), (y_low * golden, y_high * golden)
 
 
-def _floors(first: Sums, ranges: _Ranges) -> tuple[float, float]:
+def _floors(first: Sums, ranges: Ranges) -> tuple[float, float]:
     """Lower clamps of both sides' values, less their minimum, in the KL divergence.
 
     A constant tensor is all floor. Any floor will do for it; the mean of the other side keeps the logarithms of the

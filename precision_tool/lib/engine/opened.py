@@ -11,7 +11,8 @@ import numpy.typing as npt
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.tensor import Access, Tensor
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -26,7 +27,7 @@ class OpenTensors:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._files: OrderedDict[str, LocalFile] = OrderedDict()
+        self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._memory: Bytes | None = None
         self._next = 0
         #: Where in the memory tensors lie, in the order of their places: (start, tensor).
@@ -38,13 +39,13 @@ class OpenTensors:
             return open_bytes(tensor)
         return _Opened(self, tensor)
 
-    def file(self, path: str) -> LocalFile:
+    def file(self, path: str) -> StoredFile:
         """A file, opened if it is not. It stays open until many others were asked for."""
         known = self._files.get(path)
         if known is None:
             while len(self._files) >= self._budget.open_files:
                 self._files.popitem(last=False)[1].close()
-            known = self._files[path] = LocalFile(path)
+            known = self._files[path] = open_file(path)
         self._files.move_to_end(path)
         return known
 

@@ -21,7 +21,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.pairing.match import groups_of, in_order
 from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Missing
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
 #: Types of ops that give the very memory they are fed.
 _SAME_MEMORY = frozenset(
@@ -112,8 +112,11 @@ class RunValues:
     def _in_order(self, file: GraphFile | None) -> Iterator[RunOp]:
         """In the order of the graph; what no graph names by the time of its files."""
         named = set() if file is None else {flatten(op.name) for op in file.ops}
-        types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
-        others = deque(flat for flat in self.index.names_by_time() if flat not in named)
+        named |= {base_name(flat) for flat in named}
+        types = {whole_name(one.name.op_name): one.name.op_type for one in self.leaf.files}
+        types |= {one.name.op_name: one.name.op_type for one in self.leaf.files}
+        strange = (flat for flat in self.index.names_by_time() if not {flat, base_name(flat)} & named)
+        others = deque(strange)
         number = count()
         groups = [] if file is None else groups_of(file)
         index_of = {id(op): index for index, group in enumerate(groups) for op in group.ops}
@@ -150,7 +153,8 @@ class RunValues:
 
     def find(self, name: str) -> RunOp | None:
         """The op of this name, flattened or not."""
-        return self._by_flat.get(flatten(name))
+        flat = flatten(name)
+        return self._by_flat.get(flat) or self._by_flat.get(base_name(flat))
 
     def dump(self, op: RunOp) -> DumpedOp | None:
         """The dumped tensors of an op."""

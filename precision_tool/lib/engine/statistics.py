@@ -10,9 +10,10 @@ from math import inf, isfinite, nan
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
+from precision_tool.lib.engine.blocks import Opens, Scratch, TensorReader, box_size
 from precision_tool.lib.engine.metrics import SideSums, add_integers, add_side, deviations, offsets, summarize
 from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types, decode, layouts
@@ -96,7 +97,9 @@ def summary_of_statistics(tensor: TensorStatistics) -> Summary:
 
 
 @contextmanager
-def open_reader(tensor: Tensor, plan: Plan | None = None, dtype: np.dtype | None = None) -> Iterator[TensorReader]:
+def open_reader(
+    tensor: Tensor, plan: Plan | None = None, dtype: np.dtype | None = None, opens: Opens = open_bytes
+) -> Iterator[TensorReader]:
     """A reader of the values of a tensor, in `dtype` or else a type that holds each of them exactly."""
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
@@ -105,7 +108,7 @@ def open_reader(tensor: Tensor, plan: Plan | None = None, dtype: np.dtype | None
         plan = tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order)
     if dtype is None:
         dtype, _ = decode.compute_types(data_type, data_type)
-    reader = TensorReader(tensor, plan, dtype, Scratch(), "tensor")
+    reader = TensorReader(tensor, plan, dtype, Scratch(), "tensor", opens)
     try:
         yield reader
     finally:

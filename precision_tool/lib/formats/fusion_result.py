@@ -14,7 +14,7 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, UB
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 _KINDS = {"graph_fusion": GRAPH, "ub_fusion": UB}
 _MEMBER = re.compile(r"session_and_graph_id_(\w+)")
@@ -44,7 +44,7 @@ class GraphPasses:
 
 def read_fusion_result(path: str) -> tuple[GraphPasses, ...]:
     """The graphs of a file. FormatError says where it is damaged."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         if file.size > _MAX_BYTES:
             raise FormatError(f"{path}: {file.size:,} bytes are too many for a fusion result", _HINT)
         content = file.read_at(0, file.size)

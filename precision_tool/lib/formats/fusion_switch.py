@@ -16,7 +16,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, ON_BY_NAME, SECTIONS, UB
 from precision_tool.lib.formats.lenient_json import JsonText, Lenience, Node
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Stands for every pass of its section that is not named.
 ALL = "ALL"
@@ -148,7 +148,7 @@ def _word(on: bool) -> str:
 
 def read_switches(path: str) -> Switches:
     """The switches of a file. FormatError names the line; DataNotFoundError where there is no file."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         if file.size > _MAX_BYTES:
             raise FormatError(f"{path}: {file.size:,} bytes are too many for a switch file", "name another file")
         content = file.read_at(0, file.size)

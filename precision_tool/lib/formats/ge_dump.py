@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 from math import prod
 
 from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.formats.protobuf_wire import LENGTH, VARINT, WireReader
-from precision_tool.lib.model.tensor import OpDump, Tensor
+from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Field numbers of OpInput and OpOutput where they differ: (data, size, original_shape, address).
 _INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}
 _OUTPUT_FIELDS = {5: "data", 6: "size", 7: "original_shape", 9: "address"}
 _COMMON_FIELDS = {1: "data_type", 2: "format", 3: "shape"}
 _NUMBERS = frozenset({"data_type", "format", "size", "address"})
-_OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME = 3, 4, 5, 8, 6
+_OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME, _ATTR = 3, 4, 5, 8, 6, 7
+_ATTR_VALUE = 2
 #: A header describes tensors, it does not hold them; a longer one is damage.
 _MAX_HEADER = 64 << 20
 _MAX_SLOTS = 1 << 16
@@ -60,6 +63,8 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
 @dataclass(slots=True)
 class _Header:
     op_name: str = ""
+    slicing: Slicing | None = None
+    has_attr: bool = False
     inputs: list[_Slot] = field(default_factory=list)
     outputs: list[_Slot] = field(default_factory=list)
     has_blobs: bool = False
@@ -80,6 +85,11 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             header.has_blobs = True  # they lie behind all tensors, so their sizes move nothing
         elif number == _OP_NAME:
             header.op_name = wire.text(value, end)
+        elif number == _ATTR and not header.has_attr:  # msaccucmp reads the first
+            header.has_attr = True
+            fields = {one: (begin, stop) for one, how, begin, stop in wire.fields(value, end) if how == LENGTH}
+            begin, stop = fields.get(_ATTR_VALUE, (0, 0))
+            header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
             raise FormatError(f"{wire.path}: more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
     return header
@@ -132,7 +142,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
     )
 
 
-def _v2_header_length(file: LocalFile) -> int | None:
+def _v2_header_length(file: StoredFile) -> int | None:
     """The header length of a v2 file, None if the first eight bytes cannot be one."""
     if file.size < 8:
         return None
@@ -146,11 +156,11 @@ def read_dump(path: str) -> OpDump:
     Raises FormatError for a file that is no dump file or whose header is damaged, DataNotFoundError when it
     is not there. Tensors that alone are damaged are listed in `bad_slots`.
     """
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return read_dump_file(file)
 
 
-def read_dump_file(file: LocalFile) -> OpDump:
+def read_dump_file(file: StoredFile) -> OpDump:
     """As `read_dump`, of a file that is open."""
     path = file.path
     if file.size == 0:
@@ -173,7 +183,7 @@ def read_dump_file(file: LocalFile) -> OpDump:
     return _assemble(path, header, file.size, data_start=None)
 
 
-def _not_a_dump(path: str, file: LocalFile, length: int | None) -> FormatError:
+def _not_a_dump(path: str, file: StoredFile, length: int | None) -> FormatError:
     if length is None and file.size >= 8:
         claimed = struct.unpack("<Q", file.read_at(0, 8))[0]
         reason = f"the header length at byte 0 is {claimed}, the file has {file.size} bytes"
@@ -207,4 +217,5 @@ def _assemble(path: str, header: _Header, file_size: int, data_start: int | None
         inputs=tuple(sides["input"]),
         outputs=tuple(sides["output"]),
         bad_slots=tuple(bad),
+        slicing=header.slicing,
     )

@@ -7,10 +7,10 @@ messages and fields are those of GE's `ge_ir.proto`, fields that are not known a
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias
 
 from precision_tool.lib.errors import FormatError, shown
@@ -19,7 +19,8 @@ from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_js
 from precision_tool.lib.formats.om_file import MAGIC, WireScalars, model_bytes, parse_om
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.numbers.data_types import BY_CODE, BY_GE_NAME
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
 MAX_FILE_SIZE = 1 << 30
@@ -95,7 +96,7 @@ class GraphSkim:
     op_count: int = 0
 
 
-def load_graph_file(path: str | os.PathLike[str]) -> GraphFile:
+def load_graph_file(path: str | PurePath) -> GraphFile:
     """Reads a graph file of GE, text or JSON, whatever its name (FORMATS.md §4).
 
     Parameters
@@ -115,7 +116,7 @@ def load_graph_file(path: str | os.PathLike[str]) -> GraphFile:
     FormatError
         It is damaged or no graph of GE; the message has the line or offset.
     """
-    name = os.fspath(path)
+    name = str(path)
     return load_graph_bytes(read_graph_bytes(name), name)
 
 
@@ -132,19 +133,19 @@ _HEAD = re.compile(rb'\s*graph\s*\{\s*name:\s*("(?:[^"\\\n]|\\.)*")')
 _HEAD_BYTES = 4096
 
 
-def peek_graph_name(path: str | os.PathLike[str]) -> str | None:
+def peek_graph_name(path: str | PurePath) -> str | None:
     """The name of the first graph of a text file, from its first bytes; None where they do not tell."""
-    with LocalFile(os.fspath(path)) as file:
+    with open_file(str(path)) as file:
         match = _HEAD.match(file.read_at(0, min(_HEAD_BYTES, file.size)))
     return None if match is None else proto_text.string_of(match[1].decode("latin-1"))
 
 
-def skim_graph_file(path: str | os.PathLike[str]) -> GraphSkim:
+def skim_graph_file(path: str | PurePath) -> GraphSkim:
     """Find out what a graph file holds, several times as fast as loading it.
 
     Same answers and errors as of the full load, save that the values in ops and tensors are not looked at.
     """
-    name = os.fspath(path)
+    name = str(path)
     data = read_graph_bytes(name)
     names, types, count = _skim_lines(data) or _skim_tree(data, name)
     return GraphSkim(
@@ -164,14 +165,14 @@ _BLOCK = 4 << 20
 _MAX_OP_HEAD = 1 << 16
 
 
-def skim_ops(path: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
+def skim_ops(path: str | PurePath) -> Iterator[tuple[str, str]]:
     """Name and type of every op of a graph file, in file order.
 
     A text as GE writes it is read in pieces, so it may be of any size, and is not checked as a whole; of others the
     answers and errors are those of the full load.
     """
-    name = os.fspath(path)
-    with LocalFile(name) as file:
+    name = str(path)
+    with open_file(name) as file:
         in_lines = _HEAD.match(file.read_at(0, min(_HEAD_BYTES, file.size))) is not None
         if in_lines:
             yield from _op_heads(file)
@@ -179,7 +180,7 @@ def skim_ops(path: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
         yield from ((op.name, op.type) for op in load_graph_file(name).ops)
 
 
-def _op_heads(file: LocalFile) -> Iterator[tuple[str, str]]:
+def _op_heads(file: StoredFile) -> Iterator[tuple[str, str]]:
     rest, position = b"", 0
     while position < file.size:
         data = file.read_at(position, min(_BLOCK, file.size - position))
@@ -204,7 +205,7 @@ def _text_token(token: bytes) -> str:
 
 def read_graph_bytes(path: str) -> bytes:
     """The contents of a graph file, which is neither empty nor too large; of an offline model without the weights."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         size = file.size
         if size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC:
             size = model_bytes(file)

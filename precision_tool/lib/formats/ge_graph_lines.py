@@ -5,7 +5,7 @@ Attributes that the model does not have are read from the file when somebody ask
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,7 +25,8 @@ from precision_tool.lib.formats.ge_graph import (
     read_graph_bytes,
 )
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
-from precision_tool.lib.storage.files import LocalFile, Signature, signature_of
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import open_file, signature_of
 
 #: The attributes of ops and of tensors that the builder asks for.
 _OP_ATTRS = (
@@ -195,7 +196,7 @@ class AttrSource:
     """The file that attributes are read from, as long as it is the one that was loaded."""
 
     def __init__(self, path: str, check: Signature) -> None:
-        self._path = os.path.abspath(path)
+        self._path = posixpath.abspath(path)
         self._check = check
         self._whole: GraphFile | None = None
 
@@ -207,7 +208,7 @@ class AttrSource:
         self._check_file()
         block = bytearray()
         position = offset
-        with LocalFile(self._path) as file:
+        with open_file(self._path) as file:
             end = -1
             while end < 0 and position < file.size:
                 piece = file.read_at(position, min(_PIECE, file.size - position))

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.h5_child import CHUNKED, COMPACT, StoredData, chunk_place, h5_reason
 from precision_tool.lib.formats.h5_process import Hdf5Error, ask_hdf5, check_file
+from precision_tool.lib.formats.joined import JoinedBytes
 from precision_tool.lib.model.tensor import Access, Tensor
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 #: numpy's names of types that are read.
 _NUMBERS = re.compile(r"[<>|=][biufc]\d{1,2}")
@@ -68,7 +69,9 @@ def open_bytes(tensor: Tensor) -> TensorBytes:
         return _Chunks(tensor)
     if tensor.access is Access.GATHER:
         return _Gathered(tensor)
-    return LocalFile(tensor.path)
+    if tensor.access is Access.JOINED:
+        return JoinedBytes(tensor)
+    return open_file(tensor.path)
 
 
 class _Reader(ABC):
@@ -131,7 +134,7 @@ class _Chunks(_Reader):
         self._grid = [-(-extent // chunk) for extent, chunk in zip(self._shape, self._chunk, strict=True)]
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
         self._lots: OrderedDict[int, list[Any]] = OrderedDict()
-        self._raw = LocalFile(tensor.path)
+        self._raw = open_file(tensor.path)
 
     def _damaged(self, why: str) -> FormatError:
         return _damaged(self._tensor, why)
@@ -340,5 +343,5 @@ def _in_one_piece(tensor: Tensor, header: StoredData, nbytes: int) -> bytes:
         return base64.b64decode(text)
     if header.offset is None and nbytes:
         raise ValueError("its data was never written")
-    with LocalFile(tensor.path) as file:
+    with open_file(tensor.path) as file:
         return file.read_at(header.offset or 0, nbytes)

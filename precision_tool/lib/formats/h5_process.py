@@ -25,7 +25,8 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError, shown_name
 from precision_tool.lib.formats.h5_child import LENGTH, LONGEST
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import local_file, open_file
 
 #: What HDF5 files of any kind begin with.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -82,14 +83,14 @@ def check_file(path: str) -> int:
 
     Refused is what HDF5 would take at its word when it opens the file: memory of a size that four bytes claim.
     """
-    with LocalFile(path) as file:
+    with open_file(local_file(path)) as file:
         if not file.size:
             raise FormatError(f"{path}: no HDF5 file that can be read: the file is empty", "copy or dump it again")
         _check_superblock(file)
         return file.size
 
 
-def _check_superblock(file: LocalFile) -> None:
+def _check_superblock(file: StoredFile) -> None:
     head = file.read_at(0, min(file.size, _SUPERBLOCK))
     if not head.startswith(SIGNATURE):
         place = 512

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import warnings
 from itertools import product
@@ -14,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, OutputError, shown
+from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box
-from precision_tool.lib.storage.files import LocalFile, temporary_file
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file, store_of
 
 #: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
@@ -50,11 +50,11 @@ def our_name(dtype: np.dtype) -> str | None:
 
 def read_npy(path: str) -> Tensor:
     """The tensor of a `.npy` file, undecoded; FormatError for what has no numbers or is damaged."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return read_npy_file(file)
 
 
-def read_npy_file(file: LocalFile) -> Tensor:
+def read_npy_file(file: StoredFile) -> Tensor:
     """As `read_npy`, of a file that is open."""
     path = file.path
     if file.size == 0:
@@ -92,7 +92,7 @@ def read_npy_file(file: LocalFile) -> Tensor:
     return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
 
 
-def _header(file: LocalFile) -> tuple[str, int]:
+def _header(file: StoredFile) -> tuple[str, int]:
     """The text of the header and where the data begin."""
     start = file.read_at(0, min(_USUAL_HEADER, file.size))
     if not start.startswith(_MAGIC) or len(start) < 10:
@@ -171,23 +171,16 @@ class NpyWriter:
 
     def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, place: str = "") -> None:
         """`place` is the folder, made if need be, of the file until it is complete; else it lies beside `path`."""
-        self._path, self._dtype = path, dtype
-        self._temporary = ""
-        self._fd = -1
+        self._dtype = dtype
         header = io.BytesIO()
         description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(header, description)
         self._start = len(header.getvalue())
+        self._file = store_of(path).create(path, place=place)
         try:
-            folder = place or os.path.dirname(path) or "."
-            os.makedirs(folder, exist_ok=True)
-            self._fd, self._temporary = temporary_file(folder)
-            os.pwrite(self._fd, header.getvalue(), 0)
-        except OSError as error:
-            self._drop()
-            raise self._error(error) from error
-        except BaseException:  # Ctrl+C, or a signal that ends the process
-            self._drop()
+            self._file.write_at(0, header.getvalue())
+        except BaseException:  # Ctrl+C, or a signal that ends the process, too
+            self._file.discard()
             raise
 
     def write(self, box: Box, within: tuple[int, ...], items: npt.NDArray[Any]) -> None:
@@ -204,29 +197,9 @@ class NpyWriter:
         first = rest[0][0] * strides[len(outer)] if rest else 0
         raw = items.view(np.uint8).data
         size = run * self._dtype.itemsize
-        try:
-            for number, index in enumerate(product(*(range(*extent) for extent in outer))):
-                at = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
-                self._write_at(self._start + at * self._dtype.itemsize, raw[number * size : (number + 1) * size])
-        except OSError as error:
-            raise self._error(error) from error
-
-    def _write_at(self, offset: int, data: memoryview) -> None:
-        while data:
-            count = os.pwrite(self._fd, data, offset)
-            data, offset = data[count:], offset + count
-
-    def _error(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"{self._path}: cannot be written ({error.strerror or error})", "free some space or name another folder"
-        )
-
-    def _drop(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self._temporary and os.path.exists(self._temporary):
-            os.unlink(self._temporary)
+        for number, index in enumerate(product(*(range(*extent) for extent in outer))):
+            at = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
+            self._file.write_at(self._start + at * self._dtype.itemsize, raw[number * size : (number + 1) * size])
 
     def __enter__(self) -> NpyWriter:
         return self
@@ -234,12 +207,4 @@ class NpyWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                os.close(self._fd)
-                self._fd = -1
-                os.replace(self._temporary, self._path)
-        except OSError as failure:
-            raise self._error(failure) from failure
-        finally:
-            self._drop()
+        self._file.__exit__(kind, error, trace)

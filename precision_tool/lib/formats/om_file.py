@@ -17,7 +17,8 @@ from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.om_attributes import restore_attributes
 from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 #: How an `.om` begins.
 MAGIC = b"IMOD"
@@ -131,11 +132,11 @@ def _table(source: ByteSource, position: int, end: int) -> tuple[Part, ...] | No
 
 def read_om_header(path: str) -> OmHeader:
     """Header and tables of an offline model."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return read_header(file)
 
 
-def model_bytes(file: LocalFile) -> int:
+def model_bytes(file: StoredFile) -> int:
     """How many bytes of the file hold the header, the tables and the definitions of all its models."""
     return max(part.stop for part in _definitions(read_header(file), file.path))
 
@@ -198,7 +199,7 @@ def _tell_apart(roots: list[dict[str, list[Any]]]) -> None:
 
 def is_om(path: str) -> bool:
     """Whether a file begins as an offline model."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
 
 

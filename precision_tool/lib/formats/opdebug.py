@@ -16,7 +16,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 MAGIC = 0x5A5A5A5A
 OLD_SIZE = 2048
@@ -126,7 +126,7 @@ class OverflowStatus:
 
 def read_opdebug(path: str) -> tuple[OverflowStatus, ...]:
     """The status in each output of a status file, or of the JSON it was decoded to. FormatError for what is neither."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         head = file.read_at(0, min(64, file.size))
         is_text = head.lstrip()[:1] == b"{" and b"\0" not in head
         if is_text:
@@ -141,7 +141,7 @@ def read_opdebug(path: str) -> tuple[OverflowStatus, ...]:
             raise FormatError(f"{path}: output {number} cannot be read: {bad.get(f'output:{number}', 'empty')}", _HINT)
         if tensor.nbytes > _MAX_BYTES:
             raise FormatError(f"{path}: output {number} has {tensor.nbytes} bytes, which is no overflow status", _HINT)
-        with LocalFile(path) as file:
+        with open_file(path) as file:
             data = file.read_at(tensor.offset, tensor.nbytes)
         where = f"{path}: output {number}"
         document, notes = decode_status(data, where)

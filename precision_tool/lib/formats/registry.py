@@ -9,19 +9,20 @@ from precision_tool.lib.formats.npy import read_npy_file
 from precision_tool.lib.formats.statistics_csv import looks_like_statistics, read_statistics
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
 from precision_tool.lib.model.tensor import OpDump
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.store import StoredFile
+from precision_tool.lib.storage.stores import open_file
 
 
-def _read_npy_as_op(file: LocalFile) -> OpDump:
+def _read_npy_as_op(file: StoredFile) -> OpDump:
     return OpDump(path=file.path, outputs=(read_npy_file(file),))
 
 
-def _read_event_as_op(file: LocalFile) -> OpDump:
+def _read_event_as_op(file: StoredFile) -> OpDump:
     return OpDump(path=file.path, outputs=(read_tensor_event(file.path),))
 
 
 #: (name, does the head of the file fit, reader of the open file), in the order they are asked.
-READERS: tuple[tuple[str, Callable[[bytes], bool], Callable[[LocalFile], OpDump]], ...] = (
+READERS: tuple[tuple[str, Callable[[bytes], bool], Callable[[StoredFile], OpDump]], ...] = (
     ("npy", lambda head: head.startswith(b"\x93NUMPY"), _read_npy_as_op),
     ("statistics", looks_like_statistics, lambda file: read_statistics(file.path)),
     ("tfdbg", looks_like_event, _read_event_as_op),
@@ -31,7 +32,7 @@ READERS: tuple[tuple[str, Callable[[bytes], bool], Callable[[LocalFile], OpDump]
 
 def open_op_dump(path: str) -> OpDump:
     """The tensors of a dump, statistics or `.npy` file, whatever its name says."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         head = file.read_at(0, min(256, file.size))
         reader = next(read for _, fits, read in READERS if fits(head))
         return reader(file)

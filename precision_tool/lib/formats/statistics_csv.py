@@ -11,7 +11,7 @@ from typing import TypeVar
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Digits of a whole number of 64 bits, with its sign and some room.
 _MAX_DIGITS = 24
@@ -64,7 +64,7 @@ def _type_name(text: str) -> str:
 
 def read_statistics(path: str) -> OpDump:
     """The statistics of one op. Rows that cannot be read are named in `bad_slots`."""
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         if file.size > _MAX_BYTES:
             raise FormatError(f"{path}: {file.size} bytes are too many for a statistics file", "check what wrote it")
         text = file.read_at(0, file.size).decode("utf-8-sig", "backslashreplace")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
 import struct
 import tempfile
 import threading
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from precision_tool.lib.collect.tfdbg.npy_files import write_npy
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.npy import our_name, read_npy
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.storage.files import Signature, may_change_unseen, signature_of
+from precision_tool.lib.storage.files import may_change_unseen
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 #: `Event.wall_time` (field 1, a double), then `Event.summary` (field 5, a message).
 _HEAD = struct.Struct("<BdB")
@@ -77,16 +79,16 @@ def _decoded(event: TensorEvent) -> Tensor:
         if known is not None and known[0] == signature and not may_change_unseen(*signature[1:3]):
             return read_npy(known[1])
         folder = _decoded_folder()
-        held = sum(entry.stat().st_size for entry in os.scandir(folder))
+        held = sum(file.stat().st_size for file in Path(folder).iterdir())
         if held + event.nbytes > _MAX_DECODED_IN_ALL:
             raise FormatError(
                 f"{event.path}: with this one more than {_MAX_DECODED_IN_ALL / 1e6:.0f} MB of tensors have values "
                 "that are encoded one by one",
                 _HOW_TO_DECODE,
             )
-        fd, path = tempfile.mkstemp(suffix=".npy", dir=folder)
-        os.close(fd)
-        os.unlink(path)  # a name nobody else has
+        with tempfile.NamedTemporaryFile(suffix=".npy", dir=folder, delete=False) as file:
+            path = file.name
+        Path(path).unlink()  # a name nobody else has
         write_npy(event, path, lambda count: None)
         if signature is not None:
             _decoded_files[event.path] = signature, path

@@ -29,7 +29,8 @@ from precision_tool.lib.formats.ge_graph_lines import AttrSource, LazyAttrs, loa
 from precision_tool.lib.formats.proto_text import paused_gc
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.storage.cache_files import LARGE, CacheFiles, OddCacheError
-from precision_tool.lib.storage.files import Signature, signature_of
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from precision_tool.lib.sources import names
 from precision_tool.lib.sources.h5_files import find_h5_files
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.walk import STATUS_OP_TYPE, list_folders, nothing_below
-from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.storage.stores import exists, folder_exists, is_folder, list_folder, real_path
 from precision_tool.lib.workspace import Workspace, lies_in
 
 #: Names that an error lists.
@@ -164,13 +164,13 @@ def find_run_graphs(
 
 
 def _no_graph(root: str) -> PrecisionToolError:
-    runs = os.path.join(root, "npu")
+    runs = posixpath.join(root, "npu")
     nothing = DataNotFoundError(
-        f"no graph: no ge_proto_*_Build.txt in {os.path.join(runs, 'debug_*', 'graph')}, nor in the working folder",
+        f"no graph: no ge_proto_*_Build.txt in {posixpath.join(runs, 'debug_*', 'graph')}, nor in the working folder",
         "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
     )
     there = list_folder(runs) if is_folder(runs) else []
-    return nothing_below(nothing, *(os.path.join(runs, name, "graph") for name in there))
+    return nothing_below(nothing, *(posixpath.join(runs, name, "graph") for name in there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ def _place_without_dump(path: str, folders: Sequence[RunFolder]) -> _Place | Non
 
 def _beside(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
     """The run whose folder a graph lies in."""
-    place = os.path.realpath(path)
-    return [folder for folder in folders if lies_in(place, os.path.realpath(os.path.dirname(folder.graph_folder)))]
+    place = real_path(path)
+    return [folder for folder in folders if lies_in(place, real_path(posixpath.dirname(folder.graph_folder)))]
 
 
 def _with_chosen(found: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
@@ -229,7 +229,7 @@ def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> 
 
 
 def _is_same(path: str, other: str) -> bool:
-    return os.path.realpath(path) == os.path.realpath(other)
+    return real_path(path) == real_path(other)
 
 
 def _models(run: Run | None) -> dict[str, tuple[DumpLeaf, ...]]:
@@ -260,7 +260,7 @@ def _run_graph(
 def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -> tuple[RunGraph, ...]:
     """The graph asked for, with the dump it lies beside, else with every dump it fits."""
     is_one = not is_folder(graph)
-    if is_one and not os.path.exists(graph):
+    if is_one and not exists(graph):
         raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
     paths = [graph] if is_one else find_graph_files([graph])
     if not paths:
@@ -434,7 +434,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     runs = [] if tensors else [tfdbg.files_of_run(run) for run in tfdbg.find_runs(str(space.tf_debug_dir))]
     return DataOverview(
         root=str(space.root),
-        exists=os.path.isdir(space.root),
+        exists=folder_exists(space.root),
         runs=tuple(
             RunOverview(
                 number=number,
@@ -466,8 +466,8 @@ def _numbers(space: Workspace) -> list[int]:
 
 def _names_here() -> list[str]:
     try:
-        return os.listdir(os.curdir)
-    except OSError:  # the working folder is gone
+        return list_folder(".")
+    except PrecisionToolError:  # the working folder is gone
         return []
 
 

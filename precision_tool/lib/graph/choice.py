@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.stores import folder_exists, is_folder, list_folder
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
@@ -60,11 +60,11 @@ def find_graph_files(
     for folder in flat_folders:
         if stamps is not None:
             stamps.note(folder)
-        with suppress(OSError):  # not there, or not to be read
-            listed.append((folder, sorted(os.listdir(folder))))
+        with suppress(PrecisionToolError):  # not there, or not to be read
+            listed.append((folder, list_folder(folder)))
     found = list(
         dict.fromkeys(
-            os.path.join(folder, name)
+            posixpath.join(folder, name)
             for folder, file_names in listed
             for name in file_names
             if wanted(name) or names.is_infer_graph(folder, name)
@@ -81,17 +81,17 @@ def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
 
     Those of msquickcmp lie in `model`, beside its `dump_data`. `stamps` notes where they could lie.
     """
-    folder = os.path.abspath(dump_path)
+    folder = posixpath.abspath(dump_path)
     for _ in range(8):
-        candidates = [os.path.join(folder, "graph")]
-        if os.path.isdir(os.path.join(folder, names.INFER_DUMPS)):
-            candidates.append(os.path.join(folder, names.INFER_MODEL))
+        candidates = [posixpath.join(folder, "graph")]
+        if folder_exists(posixpath.join(folder, names.INFER_DUMPS)):
+            candidates.append(posixpath.join(folder, names.INFER_MODEL))
         for candidate in candidates:
             if stamps is not None:
                 stamps.note(candidate)
             if is_folder(candidate):
                 return [candidate]
-        parent = os.path.dirname(folder)
+        parent = posixpath.dirname(folder)
         if parent == folder:
             break
         folder = parent
@@ -100,18 +100,18 @@ def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
 
 def _infer_model(dump_path: str) -> str:
     """Where the graphs of a dump of msquickcmp belong, there or not; empty for dumps of training."""
-    root, found, _ = os.path.abspath(dump_path).rpartition(os.path.join(os.sep, names.INFER_DUMPS, ""))
-    return os.path.join(root, names.INFER_MODEL) if found else ""
+    root, found, _ = posixpath.abspath(dump_path).rpartition(posixpath.join("/", names.INFER_DUMPS, ""))
+    return posixpath.join(root, names.INFER_MODEL) if found else ""
 
 
 def dumped_ops(leaf: DumpLeaf) -> set[str]:
-    """The flattened names of the ops of which there are dump files."""
-    return {dump.name.op_name for dump in leaf.files if dump.is_file}
+    """The flattened names of the ops of which there are dump files; those of slices are of one op."""
+    return {names.base_name(dump.name.op_name) for dump in leaf.files if dump.is_file}
 
 
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
     """How many of the dumped ops the graph names."""
-    known = {names.flatten(op.name) for op in file.ops}
+    known = {names.base_name(names.flatten(op.name)) for op in file.ops}
     return len(dumped_ops(leaf) & known)
 
 
@@ -298,15 +298,15 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
 def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
     """True for a graph that lies in the `graph` folder beside the dumps of another run."""
     own = graph_folders(leaf.path)
-    for folder in PurePath(os.path.abspath(path)).parents:
-        if folder.name == "graph" and os.path.isdir(folder.parent / "dump"):
+    for folder in PurePath(posixpath.abspath(path)).parents:
+        if folder.name == "graph" and folder_exists(folder.parent / "dump"):
             return str(folder) not in own
     return False
 
 
 def is_what_ran(path: str) -> bool:
     """False for a graph whose name says that it is of an earlier stage of the compiler."""
-    name = os.path.basename(path)
+    name = posixpath.basename(path)
     return names.is_build_graph(name) or not names.is_graph_file(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ def read(folders: Iterable[Path], root: Path) -> Choice:
         document = read_small_json(str(folder / FILE_NAME))
         path = document.get("graph") if isinstance(document, dict) else None
         if isinstance(path, str) and path and could_be_path(path):
-            return Choice(path=os.path.normpath(os.path.join(os.path.abspath(root), path)))
+            return Choice(path=posixpath.normpath(posixpath.join(posixpath.abspath(root), path)))
     return Choice(path=None)
 
 
@@ -41,7 +41,7 @@ def write(choice: Choice, workspace: Workspace) -> None:
         for folder in workspace.result_dirs():
             _remove(folder / FILE_NAME)
         return
-    path = path_below(choice.path, os.path.abspath(workspace.root))  # holds wherever the data folder is moved to
+    path = path_below(choice.path, posixpath.abspath(workspace.root))  # holds wherever the data folder is moved to
     file_path = workspace.output_dir() / FILE_NAME
     try:
         with atomic_text(str(file_path)) as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from precision_tool.lib.graph.catalog import RunFolder, RunGraph, closest_hint
 from precision_tool.lib.graph.choice import dumped_ops, find_graph_files
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
+from precision_tool.lib.storage.stores import real_path, size_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +79,17 @@ def survey(
 ) -> GraphSurvey:
     """All graph files of the runs, of `extra_folders` and in use. `problem` says why none is in use."""
     all_files = _graph_files(folders, in_use, extra_folders)
-    used = {os.path.realpath(run.file.path): run for run in reversed(in_use)}
+    used = {real_path(run.file.path): run for run in reversed(in_use)}
     rejected: dict[str, str] = {}
     for path, why in (one for run in in_use for one in run.rejected):
-        rejected.setdefault(os.path.realpath(path), why)
+        rejected.setdefault(real_path(path), why)
     rows = []
     for path, number in all_files:
-        real = os.path.realpath(path)
-        if real in used or names.is_build_graph(os.path.basename(path)):
+        real = real_path(path)
+        if real in used or names.is_build_graph(posixpath.basename(path)):
             rows.append(_row(path, number, used.get(real), rejected.get(real, ""), folders, store))
-    stages = Counter(_stage(path) for path, _ in all_files if not names.is_build_graph(os.path.basename(path)))
-    looked_in = [folder.graph_folder for folder in folders] + [os.path.abspath(folder) for folder in extra_folders]
+    stages = Counter(_stage(path) for path, _ in all_files if not names.is_build_graph(posixpath.basename(path)))
+    looked_in = [folder.graph_folder for folder in folders] + [posixpath.abspath(folder) for folder in extra_folders]
     return GraphSurvey(
         rows=tuple(rows),
         other_stages=tuple(sorted((stage, count) for stage, count in stages.items() if stage)),
@@ -147,23 +148,20 @@ def _graph_files(
     listed += [(run.file.path, run.number) for run in in_use]
     once: dict[str, tuple[str, int | None]] = {}
     for path, number in listed:
-        once.setdefault(os.path.realpath(path), (os.path.abspath(path), number))
+        once.setdefault(real_path(path), (posixpath.abspath(path), number))
     return list(once.values())
 
 
 def _stage(path: str) -> str:
     """The compiler's stage that the name of a graph file ends with."""
-    name = os.path.basename(path)
+    name = posixpath.basename(path)
     return name.removesuffix(".txt").rpartition("_")[2] if names.is_graph_file(name) else ""
 
 
 def _row(
     path: str, number: int | None, used: RunGraph | None, why_not: str, folders: Sequence[RunFolder], store: GraphStore
 ) -> GraphRow:
-    try:
-        size = os.path.getsize(path)
-    except OSError:
-        size = 0
+    size = size_of(path)
     try:
         skim = store.skim(path)
         matched, dumped = _share(path, number, used, folders)
@@ -198,5 +196,5 @@ def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequen
     dumped = {name for leaf in leaves for name in dumped_ops(leaf)}
     if not dumped:
         return 0, 0
-    known = {names.flatten(name) for name, _ in skim_ops(path)}
+    known = {names.base_name(names.flatten(name)) for name, _ in skim_ops(path)}
     return len(dumped & known), len(dumped)

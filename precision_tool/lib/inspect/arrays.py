@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-import os
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
@@ -31,6 +31,7 @@ from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box
 from precision_tool.lib.numbers.reading import Reading
 from precision_tool.lib.pairing.pytorch_ops import H5Hit, parse_h5_name
+from precision_tool.lib.storage.stores import exists
 
 #: Of many tensors as many are named in a message.
 _LISTED = 8
@@ -181,7 +182,7 @@ class TensorProxy:
         return items.view(self.dtype) if self.dtype.kind == "c" else items.astype(self.dtype, copy=False)
 
     def __repr__(self) -> str:
-        where = f"{self.name} {self.slot}".strip() or os.path.basename(self.path)
+        where = f"{self.name} {self.slot}".strip() or posixpath.basename(self.path)
         stored = f"{self.stored_type} {self.stored_layout} {list(self.stored_shape)}"
         return f"<TensorProxy {where}: {self.dtype} {list(self.shape)}, stored as {stored}>"
 
@@ -249,12 +250,12 @@ def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[Tenso
     """The tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
     asked, slot = split_slot(name)
     h5 = parse_h5_name(asked)
-    if (h5 is not None and h5.file) or (data.has_pytorch_only() and not os.path.exists(asked)):
+    if (h5 is not None and h5.file) or (data.has_pytorch_only() and not exists(asked)):
         hits = data.find_h5(asked, many=True)
         found = [
             named_value(hit.side.dump.path, hit.op, value) for hit in hits for value in hit.values if value.is_tensor
         ]
-    elif os.path.exists(asked):
+    elif exists(asked):
         found = tensors_of_file(asked, slot)
     else:
         return _of_ops(data, asked, slot, graph)

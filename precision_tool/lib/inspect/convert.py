@@ -9,6 +9,7 @@ the reason; the others go on.
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ from precision_tool.lib.sources.h5_files import is_h5_name
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.storage.files import PART, atomic_text, own_prefix, remove_leftovers, temporary_file
-from precision_tool.lib.user_files import open_binary
+from precision_tool.lib.storage.stores import exists, folder_exists, open_binary, real_path, size_of
 
 #: Below this many bytes starting processes takes longer than the work.
 _SERIAL_BYTES = 32 << 20
@@ -156,7 +157,7 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
     """
     temporary = ""
     try:
-        handle, temporary = temporary_file(place or os.path.dirname(target) or ".")
+        handle, temporary = temporary_file(place or posixpath.dirname(target) or ".")
         with os.fdopen(handle, "wb") as file, open_binary(path) as stored:
             np.lib.format.read_magic(stored)
             _, _, dtype = np.lib.format.read_array_header_1_0(stored)
@@ -168,7 +169,7 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
             f"{target}: cannot be written ({error.strerror or error})", "free some space or name another folder"
         ) from error
     finally:
-        if os.path.exists(temporary):
+        if exists(temporary):
             os.unlink(temporary)
 
 
@@ -219,7 +220,7 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
 
     Of several leaf folders (devices, models, steps) each gets a folder of its own.
     """
-    if not os.path.isdir(path):
+    if not folder_exists(path):
         return [_source(path, output, _real_name(path))], ()
     statuses = find_status_files(path)
     try:
@@ -227,16 +228,16 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
     except DataNotFoundError:
         if not statuses:
             raise
-        run = Run(root=os.path.abspath(path), leaves=())
+        run = Run(root=posixpath.abspath(path), leaves=())
     sources = []
     notes = list(run.notes)
-    folders = {leaf.path for leaf in run.leaves} | {os.path.abspath(file.folder) for file in statuses}
+    folders = {leaf.path for leaf in run.leaves} | {posixpath.abspath(file.folder) for file in statuses}
     for file in statuses:
-        below = os.path.relpath(os.path.abspath(file.folder), run.root)
-        folder = os.path.join(output, below) if len(folders) > 1 else output
-        sources.append(_source(file.path, folder, os.path.basename(file.path)))
+        below = posixpath.relpath(posixpath.abspath(file.folder), run.root)
+        folder = posixpath.join(output, below) if len(folders) > 1 else output
+        sources.append(_source(file.path, folder, posixpath.basename(file.path)))
     for leaf in run.leaves:
-        folder = os.path.join(output, os.path.relpath(leaf.path, run.root)) if len(folders) > 1 else output
+        folder = posixpath.join(output, posixpath.relpath(leaf.path, run.root)) if len(folders) > 1 else output
         sources += [_source(dump.path, folder, _name_of(dump)) for dump in leaf.files]
         others = [(name, why) for name, why in leaf.ignored if parse_status_name(name) is None]
         if others:
@@ -247,37 +248,39 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
 
 def h5_source(path: str, datasets: frozenset[str] = frozenset()) -> Source:
     """A PyTorch dump of which some, or all, data sets are to be decoded; where to is still open."""
-    return replace(_source(path, "", os.path.basename(path)), datasets=datasets)
+    return replace(_source(path, "", posixpath.basename(path)), datasets=datasets)
 
 
 def in_own_folders(sources: Sequence[Source], root: str) -> list[Source]:
     """Each source with a folder of its own, named as its file below `root`: ops of `.h5` dumps have the same names."""
-    own = [os.path.relpath(os.path.abspath(one.path), os.path.abspath(root)).removesuffix(".h5") for one in sources]
-    return [replace(one, folder=os.path.join(one.folder, below)) for one, below in zip(sources, own, strict=True)]
+    own = [
+        posixpath.relpath(posixpath.abspath(one.path), posixpath.abspath(root)).removesuffix(".h5") for one in sources
+    ]
+    return [replace(one, folder=posixpath.join(one.folder, below)) for one, below in zip(sources, own, strict=True)]
 
 
 def _source(path: str, folder: str, name: str) -> Source:
     try:
-        nbytes = os.path.getsize(path)
+        nbytes = size_of(path)
     except OSError:
         nbytes = 0  # opening it says why
     return Source(path=path, name=name, folder=folder, nbytes=nbytes)
 
 
 def _name_of(file: DumpFile) -> str:
-    base = os.path.basename(file.path)
+    base = posixpath.basename(file.path)
     return dump_name(file.name) if is_number(base.removesuffix(".csv")) else base
 
 
 def _real_name(path: str) -> str:
     """The name of a dump file; of a bare number the one in `mapping.csv` beside it."""
-    base = os.path.basename(path)
+    base = posixpath.basename(path)
     if is_number(base.removesuffix(".csv")):
         try:
-            leaves = walk.find_run(os.path.dirname(path) or os.curdir).leaves
+            leaves = walk.find_run(posixpath.dirname(path) or ".").leaves
         except PrecisionToolError:
             return base
-        files = [file for leaf in leaves for file in leaf.files if os.path.samefile(file.path, path)]
+        files = [file for leaf in leaves for file in leaf.files if real_path(file.path) == real_path(path)]
         return dump_name(files[0].name) if files else base
     return base
 
@@ -353,7 +356,7 @@ def _place(folder: str, prefix: str) -> str:
     Each has its own: the system makes the files of one folder one after the other, so in a common one the workers would
     wait for each other, which takes longer than all their writing.
     """
-    return os.path.join(folder, f"{prefix}{os.getpid()}{PART}")
+    return posixpath.join(folder, f"{prefix}{os.getpid()}{PART}")
 
 
 def _remove_places(folders: Iterable[str], prefix: str) -> None:
@@ -362,7 +365,7 @@ def _remove_places(folders: Iterable[str], prefix: str) -> None:
         with suppress(OSError):
             for name in os.listdir(folder):
                 if name.startswith(prefix) and name.endswith(PART):
-                    shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+                    shutil.rmtree(posixpath.join(folder, name), ignore_errors=True)
 
 
 def _convert_all(sources: Sequence[Source], layout: str | None, prefix: str) -> list[list[Decoded]]:
@@ -402,7 +405,7 @@ def _convert_statuses(source: Source) -> list[Decoded]:
         slot = f"output:{status.output}"
         if source.slot not in ("", slot):
             continue
-        path = os.path.join(source.folder, f"{source.name}.output.{status.output}.json")
+        path = posixpath.join(source.folder, f"{source.name}.output.{status.output}.json")
         text = document_text(status.document)
         with atomic_text(path) as file:
             file.write(text)
@@ -481,7 +484,7 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
     dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not kept else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
-    path = os.path.join(source.folder, stem + suffix)
+    path = posixpath.join(source.folder, stem + suffix)
     try:
         place = _place(source.folder, prefix)
         dtype = write_npy(tensor, reading, path, place=place)

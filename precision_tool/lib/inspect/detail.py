@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import os
+import posixpath
 from collections.abc import Sequence
 from math import isnan
 
@@ -30,7 +30,7 @@ def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
     pair = detail.comparison.pair
     digits = _digits(pair)
     stem = _short(file_part(f"{prefix}{flatten(pair.op_name)}_{pair.slot.replace(':', '_')}"))
-    paths = [os.path.join(folder, stem + suffix) for suffix in _SUFFIXES]
+    paths = [posixpath.join(folder, stem + suffix) for suffix in _SUFFIXES]
     with atomic_text(paths[0]) as file:
         file.write(_summary(detail))
     for path, elements in zip(paths[1:], (detail.worst_absolute, detail.worst_relative), strict=True):
@@ -43,10 +43,10 @@ def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
 
 def _short(stem: str) -> str:
     room = _LONGEST_NAME - max(map(len, _SUFFIXES))
-    if len(os.fsencode(stem)) <= room:
+    if len(stem.encode("utf-8", "surrogateescape")) <= room:
         return stem
-    digest = hashlib.sha256(os.fsencode(stem)).hexdigest()[:_HASH]
-    return os.fsencode(stem)[: room - _HASH - 1].decode("utf-8", "ignore") + "_" + digest
+    digest = hashlib.sha256(stem.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH]
+    return stem.encode("utf-8", "surrogateescape")[: room - _HASH - 1].decode("utf-8", "ignore") + "_" + digest
 
 
 def _axes(shape: Sequence[int]) -> str:

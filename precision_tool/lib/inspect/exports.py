@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterable, Iterator
 from math import prod
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -20,8 +21,8 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.decode import Numbers
 from precision_tool.lib.numbers.reading import Reading
-from precision_tool.lib.storage.files import atomic_text, temporary_file
-from precision_tool.lib.user_files import open_binary
+from precision_tool.lib.storage.files import atomic_text, temporary_path
+from precision_tool.lib.storage.stores import open_binary
 
 #: Items formatted at once.
 _BLOCK = 1 << 14
@@ -40,7 +41,7 @@ def write_text(tensor: Tensor, reading: Reading, path: str, progress: Progress |
             return
         width = reading.shape[-1] if reading.shape else 1
         column = done = 0
-        for text in _texts(_values(tensor, reading, dtype, os.path.dirname(path))):
+        for text in _texts(_values(tensor, reading, dtype, posixpath.dirname(path))):
             column = _write_row_parts(file, text, column, width)
             done += len(text) * dtype.itemsize
             if progress is not None:
@@ -62,13 +63,12 @@ def _write_row_parts(file: TextIO, texts: list[str], column: int, width: int) ->
 
 def _values(tensor: Tensor, reading: Reading, dtype: np.dtype[Any], folder: str) -> Iterator[npt.NDArray[Any]]:
     """The values in order, in blocks: through a file, as blocked layouts are read in another order."""
-    handle, path = temporary_file(folder)
-    os.close(handle)
+    path = temporary_path(folder)
     try:
         write_npy(tensor, reading, path)
         file = open_binary(path)  # it is read when its name is gone
     finally:
-        os.unlink(path)
+        Path(path).unlink()
     with file:
         version = np.lib.format.read_magic(file)
         assert version == (1, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from dataclasses import dataclass, replace
 from math import prod
@@ -21,7 +21,7 @@ from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import Reading, reading_of
 from precision_tool.lib.pairing.align import SizeMismatchError, align
 from precision_tool.lib.pairing.pytorch_match import Refused, align_h5
-from precision_tool.lib.user_files import open_binary
+from precision_tool.lib.storage.stores import exists, open_binary
 
 _SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
 
@@ -59,7 +59,7 @@ class View:
 
 def split_slot(text: str) -> tuple[str, str]:
     """`FILE:output:0` as name and slot; the slot is empty without one, or where there is a file of the whole name."""
-    match = None if os.path.exists(text) else _SLOT.fullmatch(text)
+    match = None if exists(text) else _SLOT.fullmatch(text)
     if match is None:
         return text, ""
     side, _, number = match["slot"].partition(":")
@@ -199,7 +199,7 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
     """What the names alone tell of a pair."""
     return Pair(
         index=0,
-        op_name=npu.op_name or os.path.basename(npu.path),
+        op_name=npu.op_name or posixpath.basename(npu.path),
         op_type="",
         npu_ops=(_name(npu),),
         golden_ops=(_name(golden),),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.native.library import library
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.data_types import DataType
 
@@ -63,6 +64,10 @@ def _decode_float16(raw: Bytes, out: Numbers) -> None:
     is exact, subnormals included. Only Inf and NaN come out wrong, so blocks with any are cast the slow way.
     """
     half = raw.view(np.int16)
+    compiled = library()
+    if compiled is not None and half.size == out.size and half.flags.c_contiguous and out.flags.c_contiguous:
+        compiled.functions.pt_decode_float16(half.ctypes.data, out.ctypes.data, out.size)
+        return
     unsigned = raw.view(np.uint16)
     if half.size and (half.max() >= 0x7C00 or unsigned.max() >= 0xFC00):
         _cast(raw.view(np.float16), out)

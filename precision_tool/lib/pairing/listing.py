@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from stat import S_ISREG
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph import catalog
@@ -16,7 +15,9 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.match import groups_of
-from precision_tool.lib.sources.names import flatten, op_number, pattern
+from precision_tool.lib.sources.names import base_name, flatten, op_number, pattern
+from precision_tool.lib.storage.store import Kind
+from precision_tool.lib.storage.stores import stat_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def list_ops(
     fits = _op_test(wanted)
     listings = []
     for run in runs:
-        dumped = {file.name.op_name for file in run.leaf.files} if run.leaf is not None else set()
+        dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
         shown, judged = cosines_of(run), judged_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
@@ -118,7 +119,7 @@ def list_ops(
                 index=index_of[id(op)],
                 op=op,
                 graph=graph,
-                dumped=flatten(op.name) in dumped,
+                dumped=base_name(flatten(op.name)) in dumped,
                 cosine=shown.get(op.name),
                 judged=judged.get(op.name),
                 found_by=how,
@@ -225,9 +226,9 @@ def list_dumps(
     leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
     files = [file for _, leaf in leaves for file in leaf.files]
     if not files:
-        looked_in = ", ".join(os.path.join(os.path.dirname(folder.graph_folder), "dump") for folder in folders)
+        looked_in = ", ".join(posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders)
         raise DataNotFoundError(
-            f"no dump file in {looked_in or os.path.join(root, 'npu', 'debug_*', 'dump')}",
+            f"no dump file in {looked_in or posixpath.join(root, 'npu', 'debug_*', 'dump')}",
             "collect dump data on the NPU (enable_dump) first",
         )
     for what, text, known in (
@@ -249,7 +250,7 @@ def list_dumps(
                 for file in sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
                 if name_fits(file.name.op_name)
                 and type_fits(file.name.op_type)
-                and (ops is None or file.name.op_name in ops)
+                and (ops is None or file.name.op_name in ops or base_name(file.name.op_name) in ops)
             ),
             total=sum(file.is_file for file in leaf.files),
         )
@@ -258,11 +259,8 @@ def list_dumps(
 
 
 def _size(path: str) -> int | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_size if S_ISREG(stat.st_mode) else None
+    found = stat_of(path)
+    return found.size if found is not None and found.kind is Kind.FILE else None
 
 
 def is_below(cosine: float | None, threshold: float) -> bool | None:

@@ -7,7 +7,6 @@ walking back through the `Cast` and `TransData` ops that the compiler put in and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,15 +18,13 @@ from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import SizeMismatchError, align
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: Compiler-made ops in a row that a walk back passes through at most.
 _MAX_STEPS = 64
 #: Ops of a group that a reason names.
 _NAMED = 8
-#: What manual FFTS slicing appends to op names.
-_SLICE = re.compile(r"_lxslice\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,22 +271,22 @@ class GraphMatcher:
         self._groups = groups_of(file)
         self._origins = Origins(file, self._groups)
         self._finder = _Finder(dumps, _alike(op.name for op in file.ops))
-        self._known = {flatten(op.name) for op in file.ops}
+        self._known = {one for op in file.ops for one in (flatten(op.name), whole_name(flatten(op.name)))}
         self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, in execution order."""
         for index, group in enumerate(self._groups):
             yield from self._of_group(index, group)
-        strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
+        strangers = [name for name in self._dumps.names_by_time() if not self._is_known(name)]
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
             base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
-            whole = _SLICE.sub("", name)
-            if whole != name and whole in self._known:
-                yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
-            else:
-                yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+            yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+    def _is_known(self, name: str) -> bool:
+        """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
+        return any(one in self._known for one in (name, whole_name(name), base_name(name)))
 
     def pairs_of(self, op: Op) -> tuple[Pair, ...]:
         """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
@@ -310,8 +307,6 @@ class _Finder:
     def __init__(self, dumps: DumpIndex, alike: frozenset[str]) -> None:
         self._dumps = dumps
         self._alike = alike
-        names = dumps.names_by_time()
-        self._sliced = {_SLICE.sub("", name) for name in names if _SLICE.search(name)}
 
     def find(self, op: Op) -> DumpedOp | None:
         """The op's dump, None if there is none."""
@@ -335,8 +330,6 @@ class _Finder:
 
     def why_missing(self, op: Op) -> str:
         """The reason for an op without a dump."""
-        if flatten(op.name) in self._sliced:
-            return f"{op.name} ({op.type}) was dumped in slices (lxslice), which are not merged"
         return f"the NPU dumped no file of {op.name} ({op.type})"
 
 
@@ -368,15 +361,23 @@ def _match_group(
         dump = finder.find(op)
         if dump is None:  # its files have gone since `has`
             continue
-        for pair in _match_op(base, op, dump, origins, benchmark):
+        for pair in _match_op(base, op, dump, finder, origins, benchmark):
             yield _with_dump_notes(pair, dump)
 
 
 def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
     """The pair with what its dump files let one expect."""
     if dump.threads > 1 and pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT):
-        slices = f"{pair.op_name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
-        return replace(pair, reason=slices)
+        if not dump.merged:
+            why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
+        elif pair.slot.startswith("input"):
+            why = f"was run in {dump.threads} slices by FFTS+, and this is what the first was fed"
+        else:
+            why = (
+                f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
+            )
+        if not dump.merged or dump.missing or pair.slot.startswith("input"):
+            return replace(pair, reason=f"{pair.op_name} {why}")
     if pair.slot in dump.older and pair.status is Status.COMPARED:
         older = "this is an older dump of the op: a newer one cannot be read"
         return replace(pair, reason=f"{pair.reason}; {older}" if pair.reason else older)
@@ -399,10 +400,13 @@ def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
     )
 
 
-def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
+def _match_op(
+    base: Pair, op: Op, dump: DumpedOp, finder: _Finder, origins: Origins, benchmark: BenchmarkSide
+) -> Iterator[Pair]:
     """Rows of one dumped op: every input, then every output.
 
-    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor.
+    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
+    that ran in slices was fed what its producer put out whole, where that ran so too (as msaccucmp has it).
     """
     orders: dict[str, str] = {}
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
@@ -419,7 +423,12 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
             missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
             continue
-        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
+        made = finder.find(producer) if dump.is_ffts else None
+        whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
+        fed: AnyTensor | Missing = tensor
+        if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
+            fed, desc = replace(whole, address=tensor.address), _output_desc(producer, edge.index)
+        yield _finish(row, fed, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
     for slot, tensor in sorted(dump.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
         yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark, orders)

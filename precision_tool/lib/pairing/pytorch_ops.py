@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.pairing.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
 from precision_tool.lib.sources.h5_files import is_h5_name
 from precision_tool.lib.sources.names import is_number, op_number, pattern
+from precision_tool.lib.storage.stores import exists, real_path
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.
@@ -137,8 +138,8 @@ def find_by_name(
 
 def _sides_of_file(path: str, files: Sequence[str], load: Callable[[], H5Data | None]) -> tuple[H5Side, ...]:
     """The dump of a file, which may be called as one of the data folder, with its counterpart where it has one."""
-    is_known = os.path.realpath(path) in map(os.path.realpath, files)
-    data = load() if is_known or not os.path.exists(path) else None
+    is_known = real_path(path) in map(real_path, files)
+    data = load() if is_known or not exists(path) else None
     sides = () if data is None else data.sides
     known = tuple(side for side in sides if _is_path(side.dump.path, path))
     return known or (H5Side(dump=read_h5(path), side=""),)
@@ -146,7 +147,7 @@ def _sides_of_file(path: str, files: Sequence[str], load: Callable[[], H5Data | 
 
 def _is_path(known: str, asked: str) -> bool:
     """Whether a path, or merely the name of a file, is that of a known file."""
-    return os.path.basename(known) == asked or os.path.realpath(known) == os.path.realpath(asked)
+    return posixpath.basename(known) == asked or real_path(known) == real_path(asked)
 
 
 def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[H5Hit, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import zip_longest
@@ -35,6 +35,7 @@ from precision_tool.lib.results.result_json import SCHEMA, row_json
 from precision_tool.lib.workspace import shown_path
 
 if TYPE_CHECKING:
+    from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.verdict.model import Verdict
     from precision_tool.lib.verdict.since import Since
 
@@ -69,6 +70,12 @@ _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
 GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
 
 
+def passport_lines(pair: PassportPair) -> RenderableType:
+    """What differs between the two runs besides what they computed, a line each."""
+    label = "differs".ljust(len("benchmark"))  # as wide as those of the lines below
+    return LabelledLines([("" if number else label, plain(one.text)) for number, one in enumerate(pair.differences)])
+
+
 def source_lines(result: LeafResult) -> RenderableType:
     """Which folders and which graph a comparison used, and why that graph."""
     rows = [
@@ -79,7 +86,7 @@ def source_lines(result: LeafResult) -> RenderableType:
         rejected = result.graph.rejected
         rows.append(("graph", whole_path(result.graph.file.path)))
         rows.append(("", plain(f"chosen because {result.graph.reason}", "dim")))
-        rows += [("", plain(f"not {os.path.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
+        rows += [("", plain(f"not {posixpath.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
         if len(rejected) > 3:
             rows.append(("", plain(f"nor {counted(len(rejected) - 3, 'more graph')}", "dim")))
     if result.other_graph is not None:
@@ -109,7 +116,7 @@ def read_source_lines(analysis: Analysis) -> RenderableType:
 def leaf_title(analysis: Analysis) -> str:
     """Which of several results it is: its device, model and step as far as its path tells, or its file."""
     if analysis.leaf is None:
-        return os.path.basename(analysis.path)
+        return posixpath.basename(analysis.path)
     leaf = analysis.leaf.leaf
     parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
     return " ".join(filter(None, parts)) or shown_path(leaf.path)
@@ -391,10 +398,11 @@ def to_json(
     checks: Sequence[CheckResult] | None = None,
     verdicts: Sequence[Verdict | None] = (),
     held: Since | None = None,
+    passports: PassportPair | None = None,
 ) -> str:
     """All results as one JSON document, of one schema whether compared now or read from a file.
 
-    `checks` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top, and so
+    `checks`, `passports` and `verdicts`, one a result, are `ac`'s; a verdict without a result stands at the top, and so
     does what has changed since an earlier one (`held`).
     """
     documents: list[dict[str, Any]] = []
@@ -417,6 +425,8 @@ def to_json(
         if verdict is not None:
             documents[-1]["verdict"] = verdict.to_dict()
     made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+    if checks is not None:
+        made["passports"] = None if passports is None else passports.to_dict()
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
     if alone is not None:
         made["verdict"] = alone.to_dict()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import html
 import os
+import posixpath
 import re
 import shlex
 import shutil
@@ -336,7 +337,7 @@ def picture_name(*parts: str) -> str:
 
 def write_drawing(source: str, folder: str, name: str, time_limit: float = TIME_LIMIT) -> Drawing:
     """Writes `name`.gv and, with the `dot` program, `name`.svg. OutputError when they cannot be written."""
-    gv, svg = os.path.join(folder, f"{name}.gv"), os.path.join(folder, f"{name}.svg")
+    gv, svg = posixpath.join(folder, f"{name}.gv"), posixpath.join(folder, f"{name}.svg")
     with atomic_text(gv) as file:
         file.write(source)
     dot = shutil.which("dot")
@@ -359,7 +360,7 @@ class _DotError(Exception):
 
 def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
     with tempfile.TemporaryFile() as complaints, atomic_text(svg) as out:
-        command = [dot, "-Tsvg", os.path.abspath(gv)]
+        command = [dot, "-Tsvg", posixpath.abspath(gv)]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=complaints, timeout=time_limit, check=False

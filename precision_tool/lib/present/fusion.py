@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite, isnan
@@ -333,7 +333,7 @@ def bisect_lines(
         table.add_row(str(number), str(len(off)), check, f"{seconds:.1f}", plain(named))
     lines: list[RenderableType] = [table]
     if tries:
-        lines.append(whole_path(f"{os.path.dirname(tries[0][4])}/try_*.log"))
+        lines.append(whole_path(f"{posixpath.dirname(tries[0][4])}/try_*.log"))
     failed = [code for _, succeeded, code, _, _ in tries if not succeeded]
     if failed and all(code is None for code in failed):
         lines.append(plain("every try that failed ran out of time: --timeout may be too short", "yellow"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,7 +73,7 @@ class OpReport:
 
 def run_name(run: RunGraph) -> str:
     """Which NPU run a graph belongs to, or the graph file where it belongs to none."""
-    return os.path.basename(run.file.path) if run.number is None else f"debug_{run.number}"
+    return posixpath.basename(run.file.path) if run.number is None else f"debug_{run.number}"
 
 
 def _title(report: OpReport) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -217,7 +217,7 @@ def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
     run = listing.run
     return {
         "run": run.number,
-        "graph": os.path.abspath(run.file.path),
+        "graph": posixpath.abspath(run.file.path),
         "graph_names": [graph.name for graph in run.file.graphs],
         "reason": run.reason,
         "total": listing.total,
@@ -272,7 +272,7 @@ def dumps_json(listings: Iterable[DumpListing], limit: int, h5_dumps: Sequence[d
 def _dump_json(row: DumpRow) -> dict[str, Any]:
     name = row.file.name
     return {
-        "file": os.path.basename(row.file.path),
+        "file": posixpath.basename(row.file.path),
         "op": name.op_name,
         "type": name.op_type,
         "task": name.task_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -214,7 +214,7 @@ def listings_json(listings: Sequence[H5Listing], limit: int, cosines: Mapping[st
     """The ops and data sets of each dump as values for a JSON document."""
     return [
         {
-            "file": os.path.abspath(listing.side.dump.path),
+            "file": posixpath.abspath(listing.side.dump.path),
             "side": listing.side.side or None,
             "device": listing.side.dump.device,
             "total": len(listing.side.dump.ops),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -442,7 +442,7 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts += [plain(f"note: {count} of them: {note}", "yellow") for note, count in notes.most_common(3)]
     for row in failed[:_SHOWN_ROWS]:
         # The list that is written has whole paths.
-        where = ":".join(filter(None, (os.path.basename(row.source), row.slot)))
+        where = ":".join(filter(None, (posixpath.basename(row.source), row.slot)))
         parts.append(plain(where, "yellow"))
         parts.append(plain(f"  {row.reason.removeprefix(f'{row.source}: ')}", "yellow"))
     if len(failed) > _SHOWN_ROWS:

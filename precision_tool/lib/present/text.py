@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 from collections.abc import Sequence
 from math import isfinite, isnan
 
@@ -62,8 +62,8 @@ def whole_path(path: str) -> Text:
 
 def shown_reason(text: str) -> str:
     """A sentence with paths in it, which lose the working folder."""
-    folder = os.path.join(os.getcwd(), "")
-    return text if folder == os.sep else text.replace(folder, "")
+    folder = posixpath.join(posixpath.abspath("."), "")
+    return text if folder == "/" else text.replace(folder, "")
 
 
 def unreadable_lines(reasons: Sequence[str]) -> list[Text]:

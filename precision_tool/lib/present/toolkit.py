@@ -7,6 +7,7 @@ from rich.text import Text
 from precision_tool.lib.formats.om_file import OmHeader
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.native.library import description as kernel_description
 from precision_tool.lib.present.text import byte_size, plain
 from precision_tool.lib.toolkit.finder import VARIABLES, Toolkit
 from precision_tool.lib.workspace import shown_path
@@ -39,6 +40,7 @@ def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
             f"{looked} (setting CMD_ROOT_PATH; in the environment {variables})",
         ),
         _line("engine", f"{engine} (setting ENGINE, option --engine)"),
+        _line("arithmetic", kernel_description()),
     ]
 
 
@@ -54,6 +56,7 @@ def as_dict(toolkit: Toolkit, engine: str, python: str) -> dict[str, object]:
         "looked_in": list(toolkit.looked_in),
         "searched": toolkit.searched,
         "engine": engine,
+        "arithmetic": kernel_description(),
     }
 
 

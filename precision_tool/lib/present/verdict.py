@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from rich import box
@@ -156,6 +157,8 @@ def _proof(first: Suspect) -> str:
         return "nothing in the graph computes it, so nothing in the graph made the difference"
     if first.proof is Proof.RUNS:
         return "two runs differ, each of which its inputs explain"
+    if first.proof is Proof.STATUS:
+        return "the device's own status says so; it could not be recomputed"
     if first.proof is Proof.COMPARED:
         return "it could not be recomputed, only compared"
     if first.fact("benchmark_obeys"):
@@ -189,7 +192,9 @@ def _why(first: Suspect) -> list[str]:
             f"{fact('last_byte'):,} of {fact('bytes'):,} ({counted(fact('different_elements'), 'element')})"
         )
     elif fact("not_recomputed") is not None:
-        if fact("distance") is not None:
+        if fact("status") is not None:
+            pass
+        elif fact("distance") is not None:
             lines.append(f"its output is {percent(fact('distance'))} off, its inputs {percent(fact('fed'))}")
         else:
             lines.append("its inputs agree with the other side and its output does not")
@@ -201,6 +206,8 @@ def _why(first: Suspect) -> list[str]:
         )
     elif fact("distance") is not None:
         lines.append(_departure(first))
+    if fact("status") is not None:
+        lines.append(f"the device's status of it: {fact('status')} ({os.path.basename(str(fact('status_file')))})")
     return lines
 
 
@@ -210,10 +217,10 @@ def _departure(first: Suspect) -> str:
     if fact("elements"):
         line += f", in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
     if fact("reordered"):
-        return f"{line}: the same values in another order"
-    if fact("factor") is not None:
-        return f"{line}: all of it times {_figure(fact('factor'))}"
-    return line
+        line += ": the same values in another order"
+    elif fact("factor") is not None:
+        line += f": all of it times {_figure(fact('factor'))}"
+    return line + ("; the passports' hashes differ too" if fact("passport") else "")
 
 
 def _detail(first: Suspect) -> str:

@@ -17,7 +17,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.stores import open_file
 
 #: Types that the vendor's table lacks: it says that there is no dump file of such an op.
 _UNKNOWN_TYPES = frozenset(
@@ -87,7 +87,7 @@ def _is_version_1(rows: Sequence[Row]) -> bool:
     if path is None:
         return False
     try:
-        with LocalFile(path) as file:
+        with open_file(path) as file:
             return file.size < 8 or int.from_bytes(file.read_at(0, 8), "little") > file.size - 8
     except PrecisionToolError:  # it was there a moment ago
         return False

@@ -6,7 +6,7 @@ Errors are then judged against the tensor's own noise (`checks.agreement`).
 from __future__ import annotations
 
 import csv
-import os
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -15,8 +15,8 @@ from pathlib import Path
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.files import LocalFile, atomic_text
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.storage.stores import is_folder, open_file
 
 FOLDER, _PREFIX = "random", "noise_floor_"
 _COLUMNS = ("Op", "Slot", "RelativeEuclideanDistance", "MaxAbsoluteError", "CosineSimilarity")
@@ -89,13 +89,13 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
             f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
             "`random -lt RUN -rt OTHER` writes that of two runs of the same script; name its file, or no file at all",
         )
-    return max(found, key=os.path.basename)
+    return max(found, key=posixpath.basename)
 
 
 def read_noise(path: str) -> NoiseFloor:
     """Reads a noise floor; FormatError for what is none."""
     hint = "name a noise_floor_*.csv that `random` wrote"
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         if file.size > _MAX_BYTES:
             raise FormatError(f"{path}: {file.size} bytes are too many for a noise floor", hint)
         text = file.read_at(0, file.size).decode("utf-8", "backslashreplace")

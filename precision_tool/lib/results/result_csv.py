@@ -21,7 +21,8 @@ from precision_tool.lib.results.columns import (
     row_from_cells,
 )
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.user_files import open_text, user_error
+from precision_tool.lib.storage.stores import open_text
+from precision_tool.lib.user_files import user_error
 
 _MAX_CELL = 1 << 20
 _NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.user_files import is_folder, open_text
+from precision_tool.lib.sources.walk import list_folders
+from precision_tool.lib.storage.stores import exists, is_folder, open_text
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 #: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.
@@ -30,31 +31,31 @@ _PARTS = {
 def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
     if not is_folder(folder):
-        if not os.path.exists(folder):
+        if not exists(folder):
             raise DataNotFoundError(
                 f"{folder}: no such file or folder, here or in temp/vector_compare",
                 "`vcs` without -f reads the newest result",
             )
         return [folder]
     found: dict[str, list[str]] = {}
-    for below, _, names in os.walk(folder):
+    for below, names in list_folders(folder, unread=[]):
         results = [name for name in names if _is_result(name)]
         if results:
             found[below] = sorted(results)
     if not found:
         raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
     newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
-    return [os.path.join(newest, name) for name in found[newest]]
+    return [posixpath.join(newest, name) for name in found[newest]]
 
 
 def named_result(space: Workspace, name: str) -> str:
     """The file or folder of this name: here, else below the `vector_compare` folders, of the newest comparison."""
-    if os.path.lexists(name) or os.path.isabs(name) or os.pardir in Path(name).parts or "\0" in name:
+    if posixpath.lexists(name) or posixpath.isabs(name) or ".." in Path(name).parts or "\0" in name:
         return name
     folders = space.compare_dirs()
     endings = ("", ".csv")
     found = (str(place / (name + ending)) for one in folders for place in (one, one.parent) for ending in endings)
-    return next((path for path in found if os.path.exists(path)), name)
+    return next((path for path in found if exists(path)), name)
 
 
 def is_of_two_runs(path: str) -> bool:
@@ -92,7 +93,7 @@ def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
     benchmarked = (found for folder in folders if (found := results_in(folder)) and not is_of_two_runs(found[0]))
     paths = next(benchmarked, newest)
     if tells and paths != newest:
-        left_out = shown_path(os.path.dirname(newest[0]))
+        left_out = shown_path(posixpath.dirname(newest[0]))
         space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
     if not paths:
         raise DataNotFoundError(
@@ -104,12 +105,12 @@ def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
 
 def results_in(folder: Path) -> list[str]:
     try:
-        return [path for path in find_results(str(folder)) if not os.path.basename(path).startswith(_SET_APART)]
+        return [path for path in find_results(str(folder)) if not posixpath.basename(path).startswith(_SET_APART)]
     except DataNotFoundError:
         return []
 
 
 def part_of(path: str) -> str:
     """What is missing of a result by its name, empty for a whole one."""
-    name = os.path.basename(path)
+    name = posixpath.basename(path)
     return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import is_dump_file
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.stores import exists, folder_exists, is_folder, real_path, signature_of
 
 SUFFIXES = (".h5", ".hdf5")
 #: Of files left out, as many are named.
@@ -25,7 +25,7 @@ def find_h5_files(folder: str, stamps: Stamps | None = None) -> list[str]:
     """The `.h5` files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
     try:
         found = [
-            os.path.join(place, name)
+            posixpath.join(place, name)
             for place, names in list_folders(folder, stamps)
             for name in names
             if is_h5_name(name)
@@ -72,9 +72,9 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
     DataNotFoundError for a side without any, UsageError where both sides are the same file.
     """
     left, right = _apart(_files_of(npu, "NPU dump"), _files_of(golden, "benchmark"))
-    roots = [path if os.path.isdir(path) else os.path.dirname(path) or os.curdir for path in (npu, golden)]
-    by_name = {os.path.relpath(path, roots[1]): path for path in right}
-    same = [(path, by_name[name]) for path in left if (name := os.path.relpath(path, roots[0])) in by_name]
+    roots = [path if folder_exists(path) else posixpath.dirname(path) or "." for path in (npu, golden)]
+    by_name = {posixpath.relpath(path, roots[1]): path for path in right}
+    same = [(path, by_name[name]) for path in left if (name := posixpath.relpath(path, roots[0])) in by_name]
     if not same:
         same = [(_newest(left), _newest(right))]
     notes = []
@@ -82,7 +82,7 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
         ("NPU", roots[0], left, {one for one, _ in same}),
         ("benchmark", roots[1], right, {other for _, other in same}),
     ):
-        others = [os.path.relpath(path, root) for path in all_files if path not in kept]
+        others = [posixpath.relpath(path, root) for path in all_files if path not in kept]
         if others:
             more = ", …" if len(others) > _NAMED else ""
             names = ", ".join(others[:_NAMED]) + more
@@ -93,12 +93,12 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
 
 def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
     """Both sides without what the larger one holds of the other: a file agrees with itself, whatever is in it."""
-    both = set(map(os.path.realpath, left)) & set(map(os.path.realpath, right))
+    both = set(map(real_path, left)) & set(map(real_path, right))
     if not both:
         return left, right
     if len(left) == len(right):
         raise UsageError(f"{left[0]}: the same file on both sides", "name another one with -lt or -rt")
-    rest = [path for path in max(left, right, key=len) if os.path.realpath(path) not in both]
+    rest = [path for path in max(left, right, key=len) if real_path(path) not in both]
     if not rest:
         raise UsageError(f"{left[0]}: nothing but the same files on both sides", "name others with -lt or -rt")
     return (rest, right) if len(left) > len(right) else (left, rest)
@@ -106,7 +106,7 @@ def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
 
 def _files_of(path: str, what: str) -> list[str]:
     if not is_folder(path):
-        if not os.path.exists(path):
+        if not exists(path):
             raise DataNotFoundError(f"{path}: no such file", f"name the .h5 file of the {what}, or its folder")
         return [path]
     found = find_h5_files(path)
@@ -120,8 +120,6 @@ def _newest(paths: list[str]) -> str:
     return max(paths, key=lambda path: (_modified(path), path))
 
 
-def _modified(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+def _modified(path: str) -> int:
+    signature = signature_of(path)
+    return 0 if signature is None else signature[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.walk import Stamps
+from precision_tool.lib.storage.stores import folder_exists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def find_inputs(
     try:
         run = run_at(npu)
     except DataNotFoundError as error:
-        if os.path.isdir(npu) and walk.has_benchmark_files(npu):
+        if folder_exists(npu) and walk.has_benchmark_files(npu):
             hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
             raise DataNotFoundError(error.message, hint) from error
         raise

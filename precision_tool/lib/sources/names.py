@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import os
+import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.model.run import DumpName
+from precision_tool.lib.storage.stores import folder_exists
 
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
@@ -31,6 +32,10 @@ _FLATTEN = str.maketrans("./\\ ", "____")
 #: What no file name may hold: it would lead to another folder, or nowhere.
 _NO_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
+#: What manual FFTS+ slicing appends to op names, and what stands before those of graphs that threads run.
+_SLICE = re.compile(r"_lxslice(\d{1,9})")
+_THREADS = re.compile(r".*sgt_graph_\d+_(?=.)", re.DOTALL)
+
 #: Stages of the compiler after which the graph is what ran on the device.
 BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
 
@@ -38,6 +43,27 @@ BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
 def flatten(name: str) -> str:
     """An op name as file names spell it: `.`, `/`, `\\` and space become `_`."""
     return name.translate(_FLATTEN)
+
+
+def whole_name(op_name: str) -> str:
+    """The name of the op that a slice is of; any other name as it is."""
+    return _SLICE.sub("", op_name)
+
+
+def slice_number(op_name: str) -> int | None:
+    """Which slice a name is of, None for one that is of none."""
+    found = _SLICE.findall(op_name)
+    return int(found[-1]) if found else None
+
+
+def outside_threads(op_name: str) -> str:
+    """The name without the graph that FFTS+ threads run the op in."""
+    return _THREADS.sub("", op_name)
+
+
+def base_name(op_name: str) -> str:
+    """The flattened name that an op has in the script's graph: without slice, and without a graph that threads run."""
+    return outside_threads(whole_name(op_name))
 
 
 _GLOB = re.compile(r"[*?\[]")
@@ -107,7 +133,7 @@ def file_part(text: str) -> str:
 
 def shortened(stem: str, room: int) -> str:
     """A file name of at most `room` bytes: a longer one keeps its start and gets a hash that tells it from others."""
-    encoded = os.fsencode(stem)
+    encoded = stem.encode("utf-8", "surrogateescape")
     if len(encoded) <= room:
         return stem
     digest = hashlib.sha256(encoded).hexdigest()[:_HASH]
@@ -144,8 +170,8 @@ def is_infer_graph(folder: str, name: str) -> bool:
     """True for the model's JSON in a folder that msquickcmp wrote."""
     return (
         name.endswith(".json")
-        and os.path.basename(folder) == INFER_MODEL
-        and os.path.isdir(os.path.join(os.path.dirname(folder), INFER_DUMPS))
+        and posixpath.basename(folder) == INFER_MODEL
+        and folder_exists(posixpath.join(posixpath.dirname(folder), INFER_DUMPS))
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.run import DumpFile, DumpLeaf, DumpName
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources.walk import Stamps, find_run, is_status, list_folders
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.stores import is_folder
 
 _DECODED = ".json"
 #: Where, below a folder for results, decoded status files go.
@@ -28,7 +28,7 @@ class StatusFile:
     @property
     def folder(self) -> str:
         """The folder it lies in."""
-        return os.path.dirname(self.path)
+        return posixpath.dirname(self.path)
 
 
 def find_status_files(root: str, stamps: Stamps | None = None) -> tuple[StatusFile, ...]:
@@ -47,7 +47,7 @@ def find_status_files(root: str, stamps: Stamps | None = None) -> tuple[StatusFi
             name, decoded = parsed
             known = found.get((folder, name))
             if known is None or known.decoded:
-                path = os.path.join(folder, file_name)
+                path = posixpath.join(folder, file_name)
                 found[folder, name] = StatusFile(path=path, name=name, decoded=decoded)
     return tuple(sorted(found.values(), key=lambda file: (file.name.timestamp, file.path)))
 

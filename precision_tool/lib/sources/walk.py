@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
+import posixpath
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -14,8 +14,9 @@ from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.sources import names
-from precision_tool.lib.storage.files import Signature, may_change_unseen
-from precision_tool.lib.user_files import check_folder, folder_error, is_folder, read_text
+from precision_tool.lib.storage.files import may_change_unseen
+from precision_tool.lib.storage.store import Kind, Signature
+from precision_tool.lib.storage.stores import check_folder, is_folder, read_text, signature_of, store_of
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.
@@ -71,11 +72,11 @@ _SLOW, _REST = 0.02, 10
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
-    try:
-        stat = os.stat(path)
-    except (OSError, ValueError):
+    signature = signature_of(path)
+    if signature is None:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev
+    size, modified, _, inode, device = signature
+    return modified, size, inode, device
 
 
 def list_folders(
@@ -89,52 +90,39 @@ def list_folders(
     `stamps` notes the folders, a moment before they are listed. `no_files` gets the paths of what is named like a file
     and is none, `unread` the errors of folders below `root` that cannot be listed; that of `root` is raised.
     """
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, ...]] = set()
     stack = [(root, 0)]
     while stack:
         folder, depth = stack.pop()
         if stamps is not None:
             stamps.note(folder)
+        store = store_of(folder)
         try:
-            stat = os.stat(folder)
-            if (stat.st_dev, stat.st_ino) in seen:
-                continue
-            seen.add((stat.st_dev, stat.st_ino))
-            with os.scandir(folder) as entries:
-                below, files = [], []
-                for entry in entries:
-                    is_folder = _is_folder(entry)
-                    if is_folder:
-                        below.append(entry.path)
-                    # A folder in the place of a file is named, so that opening it tells what is wrong.
-                    if not is_folder or names.is_data_file(entry.name):
-                        files.append(entry.name)
-                        if no_files is not None and not _is_file(entry):
-                            no_files.add(entry.path)
-        except OSError as error:
+            stat = store.stat(folder)
+            entries = store.entries(folder)
+        except PrecisionToolError as error:
             if folder == root:
-                raise folder_error(folder, error) from error
+                raise
             if unread is not None:  # what can be read is still worth comparing
-                unread.append(folder_error(folder, error))
+                unread.append(error)
             continue
+        if stat is not None:
+            if stat.signature[3:] in seen:
+                continue
+            seen.add(stat.signature[3:])
+        below, files = [], []
+        for entry in entries:
+            path = posixpath.join(folder, entry.name)
+            if entry.kind is Kind.FOLDER:
+                below.append(path)
+            # A folder in the place of a file is named, so that opening it tells what is wrong.
+            if entry.kind is not Kind.FOLDER or names.is_data_file(entry.name):
+                files.append(entry.name)
+                if no_files is not None and entry.kind is not Kind.FILE:
+                    no_files.add(path)
         if depth < _MAX_DEPTH:
             stack += [(path, depth + 1) for path in sorted(below, reverse=True)]
-        files.sort()
         yield folder, files
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself; what opens it says so
-        return False
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:
-        return False
 
 
 def nothing_below(error: PrecisionToolError, *roots: str) -> PrecisionToolError:
@@ -149,7 +137,7 @@ def nothing_below(error: PrecisionToolError, *roots: str) -> PrecisionToolError:
 
 def _check_folder(path: str, what: str) -> str:
     check_folder(path, what)
-    return os.path.abspath(path)
+    return posixpath.abspath(path)
 
 
 def _read_mapping(path: str) -> dict[str, str]:
@@ -167,7 +155,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
     ignored: list[tuple[str, str]] = []
     if MAPPING_FILE in file_names:
         try:
-            mapping = _read_mapping(os.path.join(folder, MAPPING_FILE))
+            mapping = _read_mapping(posixpath.join(folder, MAPPING_FILE))
         except (DataNotFoundError, FormatError) as error:
             ignored.append((MAPPING_FILE, error.message))
     files = []
@@ -190,7 +178,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
         if is_status(name):
             ignored.append((file_name, "overflow status, not a tensor dump"))
             continue
-        path = os.path.join(folder, file_name)
+        path = posixpath.join(folder, file_name)
         files.append(DumpFile(path=path, name=name, statistics=statistics, is_file=path not in no_files))
     if not files:
         return None
@@ -253,7 +241,7 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
 
 def _series(leaf: DumpLeaf) -> tuple[str, str]:
     """Leaves of one series are the same run repeated: one dump path and device, at different times."""
-    return leaf.path.rsplit(f"{os.sep}{leaf.time}{os.sep}", 1)[0] if leaf.time else leaf.path, leaf.device
+    return leaf.path.rsplit(f"{'/'}{leaf.time}{'/'}", 1)[0] if leaf.time else leaf.path, leaf.device
 
 
 def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
@@ -268,14 +256,14 @@ def find_named(root: str, name: str) -> list[str]:
     found = []
     for folder, file_names in list_folders(root):
         if name in file_names:
-            found.append(os.path.join(folder, name))
+            found.append(posixpath.join(folder, name))
         elif MAPPING_FILE in file_names:
             try:
-                mapping = _read_mapping(os.path.join(folder, MAPPING_FILE))
+                mapping = _read_mapping(posixpath.join(folder, MAPPING_FILE))
             except (DataNotFoundError, FormatError):
                 continue  # `vc` and `ls dump` say what is wrong with it
             found += [
-                os.path.join(folder, number)
+                posixpath.join(folder, number)
                 for number, real_name in mapping.items()
                 if real_name == name and number in file_names
             ]
@@ -303,7 +291,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
             op_name, index, timestamp = parsed
             other_reading = names.numbered_output(op_name) if file_name.count(".") == 2 else None
             if other_reading is not None:
-                path_of = os.path.join(folder, file_name)
+                path_of = posixpath.join(folder, file_name)
                 stem, number = other_reading
                 numbered.append(BenchmarkFile(path=path_of, op_name=stem, index=number, timestamp=timestamp))
             known = files.get((op_name, index))
@@ -312,7 +300,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 if known.timestamp >= timestamp:
                     continue
             files[op_name, index] = BenchmarkFile(
-                path=os.path.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
+                path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
             )
     if not files:
         dumped = _tfdbg_benchmark(root, stamps)

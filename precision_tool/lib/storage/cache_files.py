@@ -21,7 +21,9 @@ from pathlib import Path
 
 from precision_tool import __version__
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.storage.files import LocalFile, Signature, may_change_unseen, signature_of
+from precision_tool.lib.storage.files import LocalFile, may_change_unseen
+from precision_tool.lib.storage.store import Signature
+from precision_tool.lib.storage.stores import signature_of
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import TextIO
 
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.storage.store import StoredFile
 from precision_tool.lib.user_files import open_descriptor, user_error
 
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
@@ -33,10 +33,6 @@ _MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
 _tidied: set[str] = set()
 
-#: What changes when a file does: size, modification and change time (ns), inode, device.
-Signature = tuple[int, int, int, int, int]
-
-
 #: A change this soon (ns) after another may leave the time of a file as it is.
 _TICK = 50_000_000
 #: As much where times are kept in seconds, or in two of them.
@@ -50,15 +46,6 @@ def may_change_unseen(*times: int) -> bool:
     """
     now = time.time_ns()
     return any(abs(now - moment) < (_TICK if moment % 1_000_000_000 else _COARSE_TICK) for moment in times)
-
-
-def signature_of(path: str) -> Signature | None:
-    """The signature of a file; None if it cannot be looked at."""
-    try:
-        stat = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
 
 
 def could_be_path(text: str) -> bool:
@@ -83,6 +70,13 @@ def temporary_file(folder: str) -> tuple[int, str]:
         path = os.path.join(folder, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
         with suppress(FileExistsError):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
+
+
+def temporary_path(folder: str) -> str:
+    """The path of an empty file, as of `temporary_file`, for what opens files by their names."""
+    handle, path = temporary_file(folder)
+    os.close(handle)
+    return path
 
 
 def own_prefix() -> str:
@@ -208,19 +202,13 @@ def read_small_json(path: str) -> object:
     return document
 
 
-class LocalFile:
-    """A file opened for reading at any offset; reads past the end are errors, never short."""
+class LocalFile(StoredFile):
+    """A file on a disk, opened for reading at any offset."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = open_descriptor(path)
         self.size = os.fstat(self._fd).st_size
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        """Exactly `count` bytes from `offset`."""
-        buffer = bytearray(count)
-        self.read_into(offset, memoryview(buffer))
-        return bytes(buffer)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fills `buffer` (bytes, contiguous) from `offset`; FormatError when the file ends before."""
@@ -242,11 +230,3 @@ class LocalFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> LocalFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.storage.files import LocalFile, atomic_text, signature_of
+from precision_tool.lib.storage.files import LocalFile, atomic_text
+from precision_tool.lib.storage.stores import signature_of
 from precision_tool.lib.user_files import read_text
 
 _BLOCK = 1 << 20

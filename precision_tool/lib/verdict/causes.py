@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite, log2, prod, sqrt
 
 import numpy as np
@@ -13,7 +13,7 @@ from precision_tool.lib.model.graph import Op
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.verdict.copies import Departure, Overwritten
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
-from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
 from precision_tool.lib.verdict.trace import Flow, distance
@@ -50,6 +50,8 @@ class Findings:
     judged: Sequence[OpJudgement]
     overwritten: Sequence[Overwritten]
     departures: Sequence[Departure]
+    #: What overflow status files say, by name of the op.
+    flagged: Mapping[str, Flag] = field(default_factory=dict)
 
 
 class Explainer:
@@ -82,6 +84,7 @@ class Explainer:
         found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
         if scale is not None:
             found.append(scale)
+        found += self._told_by_status(found)
         found += self._jumps(found)
         return found or list(self._by_comparison(compared))
 
@@ -257,16 +260,37 @@ class Explainer:
             if id(one.op) in after_faults and not beyond_too:
                 continue
             is_cast = one.op.type == "Cast"
+            flag = self._findings.flagged.get(one.name)
             facts = [
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
-                Fact(name="script_ops", value=self._script_ops(one.op)),
+                Fact(name="script_ops", value=self._script_ops(one.op)), *_status_facts(flag),
             ]  # fmt: skip
+            sure = 0.98 if flag is not None and not flag.doubt else 0.95 if beyond_too else 0.9
             yield Suspect(
                 culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
-                confidence=0.95 if beyond_too else 0.9, number=one.number, op_type=one.op.type, facts=tuple(facts),
+                confidence=sure, number=one.number, op_type=one.op.type, facts=tuple(facts),
                 judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+
+    def _told_by_status(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Ops of which only a status file tells, as they cannot be recomputed; not those that another fault feeds."""
+        named = {one.culprit for one in found} | {name for one in found for name in one.also}
+        spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
+        for one in sorted(self._findings.judged, key=lambda one: one.number):
+            flag = self._findings.flagged.get(one.name)
+            if flag is None or flag.doubt or one.state is not State.NOT_RECOMPUTED:
+                continue
+            if one.name in named or id(one.op) in spoiled:
+                continue
+            spoiled |= self._flow.behind([one.op])
+            facts = (*_status_facts(flag), Fact(name="not_recomputed", value=one.reason),
+                     Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
+            yield Suspect(
+                culprit=one.name, cause=Cause.OVERFLOW, proof=Proof.STATUS, confidence=0.8, number=one.number,
+                op_type=one.op.type, facts=facts, judgement=one,
+                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
             )  # fmt: skip
 
     def _lost_in_integers(self) -> Iterator[Suspect]:
@@ -459,6 +483,12 @@ def _is_unlike_kernels(one: OpJudgement) -> bool:
 
 #: Of several sources that differ, the data come first: they explain all the others cannot.
 _SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
+
+
+def _status_facts(flag: Flag | None) -> list[Fact]:
+    if flag is None:
+        return []
+    return [Fact(name="status_file", value=flag.path), Fact(name="status", value=flag.words)]
 
 
 def _rank(one: Suspect) -> tuple[int, int]:

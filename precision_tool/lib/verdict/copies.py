@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import as_stored
-from precision_tool.lib.storage.files import LocalFile
 from precision_tool.lib.verdict.values import MAX_ELEMENTS, VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
 
 #: Bytes read at one time.
@@ -109,7 +110,7 @@ def _differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> 
         return None
     in_memory: np.ndarray | None = None
     if (mine.layout, mine.shape) == (other.layout, other.shape):
-        if _same_bytes(mine, other):
+        if _same_bytes(values, mine, other):
             return np.zeros(0, np.intp)
         try:
             in_memory = ~_same(_stored(mine), _stored(other))
@@ -129,14 +130,20 @@ def _differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> 
     return np.flatnonzero(apart if in_memory is None else in_memory)
 
 
-def _same_bytes(mine: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one type and shape are the same bytes in their files; False also if that is not known."""
+def _same_bytes(values: RunValues, mine: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one type and shape are the same bytes in their files; False also if that is not known.
+
+    Where both were read before, their checksums tell: of what differs here and there they differ for sure.
+    """
     if mine.dataset or other.dataset or mine.nbytes != other.nbytes:
         return False
     if (mine.big_endian, mine.fortran_order) != (other.big_endian, other.fortran_order):
         return False
+    sums = values.checksums.get(key_of(mine)), values.checksums.get(key_of(other))
+    if None not in sums:
+        return sums[0] == sums[1]
     try:
-        with LocalFile(mine.path) as one, LocalFile(other.path) as two:
+        with open_bytes(mine) as one, open_bytes(other) as two:
             for done in range(0, mine.nbytes, _PIECE):
                 count = min(_PIECE, mine.nbytes - done)
                 if one.read_at(mine.offset + done, count) != two.read_at(other.offset + done, count):

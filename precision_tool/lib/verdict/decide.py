@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.sources.dumps import BenchmarkSide, NoBenchmark
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
 from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OpJudgement, State, tally
-from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict, WorstCosine
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress, judge_ops
 from precision_tool.lib.verdict.trace import Flow
@@ -42,11 +42,15 @@ class Subject:
     benchmark: BenchmarkSide
     unfused: GraphFile | None = None
     other: BenchmarkSide | None = None
+    #: The dump's files as far as they were opened.
+    dumps: DumpIndex | None = None
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = 0.98
+    #: What overflow status files say, by name of the op.
+    flagged: Mapping[str, Flag] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +72,17 @@ def judge_run(
     subject: Subject, *, seconds: float = SECONDS, workers: int = 0, progress: Progress | None = None
 ) -> Judged:
     """The verdict on one run, by `workers` processes (0: one a core)."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark)
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
     judge = Judge(values, subject.unfused, seconds=seconds)
     judged = judge.judge_again(judge_ops(judge, workers=workers, progress=progress))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
-        sides = RunValues(subject.leaf, subject.file, subject.other)
+        sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
     findings = Findings(
-        judged=tuple(judged), overwritten=tuple(overwritten(values)), departures=tuple(departures(sides, values))
+        judged=tuple(judged),
+        flagged=subject.flagged,
+        overwritten=tuple(overwritten(values)),
+        departures=tuple(departures(sides, values)),
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
@@ -87,8 +94,8 @@ def judge_run(
 
 def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
     """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark)
-    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark))
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
+    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
     if found is None:
         return None
     facts = (
@@ -142,7 +149,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     has_benchmark = not isinstance(subject.benchmark, NoBenchmark)
     base = Verdict(
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
-        has_benchmark=has_benchmark, worst=worst, gaps=_gaps(findings.judged),
+        has_benchmark=has_benchmark, worst=worst, gaps=(*_gaps(findings.judged), *_late(findings.judged)),
     )  # fmt: skip
     guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
     if not guilty:
@@ -179,6 +186,15 @@ def _gaps(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
     if unknown < len(missing):
         line += f"; {len(missing) - unknown:,} of them judged by what their readers have"
     return (f"{line}, {unknown:,} not judged" if unknown else line,)
+
+
+def _late(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
+    """That the time was over before every op was recomputed."""
+    late = [one for one in judged if one.reason == OUT_OF_TIME]
+    if not late:
+        return ()
+    line = f"{len(late):,} of {counted(len(judged), 'op')} were not recomputed, as the time for that was over"
+    return (f"{line}: `ni OP` recomputes one",)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:

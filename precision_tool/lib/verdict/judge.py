@@ -29,7 +29,7 @@ from precision_tool.lib.verdict.formulas import (
     script_tensor,
 )
 from precision_tool.lib.verdict.in_blocks import right_in_blocks
-from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
 from precision_tool.lib.verdict.values import (
@@ -131,9 +131,9 @@ class Judge:
         )  # fmt: skip
         start = time.monotonic()
         if start > self._deadline:
-            return replace(base, reason="the time for recomputing was over")
+            return replace(base, reason=OUT_OF_TIME)
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), self.values.reading():
                 found = self._judge(base, lightly)
         except _NotLightError:
             raise

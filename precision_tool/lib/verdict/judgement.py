@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from precision_tool.lib.verdict.formulas import Formula
 
 
+#: Why an op was not judged when all that were before it had taken as long as was allowed.
+OUT_OF_TIME = "the time for recomputing was over"
+
+
 class State(StrEnum):
     """What recomputing an op said."""
 

@@ -37,6 +37,8 @@ class Proof(StrEnum):
     SOURCE = "source"
     #: It computes differently in two runs, from the same inputs.
     RUNS = "runs"
+    #: An overflow status file of the device names it; it cannot be recomputed.
+    STATUS = "status"
     #: Its output is much farther off than its inputs; it cannot be recomputed.
     COMPARED = "compared"
 
@@ -47,6 +49,15 @@ class Fact:
 
     name: str
     value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """What an overflow status file of the device says of an op. `doubt` says why it may be of another op."""
+
+    path: str
+    words: str
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.overflow import Origin
+from precision_tool.lib.checks.overflow_search import told_statuses
+from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
@@ -15,8 +18,11 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.verdict.decide import Judged
-from precision_tool.lib.verdict.model import Verdict
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
+
+#: How sure it is that data or variables differ whose hashes differ.
+_HASHED = 0.98
 
 
 def judge_results(
@@ -38,7 +44,7 @@ def judge_results(
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
             file = leaf.graph.file if leaf.graph is not None else mine.file if mine is not None else None
             if file is not None:
-                asked = Asked(leaf=leaf.leaf, file=file, golden=leaf.golden)
+                asked = Asked(leaf=leaf.leaf, file=file, golden=leaf.golden, dumps=leaf.dumps)
         elif source is not None and source.graph:
             with suppress(PrecisionToolError):
                 at = data.run_at(source.npu).leaves[0]
@@ -50,7 +56,9 @@ def judge_results(
             found.append(None)
             continue
         compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
-        asked = replace(asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold)
+        asked = replace(
+            asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold, flagged=_flags(data, graph)
+        )
         found.append(judge(asked, runs, workers=workers, progress=progress))
     return found
 
@@ -72,7 +80,7 @@ def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
-        leaf=result.leaf, file=result.graph.file, golden=result.golden, rows=result.rows,
+        leaf=result.leaf, file=result.graph.file, golden=result.golden, dumps=result.dumps, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
     )  # fmt: skip
     return judge(asked, ()).verdict
@@ -91,13 +99,51 @@ def judge_alone(
         leaf = data.run_at(npu).leaves[0]
         file = data.graph_chooser(graph).of(leaf, graph).file
         return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
+    flagged = _flags(data, graph)
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file), runs, workers=workers, progress=progress)
+        judge(Asked(leaf=run.leaf, file=run.file, flagged=flagged), runs, workers=workers, progress=progress)
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]
+
+
+def _flags(data: DataFolder, graph: str | None) -> dict[str, Flag]:
+    """What the overflow status files of the data folder say of ops; not of those that only received an overflow."""
+    found: dict[str, Flag] = {}
+    with suppress(PrecisionToolError):  # `overflow` says what is wrong with them
+        for one in told_statuses(data, graph):
+            if one.op is None or one.op.origin in (Origin.RECEIVED, Origin.MEANT):
+                continue
+            words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in one.units if unit.is_set]
+            if words:
+                found.setdefault(one.op.name, Flag(path=one.file.path, words="; ".join(words), doubt=one.doubt))
+    return found
+
+
+def with_passports(judged: Judged | None, pair: PassportPair) -> Judged | None:
+    """A verdict that says so where the hashes of the two runs' passports prove that data or variables differ."""
+    if judged is None or not judged.verdict.suspects:
+        return judged
+    verdict = judged.verdict
+    suspects = tuple(_proven(one, pair) for one in verdict.suspects)
+    changed = replace(verdict, suspects=suspects)
+    if changed.first is not None:
+        changed = replace(changed, facts=changed.first.facts, confidence=changed.first.confidence)
+    return replace(judged, verdict=changed)
+
+
+def _proven(one: Suspect, pair: PassportPair) -> Suspect:
+    if one.cause not in (Cause.INPUT, Cause.WEIGHTS):
+        return one
+    differs = pair.hash_differs(one.culprit)
+    if differs is None and one.cause is Cause.INPUT:  # what feeds a network is called otherwise in the graph
+        differs = any(difference.topic == "batch" for difference in pair.differences) or None
+    if not differs:
+        return one
+    facts = (*one.facts, Fact(name="passport", value="differs"))
+    return replace(one, confidence=max(one.confidence, _HASHED), facts=facts)
 
 
 def _runs_to_judge(data: DataFolder, graph: str | None) -> tuple[RunGraph, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import nan
 
 from precision_tool.lib.errors import DataNotFoundError
@@ -13,9 +13,10 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
+from precision_tool.lib.verdict.model import Flag
 from precision_tool.lib.verdict.spread import Progress
 
 #: Of the runs beside the one that is asked about, how many are judged.
@@ -29,10 +30,14 @@ class Asked:
     leaf: DumpLeaf
     file: GraphFile
     golden: GoldenFiles | Run | None = None
+    #: The dump's files as far as they were opened.
+    dumps: DumpIndex | None = None
     rows: Sequence[Row] = ()
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = 0.98
+    #: What overflow status files of the run say, by name of the op.
+    flagged: Mapping[str, Flag] = field(default_factory=dict)
 
 
 def judge(
@@ -54,8 +59,8 @@ def judge(
     benchmark, other_run = _benchmark(asked, others)
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
-        threshold=asked.threshold,
+        dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
+        threshold=asked.threshold, flagged=asked.flagged,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, progress=progress)
     if first.verdict.culprit is not None:

@@ -138,7 +138,8 @@ class _Spread:
                 self._take(task, future.result())
 
     def _take(self, task: _Task, found: _Found) -> None:
-        judged, fitting = found
+        judged, fitting, checksums = found
+        self._judge.values.checksums.update(checksums)
         if judged is None:
             self._plan.ready.append(replace(task, is_light=False))
             return
@@ -172,9 +173,9 @@ class _Spread:
         self._plan.ready.append(task)
 
 
-#: The judgements of a task, without their ops, and how ops of its key hang together (None: not known). No judgements:
-#: a light look does not do.
-_Found = tuple[list[OpJudgement] | None, tuple[object, ...] | None]
+#: The judgements of a task, without their ops, how ops of its key hang together (None: not known), and the checksums
+#: of what was read. No judgements: a light look does not do.
+_Found = tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[tuple[str, str, int], int]]
 _NO_OP = Op(name="", type="")
 
 
@@ -184,10 +185,11 @@ def _judge_task(numbers: Sequence[int], key: object, fitting: tuple[object, ...]
     if fitting is not None:
         judge.fitting.setdefault(key, fitting)
     ops = judge.computing()
+    judge.values.checksums = {}
     judged = []
     for number in numbers:
         found = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
         if found is None:
-            return None, fitting
+            return None, fitting, judge.values.checksums
         judged.append(replace(found, op=_NO_OP))
-    return judged, judge.fitting.get(key)
+    return judged, judge.fitting.get(key), judge.values.checksums

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.user_files import is_folder, open_binary, read_text
+from precision_tool.lib.storage.stores import exists, is_folder, open_binary, read_text, real_path
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
@@ -66,9 +66,9 @@ class StoredVerdict:
 
     def ops_of(self, npu: str, graph: str) -> Mapping[str, JudgedOp]:
         """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
-        wanted = os.path.realpath(npu), os.path.realpath(graph)
+        wanted = real_path(npu), real_path(graph)
         for run in self.runs:
-            if (os.path.realpath(run.npu), os.path.realpath(run.graph)) == wanted:
+            if (real_path(run.npu), real_path(run.graph)) == wanted:
                 return {op.name: op for op in run.ops}
         return {}
 
@@ -89,21 +89,21 @@ def stored(judged: Judged, threshold: float, path: str = "") -> StoredVerdict:
 def _run(judged: Judged) -> JudgedRun:
     return JudgedRun(
         number=judged.run,
-        npu=os.path.abspath(judged.npu),
-        graph=os.path.abspath(judged.graph),
+        npu=posixpath.abspath(judged.npu),
+        graph=posixpath.abspath(judged.graph),
         ops=[one.to_keep() for one in judged.ops],
     )
 
 
 def verdict_path(result: str) -> str:
     """Where the verdict on a result file is kept."""
-    folder, name = os.path.split(result)
-    return os.path.join(folder, f"{_PREFIX}{os.path.splitext(name)[0]}.json")
+    folder, name = posixpath.split(result)
+    return posixpath.join(folder, f"{_PREFIX}{posixpath.splitext(name)[0]}.json")
 
 
 def write_verdict(one: StoredVerdict, result: str, root: str) -> None:
     """Writes the verdict beside a result file of the data folder `root`. OutputError when it cannot be written."""
-    _write(one, verdict_path(result), root, {"result": os.path.basename(result), "digest": _digest(result)})
+    _write(one, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
 
 
 def write_alone(one: StoredVerdict, space: Workspace, time: str, number: int) -> str:
@@ -114,7 +114,7 @@ def write_alone(one: StoredVerdict, space: Workspace, time: str, number: int) ->
 
 
 def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = posixpath.dirname(posixpath.abspath(path))
     body: dict[str, Any] = {
         **result,
         "threshold": one.threshold,
@@ -166,12 +166,12 @@ def read_verdict(path: str) -> StoredVerdict:
 
     DataNotFoundError where there is none, FormatError for what is no verdict file.
     """
-    if not os.path.exists(path):
+    if not exists(path):
         raise DataNotFoundError(f"{path}: no such file or folder", "name a result, or a verdict_*.json beside one")
     if not is_folder(path) and path.endswith(".json"):
         return _read(path)[1]
     for result in find_results(path):
-        if os.path.exists(verdict_path(result)):
+        if exists(verdict_path(result)):
             return _read(verdict_path(result))[1]
     raise DataNotFoundError(f"{path}: no verdict is kept beside this result", "`ac -c` keeps one with each result")
 
@@ -194,7 +194,7 @@ def newest_verdicts(results: Iterable[str], space: Workspace) -> list[StoredVerd
     paths = list(results)
     if paths:
         return [one for path in paths if (one := read_beside(path)) is not None]
-    alone = [(os.path.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
+    alone = [(posixpath.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
     return [one for time, one in alone if time == alone[0][0]]
 
 
@@ -205,7 +205,7 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
         version, check = document.pop("version"), document.pop("check")
         if version != _VERSION or check != hashlib.sha256(_text(document).encode()).hexdigest():
             raise no_verdict
-        folder = os.path.dirname(os.path.abspath(path))
+        folder = posixpath.dirname(posixpath.abspath(path))
         return document, StoredVerdict(
             path=path,
             threshold=float(document["threshold"]),

@@ -12,12 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine.blocks import Opens
+from precision_tool.lib.engine.budget import Budget
+from precision_tool.lib.engine.opened import OpenTensors, key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -36,6 +41,8 @@ MAX_ELEMENTS = 1 << 26
 _IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
 _KEPT_BYTES = 96 << 20
+#: Tensors up to so many bytes are read once.
+_BUDGET = Budget(stored_bytes=32 << 20, stored_tensor=32 << 20)
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
 PASSING = frozenset({
     "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
@@ -140,9 +147,17 @@ class NoValueError(Exception):
 class RunValues:
     """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it."""
 
-    def __init__(self, leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, *, near: Op | None = None) -> None:
+    def __init__(
+        self,
+        leaf: DumpLeaf,
+        file: GraphFile,
+        benchmark: BenchmarkSide,
+        *,
+        near: Op | None = None,
+        dumps: DumpIndex | None = None,
+    ) -> None:
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
-        self.dumps = DumpIndex(leaf)
+        self.dumps = dumps or DumpIndex(leaf)
         self.origins = Origins(file, groups_of(file))
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
@@ -152,6 +167,10 @@ class RunValues:
         self._alike = _alike(file)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
+        self._opened = OpenTensors(_BUDGET)
+        self._is_reading = False
+        #: Checksums of the bytes of tensors that were read, as they lie.
+        self.checksums: dict[tuple[str, str, int], int] = {}
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
         self.fed_by: dict[tuple[int, int], Root] = {}
@@ -275,7 +294,7 @@ class RunValues:
     def found(self, slot: Slot) -> AnyTensor | Missing | None:
         """The tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
-        if dump is None:
+        if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
@@ -313,6 +332,25 @@ class RunValues:
         finally:
             self._cache = _Cache()
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While an op is judged: its file is opened once, each tensor of it read once and its checksum kept."""
+        self._is_reading = True
+        try:
+            with self._opened:
+                yield
+        finally:
+            self._is_reading = False
+
+    def _opens(self, tensor: Tensor) -> TensorBytes:
+        if not self._is_reading:
+            return open_bytes(tensor)
+        self._opened.keep(tensor)
+        stored = self._opened.stored(tensor)
+        if stored is not None:
+            self.checksums[key_of(tensor)] = crc32(stored.data)
+        return self._opened.open(tensor)
+
     def _read(
         self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, stored: bool = False
     ) -> tuple[Numbers, str]:
@@ -323,7 +361,7 @@ class RunValues:
             if narrow is not None:
                 known = (widened(narrow[0]), narrow[1])
             else:
-                known = read_values(tensor, named, shape, stored=stored)
+                known = read_values(tensor, named, shape, stored=stored, opens=self._opens)
             known[0].flags.writeable = False
             self._cache.put((key, stored), known)
         return known
@@ -389,7 +427,12 @@ def in_doubles(one: Input) -> Input:
 
 
 def read_values(
-    tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, *, stored: bool = False
+    tensor: Tensor,
+    named: str | None,
+    shape: tuple[int, ...] | None,
+    *,
+    stored: bool = False,
+    opens: Opens = open_bytes,
 ) -> tuple[Numbers, str]:
     """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
 
@@ -410,7 +453,7 @@ def read_values(
     if not reading.layout:
         raise NoValueError(reading.note or "the order of its axes is not known")
     try:
-        with open_reader(tensor, reading.plan) as reader:
+        with open_reader(tensor, reading.plan, opens=opens) as reader:
             kind: Any = np.float64
             if known.is_integer:
                 kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")

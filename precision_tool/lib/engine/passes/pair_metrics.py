@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from precision_tool.lib.engine.compiled import make_kernel
 from precision_tool.lib.engine.metrics import Kernel, KlSums, Sums, finish
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream
@@ -17,7 +18,7 @@ _local = threading.local()
 def _kernel() -> Kernel:
     kernel: Kernel | None = getattr(_local, "kernel", None)
     if kernel is None:
-        kernel = _local.kernel = Kernel()
+        kernel = _local.kernel = make_kernel()
     return kernel
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -469,7 +469,7 @@ def _show_details(analysis: Analysis, output: Output) -> None:
         output.out.print(report.op_panel(op, analysis.threshold))
     for detail in analysis.leaf.details:
         output.out.print(report.detail_panel(detail))
-    _print_path(output, "worst elements", os.path.join(os.path.dirname(analysis.path), "*_topn.csv"))
+    _print_path(output, "worst elements", posixpath.join(posixpath.dirname(analysis.path), "*_topn.csv"))
 
 
 def _finish(
@@ -487,11 +487,14 @@ def _finish(
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
+    judges = checks is not None
+    passports = session.passports(args.left, args.right) if judges else None
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts, held) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports) + "\n")
     else:
-        judges = checks is not None
+        if passports is not None and passports.differences:
+            output.out.print(report.passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -54,6 +54,7 @@ from precision_tool.lib.shell.commands.toolkit import (
 from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_name, is_h5_side
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.storage.stores import exists, folder_exists, real_path
 from precision_tool.lib.workspace import lies_in
 
 #: The file that names what could not be decoded; the vendor's tool writes one of this name.
@@ -105,7 +106,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         sources, notes = _sources(session, name, args.graph, args.folder)
     except DataNotFoundError as error:
         reason = error.message.removeprefix(f"{name}: ").removeprefix("no such file, and ")
-        if os.path.exists(name) or reason.startswith("no such file"):
+        if exists(name) or reason.startswith("no such file"):
             raise
         raise DataNotFoundError(f"{name}: no such file or folder here, and {reason}", error.hint) from error
     if args.folder is not None:
@@ -119,7 +120,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         show_decoded(decoded, output, args.json)
         return DONE
     sources = [replace(source, text=args.text) for source in sources]
-    folder = os.path.commonpath([source.folder for source in sources])
+    folder = posixpath.commonpath([source.folder for source in sources])
     stopped: ConvertStoppedError | None = None
     try:
         with ProgressReport(output.err, "decoding") as progress:
@@ -127,7 +128,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     except ConvertStoppedError as stop:
         rows, stopped = stop.rows, stop
     failed = [row for row in rows if row.reason]
-    failed_list = os.path.join(folder, FAILED_LIST)
+    failed_list = posixpath.join(folder, FAILED_LIST)
     if failed:
         _write_failed(failed_list, failed)
     if failed and engine == "auto" and stopped is None and not any(is_h5_name(source.path) for source in sources):
@@ -154,12 +155,12 @@ def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> N
 
 def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
     """Raises UsageError if the results would lie among dumps, which are only read."""
-    leaves = sorted({os.path.dirname(os.path.realpath(source.path)) for source in sources})
+    leaves = sorted({posixpath.dirname(real_path(source.path)) for source in sources})
     beside = [dump.parent for dump in session.workspace.dump_dirs()]  # pt/x is as much the user's as pt/npu
-    session.workspace.check_outside_dumps(folder, *beside, *(leaves if os.path.isdir(name) else ()))
-    place = os.path.realpath(folder)
+    session.workspace.check_outside_dumps(folder, *beside, *(leaves if folder_exists(name) else ()))
+    place = real_path(folder)
     for leaf in leaves:
-        root = os.path.realpath(name) if os.path.isdir(name) else leaf
+        root = real_path(name) if folder_exists(name) else leaf
         if lies_in(place, root) and lies_in(leaf, place):
             raise UsageError(f"{folder}: holds the dumps to decode, which are only read", "name another folder with -o")
 
@@ -175,7 +176,7 @@ def _sources(
     session: Session, text: str, graph: str | None, folder: str | None
 ) -> tuple[list[Source], tuple[str, ...]]:
     """The files to decode, and where to."""
-    if os.path.isdir(text):
+    if folder_exists(text):
         if is_h5_side(text):
             return _placed_h5(session, [h5_source(path) for path in find_h5_files(text)], folder), ()
         return find_sources(text, _output_folder(session, text, folder))
@@ -204,23 +205,23 @@ def _placed_h5(session: Session, sources: Sequence[Source], folder: str | None) 
     placed = [replace(source, folder=output) for source in sources]
     if not apart:
         return placed
-    root = os.path.abspath(session.workspace.pt_npu_dir.parent)
-    places = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
+    root = posixpath.abspath(session.workspace.pt_npu_dir.parent)
+    places = [posixpath.dirname(posixpath.abspath(source.path)) for source in sources]
     is_inside = all(lies_in(place, root) for place in places)
-    return in_own_folders(placed, root if is_inside else os.path.commonpath(places))
+    return in_own_folders(placed, root if is_inside else posixpath.commonpath(places))
 
 
 def _output_folder(session: Session, path: str, folder: str | None) -> str:
     """Where the results of `path` go: as asked, else the folder of its run."""
     if folder is not None:
         return folder
-    place = os.path.abspath(path)
+    place = posixpath.abspath(path)
     for number in session.workspace.debug_numbers():
-        root = os.path.abspath(session.workspace.debug_dir(number))
+        root = posixpath.abspath(session.workspace.debug_dir(number))
         if lies_in(place, root):
             return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
-    root = os.path.abspath(session.workspace.overflow_dump_dir)
-    if lies_in(place, root) or parse_status_name(os.path.basename(place)) is not None:
+    root = posixpath.abspath(session.workspace.overflow_dump_dir)
+    if lies_in(place, root) or parse_status_name(posixpath.basename(place)) is not None:
         return str(session.workspace.output_dir(*DECODED_FOLDER))
     return str(session.workspace.output_dir("decode", "dump_decode"))
 

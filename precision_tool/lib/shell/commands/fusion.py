@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +42,7 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.storage.stores import exists, is_folder, list_folder, real_path
 from precision_tool.lib.verdict.blame import Blame, Verdict
 from precision_tool.lib.workspace import shown_path
 
@@ -258,7 +257,7 @@ def _note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
 
 def _bisect_folders(session: Session) -> list[Path]:
     """Where bisections keep what they do."""
-    return [Path(one) / _BISECT_FOLDER for one in dict.fromkeys(map(os.path.realpath, session.workspace.result_dirs()))]
+    return [Path(one) / _BISECT_FOLDER for one in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
 
 
 def _warnings(switches: Switches, seen: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -404,7 +403,7 @@ def _reset(session: Session, args: argparse.Namespace, output: Output) -> int:
         return DONE
     for path in paths:
         output.out.print(plain(f"as installed: {shown_path(path)}"), soft_wrap=True)
-        if os.path.exists(path + LAST):
+        if exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
     return DONE
 
@@ -431,7 +430,7 @@ def _write(
         for note in (*before.refused, *before.notes):
             output.err.print(plain(f"note: before, {note}; the file is written anew", "yellow"), soft_wrap=True)
         output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n")
-        if os.path.exists(path + LAST):
+        if exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
         output.out.print(report.script_block(script_lines(file)))
     if args.json:
@@ -568,7 +567,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     (file,) = _files(session, args)
     folder = session.workspace.output_dir(_BISECT_FOLDER)
     # What was killed in this folder is put back; what was in another would pass for the user's own.
-    check_edit([one for one in _bisect_folders(session) if str(one) != os.path.realpath(folder)], file.target)
+    check_edit([one for one in _bisect_folders(session) if str(one) != real_path(folder)], file.target)
     text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs
 
     def tell(one: Try, number: int) -> None:

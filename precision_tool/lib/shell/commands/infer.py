@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from precision_tool.lib.present import toolkit as report
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
-from precision_tool.lib.user_files import is_folder, list_folder
+from precision_tool.lib.storage.stores import exists, is_file, is_folder, list_folder
 from precision_tool.lib.words import PROMPT_WORDS, find_word
 from precision_tool.lib.workspace import is_infer_folder, shown_path
 
@@ -37,7 +37,7 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    if os.path.isfile(args.path):
+    if is_file(args.path):
         return _show_om(session, args, output)
     folder = find_output(args.path)
     settings = replace(session.settings, data=folder)
@@ -52,9 +52,9 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 def find_output(path: str) -> Path:
     """The folder that msquickcmp wrote: the one named, or the newest below it, whose name is the time."""
-    if not os.path.exists(path) and is_folder(os.path.dirname(path) or os.curdir):
+    if not exists(path) and is_folder(posixpath.dirname(path) or "."):
         raise DataNotFoundError(f"{path}: no such folder", "name msquickcmp's output folder, or an .om file")
-    folders = [path, *(os.path.join(path, name) for name in reversed(list_folder(path, "output of msquickcmp")))]
+    folders = [path, *(posixpath.join(path, name) for name in reversed(list_folder(path, "output of msquickcmp")))]
     found = next((folder for folder in folders if is_infer_folder(folder)), None)
     if found is None:
         raise DataNotFoundError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Sequence
 
 from precision_tool.lib.collect.tfdbg import runs as tfdbg
@@ -16,7 +16,7 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Parser, completes
 from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.walk import find_named
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.stores import exists, is_folder
 
 #: Of many outputs as many are named.
 _LISTED = 8
@@ -44,9 +44,9 @@ def one_name(args: argparse.Namespace, command: str) -> str:
 
 def named_files(session: Session, name: str) -> list[str]:
     """The paths a name stands for: itself, or files of this name in the data folder; none for what may be an op."""
-    if os.path.exists(name):
+    if exists(name):
         return [name]
-    base = os.path.basename(name)
+    base = posixpath.basename(name)
     is_dump_name = parse_dump_name(base) is not None or tfdbg.is_tensor_name(base)
     is_file_name = base.endswith((".npy", ".csv")) or is_number(base) or is_dump_name
     if not is_file_name or "\0" in name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 from collections.abc import Mapping, Sequence
 
 from precision_tool.lib.graph.catalog import FoundOp
@@ -161,7 +161,7 @@ def _draw(
     for hit in hits:
         run = report.run_name(hit.run)
         hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
-        where = ", ".join(dict.fromkeys((run, hit.graph.name, os.path.basename(hit.run.file.path))))
+        where = ", ".join(dict.fromkeys((run, hit.graph.name, posixpath.basename(hit.run.file.path))))
         figures = drawing.Figures(
             cosines=session.cosines(hit.run), threshold=session.settings.threshold, judged=session.judged_ops(hit.run)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
+from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.workspace import shown_path
 
 #: Stands for the usual place of the list.
@@ -127,11 +129,11 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
 
 def _check_target(session: Session, path: str) -> None:
     """OutputError for a file that cannot be written, before anything is scanned."""
-    folder = os.path.dirname(os.path.abspath(os.path.expanduser(path)))
+    folder = posixpath.dirname(posixpath.abspath(posixpath.expanduser(path)))
     session.workspace.check_outside_dumps(folder)
     reason = (
-        "it is a folder" if os.path.isdir(os.path.expanduser(path))
-        else f"there is no folder {folder}" if not os.path.isdir(folder)
+        "it is a folder" if folder_exists(posixpath.expanduser(path))
+        else f"there is no folder {folder}" if not folder_exists(folder)
         else "" if os.access(folder, os.W_OK | os.X_OK) else "no permission"
     )  # fmt: skip
     if reason:

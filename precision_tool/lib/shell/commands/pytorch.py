@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
@@ -39,6 +39,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.named import note_others
+from precision_tool.lib.storage.stores import exists, size_of
 from precision_tool.lib.workspace import shown_path
 
 #: A name as it is in the file.
@@ -50,7 +51,7 @@ def is_asked(session: Session, name: str) -> bool:
     asked = parse_h5_name(name)
     if asked is not None and asked.file:
         return True
-    if os.path.exists(name) or not any(session.pytorch_files()):
+    if exists(name) or not any(session.pytorch_files()):
         return False
     if session.has_pytorch_only():
         return True
@@ -262,11 +263,11 @@ def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int
         raise UsageError("h5copy: -d is not the same as -s", "the dumper finds ops by their own names: leave -d out")
     source = _copy_source(session, args.input)
     target = args.output
-    session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(target)))
+    session.workspace.check_outside_dumps(posixpath.dirname(posixpath.abspath(target)))
     hits = {hit.op.name: hit for text in args.source for hit in _ops_to_copy(session, source, text)}
     replaced = copy_ops(source, target, [hit.op for hit in hits.values()])
     tell_notes(session, output)
-    size = os.path.getsize(target)
+    size = size_of(target)
     if args.json:
         document = {"input": source, "output": target, "ops": list(hits), "replaced": list(replaced), "size": size}
         output.out.file.write(json_text(document) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import groupby
@@ -58,6 +58,7 @@ from precision_tool.lib.shell.commands.named import (
     origins_of,
 )
 from precision_tool.lib.sources.names import file_part, parse_dump_name, shortened
+from precision_tool.lib.storage.stores import exists, folder_exists, real_path
 from precision_tool.lib.workspace import path_below, shown_path
 
 #: Lines of a histogram.
@@ -77,7 +78,7 @@ def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTe
     name, slot = split_slot(text)
     if graph is None and pytorch.is_asked(session, name):
         return pytorch.tensor_groups(session, name, slot)
-    if os.path.isdir(name):
+    if folder_exists(name):
         raise UsageError(f"{name}: a folder", "name a file in it; `dc` decodes whole folders")
     paths = named_files(session, name)
     if paths:
@@ -188,23 +189,23 @@ def _owner(group: Sequence[View]) -> tuple[str, str]:
 
 def _saved_stem(session: Session, named: NamedTensor) -> str:
     """The name of what is saved of a tensor, without ending. Those of different files, and slots, are different."""
-    stem = os.path.basename(named.path)
+    stem = posixpath.basename(named.path)
     if isinstance(named.tensor, Tensor) and named.tensor.dataset:
         stem += file_part(named.tensor.dataset.replace("/", "."))
     elif named.slot and not stem.endswith(".npy"):
         stem += f".{file_part(named.slot.replace(':', '.'))}"
-    folder = os.path.realpath(os.path.dirname(named.path))
+    folder = real_path(posixpath.dirname(named.path))
     if folder in _usual_folders(session):
         return stem
-    folder = path_below(folder, os.path.realpath(session.workspace.root))  # holds wherever the data folder is moved to
-    return f"{stem}~{hashlib.sha256(os.fsencode(folder)).hexdigest()[:_FOLDER_HASH]}"
+    folder = path_below(folder, real_path(session.workspace.root))  # holds wherever the data folder is moved to
+    return f"{stem}~{hashlib.sha256(folder.encode('utf-8', 'surrogateescape')).hexdigest()[:_FOLDER_HASH]}"
 
 
 def _usual_folders(session: Session) -> list[str]:
     """The benchmark's folder, and that of the run under test if it has only one: no two files have one name there."""
     leaves = [run.run.leaves for run in session.run_folders() if run.number == 0 and run.run is not None]
     only = [leaf.path for found in leaves for leaf in found if len(found) == 1]
-    return [os.path.realpath(path) for path in (str(session.workspace.tf_dump_dir), *only)]
+    return [real_path(path) for path in (str(session.workspace.tf_dump_dir), *only)]
 
 
 def _save_text(session: Session, view: View, output: Output) -> str:
@@ -319,10 +320,10 @@ def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple
         return pytorch.op_pair(session, name, own_slot or slot)
     is_chosen = bool(own_slot or slot)
     slot = own_slot or slot or "output:0"
-    parsed = parse_dump_name(os.path.basename(name))
+    parsed = parse_dump_name(posixpath.basename(name))
     if parsed is not None:
         name = parsed[0].op_name
-    elif os.path.exists(name) and name.endswith(".npy"):
+    elif exists(name) and name.endswith(".npy"):
         raise UsageError(f"cp: {name} with what?", "name a second tensor")
     ops = dumped_ops(session, name, graph)
     fitting = [(found, pair, pairs) for found, pairs in ops for pair in pairs if pair.slot == slot]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import posixpath
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,8 +32,8 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary, open_text, real_path, size_of
 from precision_tool.lib.toolkit.tools import Produced
-from precision_tool.lib.user_files import open_binary, open_text
 from precision_tool.lib.workspace import lies_in, shown_path
 
 #: What rows say that native could not read, and that the toolkit is asked for.
@@ -121,8 +121,8 @@ def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
     if is_json:
         output.out.file.write(json.dumps({"engine": "cann", "files": list(paths)}, indent=2) + "\n")
         return
-    for folder in dict.fromkeys(map(os.path.dirname, paths)):
-        count = sum(os.path.dirname(path) == folder for path in paths)
+    for folder in dict.fromkeys(map(posixpath.dirname, paths)):
+        count = sum(posixpath.dirname(path) == folder for path in paths)
         output.out.print(
             plain(f"{shown_path(folder)}: {counted(count, 'tensor')} decoded by msaccucmp"), soft_wrap=True
         )
@@ -135,15 +135,15 @@ def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: in
     """
     tools = session.tools()
     tools.toolkit.need("msaccucmp")
-    folders = list(dict.fromkeys(os.path.abspath(file.folder) for file in files if not file.decoded))
+    folders = list(dict.fromkeys(posixpath.abspath(file.folder) for file in files if not file.decoded))
     if not folders:
         raise DataNotFoundError(
             "no overflow status file (Opdebug.*) for msaccucmp", "name a folder with them, or use --engine native"
         )
-    common = os.path.commonpath(folders)
+    common = posixpath.commonpath(folders)
     made = []
     for folder in folders:
-        below = [part for part in os.path.relpath(folder, common).split(os.sep) if part != os.curdir]
+        below = [part for part in posixpath.relpath(folder, common).split("/") if part != "."]
         output = str(session.workspace.output_dir(*DECODED_FOLDER, *below))
         one = tools.overflow(folder, output, limit)
         session.workspace.notes += one.notes
@@ -216,35 +216,35 @@ def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) 
     text = json_text(document)
     path = args.out
     if path is None:
-        stem = os.path.splitext(os.path.basename(args.graph))[0]
+        stem = posixpath.splitext(posixpath.basename(args.graph))[0]
         path = str(session.workspace.output_dir("op_graph") / f"{stem}.json")
-    if os.path.isdir(path):
-        path = os.path.join(path, os.path.splitext(os.path.basename(args.graph))[0] + ".json")
-    if os.path.exists(path) and os.path.samefile(path, args.graph):
+    if folder_exists(path):
+        path = posixpath.join(path, posixpath.splitext(posixpath.basename(args.graph))[0] + ".json")
+    if exists(path) and real_path(path) == real_path(args.graph):
         raise UsageError(f"{path}: is the graph itself", "name another file to write")
     _check_target(session, path)
     with atomic_text(path) as file:
         file.write(text)
     tell_notes(session, output)
-    output.out.print(plain(f"{shown_path(path)}: {byte_size(os.path.getsize(path))}"), soft_wrap=True)
+    output.out.print(plain(f"{shown_path(path)}: {byte_size(size_of(path))}"), soft_wrap=True)
     return DONE
 
 
 def _check_target(session: Session, path: str) -> None:
     """Raises UsageError for a file of the user's that would be lost, or a place where only a run's own files lie."""
     hint = "name another file, or leave OUT out; one graph is written at a time"
-    if os.path.exists(path) and not _is_json_file(path):  # as the second of `graph2json *.txt`
+    if exists(path) and not _is_json_file(path):  # as the second of `graph2json *.txt`
         raise UsageError(f"{path}: is there already and no JSON: it is not replaced", hint)
     session.workspace.check_outside_dumps(path)
-    place = os.path.realpath(path)
+    place = real_path(path)
     for number in session.workspace.debug_numbers():
         folder = session.workspace.graph_dir(number)
-        if lies_in(place, os.path.realpath(folder)):
+        if lies_in(place, real_path(folder)):
             raise UsageError(f"{path}: lies in {folder}, which holds the run's own graphs", hint)
 
 
 def _is_json_file(path: str) -> bool:
-    if not os.path.isfile(path):
+    if not is_file(path):
         return False
     with open_binary(path) as file:
         return is_json(file.read(_HEAD))

@@ -1,0 +1,265 @@
+"""The passport of a run: what it was, in `passport.json` of the data folder, so that two runs can be held together.
+
+Its format stands in FORMATS.md. Writing it is a side job: what goes wrong with it is a line on stderr, and the training
+goes on. Of the environment only the variables named here are written. This module runs on Python 3.7.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from precision_tool.lib.collect.mixlist import write_whole
+from precision_tool.lib.collect.packages import numpy, reason_of, say
+from precision_tool.lib.collect.seeds import last_seed
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.settings import Settings, load_settings
+from precision_tool.lib.user_files import read_bytes
+from precision_tool.lib.workspace import Workspace
+
+#: To be raised when a key changes its meaning or goes; not for a new one.
+VERSION = 1
+NPU, BENCHMARK = "npu", "benchmark"
+
+#: The variables that are written: they change what is computed, or say where. None of them holds a secret.
+ENVIRONMENT = (
+    "ASCEND_DEVICE_ID", "DEVICE_ID", "RANK_ID", "RANK_SIZE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+    "ENABLE_HF32_EXECUTION", "HCCL_DETERMINISTIC", "ENABLE_FORCE_V2_CONTROL", "NPU_LOOP_SIZE", "SOC_VERSION",
+    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TF_CUDNN_DETERMINISTIC", "TF_DETERMINISTIC_OPS",
+    "TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS",
+    "TF_XLA_FLAGS", "XLA_FLAGS",
+)  # fmt: skip
+#: The options of the NPU that are written: those of precision, and those that change which ops there are.
+SWITCHES = (
+    "precision_mode", "precision_mode_v2", "op_precision_mode", "customize_dtypes", "modify_mixlist",
+    "op_select_implmode", "optypelist_for_implmode", "fusion_switch_file", "enable_scope_fusion_passes",
+    "deterministic", "enable_reduce_precision", "mix_compile_mode", "use_off_line", "graph_run_mode", "jit_compile",
+    "iterations_per_loop", "oo_level", "dump_step", "dump_mode", "dump_data", "dump_layer",
+)  # fmt: skip
+#: Of these options the content counts, not the name.
+_FILES = ("op_precision_mode", "customize_dtypes", "modify_mixlist", "fusion_switch_file")
+
+_MODULES = {"tensorflow": "tensorflow", "numpy": "numpy", "npu_bridge": "npu_bridge", "npu_device": "npu_device",
+            "keras": "keras", "horovod": "horovod"}  # fmt: skip
+#: Files of an installation that tell its version, by what they are below its folder.
+_CANN_FILES = (
+    "version.cfg",
+    "version.info",
+    "runtime/version.info",
+    "compiler/version.info",
+    "*/ascend_*_install.info",
+)
+_VERSION_LINE = re.compile(r"^\s*(?:version|Version|runtime_running_version)\s*=\s*\[?([\w.:\- ]{1,64})\]?", re.M)
+#: Huawei's devices on the PCI bus.
+_VENDOR = "0x19e5"
+_CHIPS = {"0xd100": "Ascend 310", "0xd500": "Ascend 310P", "0xd801": "Ascend 910", "0xd802": "Ascend 910B"}
+_SMALL = 1 << 16
+_MOST_BYTES = 1 << 24
+#: Arguments of the ops of optimizers that are hyperparameters, when they are constants.
+_HYPERPARAMETERS = (
+    "lr", "alpha", "learning_rate", "momentum", "beta1", "beta2", "beta1_power", "beta2_power", "epsilon", "rho",
+    "l1", "l2", "lr_power", "decay", "weight_decay", "logbase", "sign_decay",
+)  # fmt: skip
+_APPLIES = re.compile(r"(?:Resource)?(?:Sparse)?Apply[A-Z]\w*\Z")
+
+
+class Passport:
+    """What is known of one run by now; `save` writes all of it anew."""
+
+    def __init__(self, side: str, path: Path, framework: str = "tensorflow") -> None:
+        self.side = side
+        self.path = path
+        self._framework = framework
+        self._parts: Dict[str, Any] = {"variables": [], "batch": [], "optimizers": [], "switches": {}}
+        self._left_out: Dict[str, str] = {}
+
+    def save(self) -> None:
+        """Write the file, to a temporary name first. What goes wrong is said."""
+        document = {
+            "format": "precision_tool passport",
+            "version": VERSION,
+            "side": self.side,
+            "framework": self._framework,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "versions": versions(),
+            "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            "seeds": self._parts.get("seeds") or {"helper": last_seed()},
+            **{name: self._parts[name] for name in ("switches", "optimizers", "variables", "batch")},
+            "left_out": self._left_out,
+        }
+        try:
+            write_whole(self.path, json.dumps(document, indent=1, sort_keys=False) + "\n")
+        except (PrecisionToolError, OSError, ValueError) as error:
+            say(f"the passport of the run is not written: {reason_of(error)}")
+
+    def set_switches(self, options: Mapping[str, object]) -> None:
+        """The options of the NPU as they are set, by the adapter's names; others than `SWITCHES` are left out."""
+        self._parts["switches"] = {
+            name: _option_text(name, options[name]) for name in SWITCHES if options.get(name) not in (None, "")
+        }
+
+    def set_hf32(self, is_on: Optional[bool]) -> None:
+        """Whether HF32 is on; None leaves it to the device."""
+        if is_on is not None:
+            self._parts["switches"]["allow_hf32"] = "on" if is_on else "off"
+
+    def set_seeds(self, graph_seed: Optional[int], unseeded: int) -> None:
+        """The graph's seed, and how many random ops have none."""
+        self._parts["seeds"] = {"helper": last_seed(), "graph": graph_seed, "ops_without_seed": unseeded}
+
+    def set_optimizers(self, optimizers: Iterable[Mapping[str, Any]]) -> None:
+        """Kinds of optimizers with their hyperparameters."""
+        self._parts["optimizers"] = list(optimizers)
+
+    def set_tensors(self, part: str, values: Iterable[Tuple[str, Any]]) -> None:
+        """Hash the arrays of `variables` or of the `batch`, by name, one after the other."""
+        found = []
+        for name, value in values:
+            try:
+                found.append(dict(name=name, **fingerprint(value)))
+            except (TypeError, ValueError) as error:
+                self.leave_out(name, reason_of(error))
+        self._parts[part] = found
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Say why there is no hash of a tensor."""
+        self._left_out[name] = reason
+
+
+#: The passports that this process has begun, by side.
+_BEGUN: Dict[str, Passport] = {}
+
+
+def begin(side: str, settings: Optional[Settings] = None, framework: str = "tensorflow") -> Passport:
+    """A new passport of a run of this process; nothing is written yet."""
+    workspace = Workspace(os.path.abspath(str((settings or load_settings()).data)))
+    path = workspace.npu_passport() if side == NPU else workspace.benchmark_passport
+    _BEGUN[side] = Passport(side, path, framework)
+    return _BEGUN[side]
+
+
+def begun(side: Optional[str] = None) -> Optional[Passport]:
+    """The passport that this process has begun for a side, or for any, the NPU's first."""
+    found = [_BEGUN[each] for each in ((side,) if side else (NPU, BENCHMARK)) if each in _BEGUN]
+    return found[0] if found else None
+
+
+def fingerprint(value: Any) -> Dict[str, Any]:
+    """Type, shape and SHA-256 of an array: of `type shape` and its bytes in C order, texts with their lengths."""
+    np = numpy()
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    digest = hashlib.sha256()
+    if array.dtype.kind in "OSU":
+        kind = "string"
+        digest.update(f"{kind} {list(array.shape)} ".encode())
+        for item in array.ravel().tolist():
+            text = item.encode("utf-8") if isinstance(item, str) else item
+            if not isinstance(text, bytes):
+                raise ValueError(f"no array of numbers or texts ({type(item).__name__})")
+            digest.update(b"%d:" % len(text) + text)
+    else:
+        kind = array.dtype.name
+        digest.update(f"{kind} {list(array.shape)} ".encode())
+        flat = np.ascontiguousarray(array).reshape(-1)
+        if array.dtype.byteorder == ">":
+            flat = flat.astype(array.dtype.newbyteorder("<"))
+        digest.update(flat.view(np.uint8))
+    return {"type": kind, "shape": [int(size) for size in array.shape], "sha256": digest.hexdigest()}
+
+
+def versions() -> Dict[str, str]:
+    """Versions of what computes, as far as they can be read: nothing is imported or run for it."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name, module in _MODULES.items():
+        version = getattr(sys.modules.get(module), "__version__", None)
+        if version:
+            found[name] = str(version)[:64]
+    roots = [os.environ.get(name, "") for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
+    roots.append(str(load_settings().cmd_root_path / "ascend-toolkit" / "latest"))
+    files = [os.path.join(root, name) for root in roots if root for name in _CANN_FILES]
+    for name, candidates in (
+        ("cann", files),
+        ("driver", [os.path.join(str(load_settings().cmd_root_path), "driver", "version.info")]),
+        ("firmware", [os.path.join(str(load_settings().cmd_root_path), "firmware", "version.info")]),
+    ):
+        version = next((text for text in map(_version_in, candidates) if text), "")
+        if version:
+            found[name] = version
+    chip = _chip()
+    if chip:
+        found["chip"] = chip
+    return found
+
+
+def _version_in(pattern: str) -> str:
+    for path in sorted(glob.glob(pattern)):
+        try:
+            match = _VERSION_LINE.search(read_bytes(path, _SMALL).decode("utf-8", "replace"))
+        except PrecisionToolError:
+            continue
+        if match:
+            return match.group(1).strip()
+    return ""
+
+
+def _chip(root: str = "/sys/bus/pci/devices") -> str:
+    """The NPUs of this machine by what the PCI bus says, without asking the driver."""
+    kinds: Dict[str, int] = {}
+    for vendor in sorted(glob.glob(os.path.join(root, "*", "vendor"))):
+        try:
+            with open(vendor, encoding="ascii") as file:
+                is_npu = file.read(16).strip() == _VENDOR
+            with open(os.path.join(os.path.dirname(vendor), "device"), encoding="ascii") as file:
+                kind = file.read(16).strip()
+        except (OSError, ValueError):
+            continue
+        if is_npu and kind.startswith("0xd"):
+            kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{_CHIPS.get(kind, 'Ascend')} ({kind}) x{count}" for kind, count in sorted(kinds.items()))
+
+
+def _option_text(name: str, value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if name not in _FILES:
+        return text
+    try:
+        digest = hashlib.sha256(read_bytes(text, _MOST_BYTES)).hexdigest()
+    except PrecisionToolError as error:
+        return f"{os.path.basename(text)} ({error.message})"
+    return f"{os.path.basename(text)} sha256:{digest[:16]}"
+
+
+def optimizers_of(graph: Any, constant: Any) -> List[Dict[str, Any]]:
+    """The optimizers of a TensorFlow 1 graph. `constant` gives the value of a tensor that is one, else None."""
+    found: Dict[str, Dict[str, Any]] = {}
+    for op in graph.get_operations():
+        if not _APPLIES.match(op.type):
+            continue
+        values: Dict[str, Any] = {}
+        for argument, tensor in zip(op.op_def.input_arg, op.inputs):
+            if argument.name in _HYPERPARAMETERS:
+                value = constant(tensor)
+                values[argument.name] = "computed" if value is None else plain(value)
+        for name in ("use_nesterov", "use_locking"):
+            if name == "use_nesterov" and name in op.node_def.attr:
+                values[name] = bool(op.node_def.attr[name].b)
+        one = {"type": op.type.replace("Resource", "", 1), "hyperparameters": values}
+        key = json.dumps(one, sort_keys=True)
+        found.setdefault(key, dict(one, variables=0))["variables"] += 1
+    return list(found.values())
+
+
+def plain(value: Any) -> Any:
+    """A scalar of numpy as JSON has it: numbers that are not finite as text."""
+    item = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+    if isinstance(item, bool) or item is None:
+        return item
+    if isinstance(item, (int, float)):
+        return item if item == item and abs(item) != float("inf") else str(item)
+    return str(item)[:200]

@@ -1,0 +1,199 @@
+"""What a passport says of a step: hashes of variables and batch, seeds and optimizers, taken before the step runs.
+
+Recording is a side job: what goes wrong with it is a line on stderr, and the training goes on. This module runs on
+Python 3.7.
+"""
+
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+from precision_tool.lib.collect.packages import ScriptError, numpy, reason_of, say, tensorflow_module, tensorflow_v1
+from precision_tool.lib.collect.passport import BENCHMARK, NPU, Passport, begin, begun, optimizers_of, plain
+from precision_tool.lib.collect.session_runs import (
+    element_of,
+    flat_feeds,
+    flat_fetches,
+    initializers_of,
+    is_setup,
+    train_ops_of,
+)
+
+#: What a recorded run says: nothing yet, some run, one that trains.
+_SOME, _TRAINS = 1, 2
+
+#: Name and value of a variable or of what is fed.
+Named = Tuple[str, Any]
+
+
+def passport(subject: Any, batch: Any = None) -> str:
+    """Write the hashes of the variables of `subject` and of `batch` as they are now; returns the passport's path.
+
+    `subject` is a TensorFlow 1 session, whose `batch` is a `feed_dict`, or a model, a `tf.Module` or variables.
+    """
+    is_session = hasattr(subject, "run") and hasattr(subject, "graph")
+    if not is_session and _variables_of(subject) is None:
+        raise ScriptError(
+            f"passport takes a session or a model, not a {type(subject).__name__}", "passport(sess, feed_dict)"
+        )
+    one = begun(side_of(subject) if is_session else None)
+    if one is None:
+        one = begin(side_of(subject) or BENCHMARK)
+    if is_session:
+        _record_session(one, _raw(subject), flat_feeds(subject.graph, batch))
+    else:
+        _record_model(one, subject, batch)
+    one.save()
+    return str(one.path)
+
+
+class Recorder:
+    """Fills the passport of a session with the first run that trains; until then with the first that computes."""
+
+    def __init__(self, one: Passport) -> None:
+        self._passport = one
+        self._rank = 0
+
+    def before_run(self, session: Any, fetches: Any, feed_dict: Any) -> None:
+        """To be called before each run; nothing is raised."""
+        if self._rank == _TRAINS:
+            return
+        try:
+            rank = self._rank_of(session.graph, fetches)
+            if rank > self._rank:
+                _record_session(self._passport, _raw(session), flat_feeds(session.graph, feed_dict))
+                self._passport.save()
+                self._rank = rank
+        except Exception as error:  # whatever a script's session or graph is, its training goes on
+            say(f"the passport lacks the hashes of variables and inputs: {reason_of(error)}")
+            self._rank = _TRAINS
+
+    def _rank_of(self, graph: Any, fetches: Any) -> int:
+        fetched = [element_of(graph, each) for each in flat_fetches(fetches)]
+        initializers = initializers_of(graph)
+        if all(is_setup(each, initializers) for each in fetched):
+            return 0
+        return _SOME if train_ops_of(graph, fetched) == [] else _TRAINS
+
+
+def record_replay(one: Passport, graph: Any, checkpoint: str, feeds: Mapping[Any, Any]) -> None:
+    """Fill the passport of a replayed step: its variables are those of the checkpoint. Nothing is raised."""
+    try:
+        reader = tensorflow_v1().train.load_checkpoint(checkpoint)
+        kept = reader.get_variable_to_shape_map()
+        names = [each.op.name for each in graph.get_collection(tensorflow_v1().GraphKeys.GLOBAL_VARIABLES)]
+        _record_graph(one, graph)
+        one.set_tensors("variables", ((name, reader.get_tensor(name)) for name in names if name in kept))
+        one.set_tensors("batch", ((tensor.name, value) for tensor, value in feeds.items()))
+        one.save()
+    except Exception as error:  # as above: the replay is what was asked for
+        say(f"the passport lacks the hashes of variables and inputs: {reason_of(error)}")
+
+
+def recording_hook() -> Any:
+    """A hook for `EstimatorSpec(training_hooks=[…])` that fills the passport of the run."""
+    base = tensorflow_v1().train.SessionRunHook
+    return type("PassportHook", (_Hook, base), {})()
+
+
+class _Hook:
+    """Called by TensorFlow around each run of an Estimator."""
+
+    _recorder: Optional[Recorder] = None
+
+    def before_run(self, run_context: Any) -> None:
+        """Called by TensorFlow."""
+        if self._recorder is None:
+            self._recorder = Recorder(begun() or begin(BENCHMARK))
+        arguments = run_context.original_args
+        self._recorder.before_run(run_context.session, arguments.fetches, arguments.feed_dict)
+
+
+def _record_session(one: Passport, session: Any, fed: Iterable[Tuple[Any, Any]]) -> None:
+    graph = session.graph
+    fed = list(fed)
+    _record_graph(one, graph)
+    one.set_tensors("variables", _session_variables(one, session))
+    one.set_tensors("batch", ((tensor.name, value) for tensor, value in _numbers(one, fed)))
+
+
+def _record_graph(one: Passport, graph: Any) -> None:
+    """Seeds and optimizers."""
+    random = [op for op in graph.get_operations() if "seed" in op.node_def.attr and "seed2" in op.node_def.attr]
+    unseeded = sum(op.node_def.attr["seed"].i == 0 and op.node_def.attr["seed2"].i == 0 for op in random)
+    one.set_seeds(graph.seed, unseeded)
+    one.set_optimizers(optimizers_of(graph, tensorflow_module("python.framework.tensor_util").constant_value))
+
+
+def _session_variables(one: Passport, session: Any) -> Iterator[Named]:
+    """Each variable with its value, read one by one: all together may not fit."""
+    v1 = tensorflow_v1()
+    for variable in session.graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES):
+        try:
+            value = session.run(variable)
+        except v1.errors.OpError as error:
+            one.leave_out(variable.op.name, reason_of(error))
+        else:
+            yield variable.op.name, value
+
+
+def _numbers(one: Passport, fed: List[Tuple[Any, Any]]) -> Iterator[Tuple[Any, Any]]:
+    """What is fed as arrays of the tensors' types, which is what is computed with."""
+    np = numpy()
+    for tensor, value in fed:
+        if tensor.dtype.name in ("string", "resource", "variant"):
+            yield tensor, value
+            continue
+        try:
+            yield tensor, np.asarray(value, dtype=tensor.dtype.as_numpy_dtype)
+        except (TypeError, ValueError) as error:
+            one.leave_out(tensor.name, reason_of(error))
+
+
+def _record_model(one: Passport, model: Any, batch: Any) -> None:
+    variables = _variables_of(model) or []
+    one.set_tensors("variables", _unique((str(each.name).split(":")[0], each) for each in variables))
+    one.set_tensors("batch", _unique(_flat_batch(batch, "batch")) if batch is not None else ())
+    optimizer = getattr(model, "optimizer", None)
+    settings: Optional[Callable[[], Dict[str, Any]]] = getattr(optimizer, "get_config", None)
+    if settings is not None:
+        values = {str(name): plain(value) for name, value in settings().items() if name != "name"}
+        one.set_optimizers([{"type": type(optimizer).__name__, "hyperparameters": values, "variables": len(variables)}])
+
+
+def _variables_of(model: Any) -> Optional[List[Any]]:
+    """The variables of a model or module, or of a list of them; None for what has none."""
+    found = model if isinstance(model, (list, tuple)) else getattr(model, "variables", None)
+    if found is None or callable(found) or not all(hasattr(each, "name") for each in found):
+        return None
+    return list(found)
+
+
+def _flat_batch(batch: Any, name: str) -> Iterator[Named]:
+    if isinstance(batch, Mapping):
+        for key in batch:
+            yield from _flat_batch(batch[key], f"{name}/{key}")
+    elif isinstance(batch, (list, tuple)):
+        for number, each in enumerate(batch):
+            yield from _flat_batch(each, f"{name}/{number}")
+    else:
+        yield name, batch
+
+
+def _unique(named: Iterable[Named]) -> Iterator[Named]:
+    """Names that stand twice get a number."""
+    seen: Dict[str, int] = {}
+    for name, value in named:
+        seen[name] = seen.get(name, 0) + 1
+        yield (name if seen[name] == 1 else f"{name}#{seen[name]}"), value
+
+
+def _raw(session: Any) -> Any:
+    """The plain session below a monitored one, whose runs call no hooks."""
+    inner = getattr(session, "_tf_sess", None)
+    return inner() if callable(inner) else session
+
+
+def side_of(session: Any) -> Optional[str]:
+    """The side that a session's config says; None where it says nothing."""
+    options = getattr(getattr(getattr(_raw(session), "_config", None), "graph_options", None), "rewrite_options", None)
+    names = [each.name for each in getattr(options, "custom_optimizers", ())]
+    return NPU if "NpuOptimizer" in names else None

@@ -1,0 +1,126 @@
+"""Loads the compiled kernel, if it was built and fits this machine.
+
+`pip install` builds it where there is a C compiler. Whatever is wrong with it, numpy does the work instead: the log
+has one line of why. PRECISION_TOOL_KERNEL=numpy leaves it alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import struct
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+#: Names the kernel that is to do the work: "numpy" instead of the compiled one.
+VARIABLE = "PRECISION_TOOL_KERNEL"
+#: INTERFACE of kernel.c, of which this module is the other side.
+_INTERFACE = 1
+
+#: Largest relative error of a sum of equal squares: lanes stay below 3e-7, a sum one after the other does not.
+_SUM_ERROR = 7e-7
+
+_log = logging.getLogger(__name__)
+
+
+class FirstSums(ctypes.Structure):
+    """What the first pass adds up over a block: sums, least and largest values, places."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in (
+            "dot", "npu_squares", "golden_squares", "error_squares", "error_total", "relative_total",
+            "npu_total", "npu_deviations", "npu_low", "npu_high",
+            "golden_total", "golden_deviations", "golden_low", "golden_high",
+            "max_error", "max_relative",
+        )),
+        *((name, ctypes.c_int64) for name in ("max_error_at", "npu_zeros", "golden_zeros")),
+    )  # fmt: skip
+
+
+class SecondSums(ctypes.Structure):
+    """What the second pass adds up over a block: p, q and p log2(p/q)."""
+
+    _fields_ = tuple((name, ctypes.c_double) for name in ("p", "q", "p_log_ratio"))
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The functions of kernel.c. Arrays are given by their addresses; the global interpreter lock is not held."""
+
+    functions: ctypes.CDLL
+    path: Path
+
+    @property
+    def processor(self) -> str:
+        """The kind of processor that the functions are chosen for, such as "AVX-512"."""
+        return str(self.functions.pt_processor().decode("ascii"))
+
+
+@cache
+def library() -> Library | None:
+    """The compiled kernel; None where numpy does the work."""
+    found, why = _found()
+    if why:
+        _log.info("numpy instead of the compiled kernel: %s", why)
+    return found
+
+
+def description() -> str:
+    """Which kernel does the arithmetic, for a person."""
+    known = library()
+    return f"compiled, {known.processor}" if known is not None else f"numpy ({_found()[1]})"
+
+
+def _found() -> tuple[Library | None, str]:
+    """The library, or why there is none."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked == "numpy":
+        return None, f"{VARIABLE}=numpy"
+    path = Path(__file__).with_name("kernel.so")
+    if not path.exists():
+        return None, "the compiled kernel was not built: pip builds it where there is a C compiler"
+    try:
+        return _load(path), ""
+    except (OSError, AttributeError, ValueError) as error:
+        return None, f"{path} cannot be used: {error}"
+
+
+def _load(path: Path) -> Library:
+    _check_is_whole(path)
+    functions = ctypes.CDLL(str(path))
+    if functions.pt_interface() != _INTERFACE:
+        raise ValueError("it is of another version of precision_tool")
+    address, count = ctypes.c_void_p, ctypes.c_int64
+    for name in ("pt_first_float32", "pt_first_float64"):
+        getattr(functions, name).argtypes = (address, address, count, address, ctypes.POINTER(FirstSums))
+    functions.pt_second_float32.argtypes = (address, address, count, address, ctypes.POINTER(SecondSums))
+    functions.pt_decode_float16.argtypes = (address, address, count)
+    _check_sums(functions)
+    functions.pt_use_processor.restype = None
+    functions.pt_processor.restype = ctypes.c_char_p
+    return Library(functions, path)
+
+
+def _check_sums(functions: ctypes.CDLL) -> None:
+    """ValueError where a compiler made no lanes of the sums: one after the other, equal values lose digits."""
+    limits = (ctypes.c_double * 4)(1e-12, 1e17, 1e-140, 1e140)
+    sums = FirstSums()
+    for value in (0.1, 0.3, 0.7, 1.1, 1.7):
+        values = (ctypes.c_float * 1024)(*[value] * 1024)
+        functions.pt_first_float32(values, values, len(values), limits, ctypes.byref(sums))
+        wanted = len(values) * float(values[0]) ** 2
+        if not abs(sums.npu_squares - wanted) < _SUM_ERROR * wanted:
+            raise ValueError("it was compiled without vector instructions, and its sums would lose digits")
+
+
+def _check_is_whole(path: Path) -> None:
+    """ValueError for a file that was cut off: the system would load it and die on the first page that is missing."""
+    data = path.read_bytes()
+    if data[:4] != b"\x7fELF" or len(data) < 64:
+        raise ValueError("it is no shared library of Linux")
+    # Of 64 bits, least byte first: where the table of sections lies, which is the end of the file.
+    start, size, number = (*struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58))
+    if start + size * number > len(data):
+        raise ValueError("it is cut off")

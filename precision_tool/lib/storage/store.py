@@ -1,0 +1,127 @@
+"""What a place of files must be able to do, so that dumps, graphs and results are read from it as from a disk.
+
+Paths are absolute and have `/` between their parts, whatever the place is made of. Errors are those of `errors`:
+DataNotFoundError for what is not there, FormatError for what is there and cannot be read, OutputError for what cannot
+be written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+
+#: What changes when a file does: size, modification and change time (ns since 1970), number and place of the file.
+Signature = tuple[int, int, int, int, int]
+
+
+class Kind(StrEnum):
+    """What lies at a path: a file whose bytes can be read, a folder, or something else (a pipe, a device)."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """What lies at a path, behind links. The last two numbers of `signature` tell it from all others."""
+
+    kind: Kind
+    size: int
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A name in a folder and what is behind it; None for a link to nothing."""
+
+    name: str
+    kind: Kind | None
+
+
+class StoredFile(ABC):
+    """A file opened for reading at any offset; reads past the end are errors, never short."""
+
+    path: str
+    #: Bytes it had when it was opened.
+    size: int
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes from `offset`."""
+        buffer = bytearray(count)
+        self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    @abstractmethod
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fills `buffer` (bytes, contiguous) from `offset`; FormatError when the file ends before."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+
+    def __enter__(self) -> StoredFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NewFile(ABC):
+    """A file that is being written and has no name yet. OutputError for whatever goes wrong."""
+
+    @abstractmethod
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
+        """Writes bytes from `offset` on."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Gives the file its name, in the place of one that has it; it is complete from then on."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Leaves nothing behind of a file that was not committed; may be called twice."""
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.discard()
+
+
+class Store(ABC):
+    """A place of files."""
+
+    @abstractmethod
+    def open(self, path: str) -> StoredFile:
+        """A regular file for reading."""
+
+    @abstractmethod
+    def stat(self, path: str) -> Stat | None:
+        """What lies at a path; None if nothing does. FormatError where that cannot be told."""
+
+    @abstractmethod
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """What a folder holds, in the order of the names. DataNotFoundError for what is no folder."""
+
+    @abstractmethod
+    def create(self, path: str, *, place: str = "") -> NewFile:
+        """A new file that will be at `path`, in a folder that is made if need be.
+
+        Until then it lies in the folder `place`, or beside `path`.
+        """
+
+    def real(self, path: str) -> str:
+        """The path without links."""
+        return path
