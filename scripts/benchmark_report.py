@@ -1,4 +1,4 @@
-"""What the HTML report costs: writing it, its size, opening it and moving its map in Chromium. Part of `scripts/bench`."""
+"""What the HTML report costs: writing it, its size, opening it and moving its map in Chromium."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def opening(open_page: Any, path: Path) -> str:
     page.wait_for_selector("#tab-tensors .grid-row")
     table = time.perf_counter() - start
     return (
-        f"first paint {min(paints):.0f} ms, interactive {min(uses):.0f} ms; map opened in {1000 * shown:.0f} ms, table in "
-        f"{1000 * table:.0f} ms; frames while panning at the culprit {near}, all groups open and whole {whole}"
+        f"first paint {min(paints):.0f} ms, interactive {min(uses):.0f} ms; map opened in {1000 * shown:.0f} ms, "
+        f"table in {1000 * table:.0f} ms; frames while panning at the culprit {near}, all groups open and whole {whole}"
     )
 
 

@@ -69,8 +69,8 @@ TENSOR_COUNTS = {
 class Material:
     """What one result of a report is made of. `analysis` is None where nothing was compared, `file` without a graph.
 
-    `details` are the values of a few ops by name, `checks` what was found beside the comparison, `differs` what is
-    known to differ between the two sides of the run: name, NPU side, benchmark side.
+    `details` are the values of a few ops by name, `checks` what was found beside the comparison, `passport` what
+    the passports of the two runs say: their files, and what differs.
     """
 
     title: str
