@@ -999,6 +999,37 @@ def test_a_cut_off_newest_tensor_is_not_replaced_by_an_older_one(world: World) -
     assert str(newest) in pair.reason
 
 
+def test_ops_of_one_name_in_two_subgraphs_are_told_apart_by_their_tasks(world: World) -> None:
+    """The newest file of both would accuse the one that ran first."""
+    world.goldens = {"one:0": tensor(2), "two:0": tensor(3)}
+    # The task that runs first is written last.
+    world.dump("same", outputs=[np.zeros(2, np.float32)], time=STAMP + 9)
+    world.dump("same", outputs=[np.zeros(3, np.float32)], time=STAMP)
+    bodies = [
+        Graph(name=f"body{number}", ops=(op("same", originals=[origin], outputs=[desc(f"{origin}:0")]),))
+        for number, origin in enumerate(("one", "two"))
+    ]
+    calls = [op(f"call{number}", "PartitionedCall", subgraph_names=(f"body{number}",)) for number in range(2)]
+    first, second = (pair for pair in world.pairs(calls, *bodies) if pair.op_name == "same")
+    for pair, size, name in ((first, 2, "one"), (second, 3, "two")):
+        assert isinstance(pair.npu, Tensor)
+        assert (pair.npu.shape, pair.golden_tensor, pair.status) == ((size,), f"{name}:0", Status.COMPARED)
+        assert pair.reason == "one of 2 ops of this name, whose dumps are told apart by the order of their tasks"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_it_is_said_where_tasks_do_not_tell_ops_of_one_name_apart(world: World, count: int) -> None:
+    world.goldens = {"same:0": tensor(2)}
+    for number in range(count):
+        world.dump("same", time=STAMP + number)
+    bodies = [Graph(name=f"body{number}", ops=(op("same"),)) for number in range(2)]
+    calls = [op(f"call{number}", "PartitionedCall", subgraph_names=(f"body{number}",)) for number in range(2)]
+    pairs = [pair for pair in world.pairs(calls, *bodies) if pair.op_name == "same"]
+    assert [pair.status for pair in pairs] == [Status.UNREADABLE, Status.UNREADABLE]
+    for pair in pairs:
+        assert f"2 ops of the graph have this name, and {count} of their tasks were dumped" in pair.reason
+
+
 @pytest.mark.parametrize("threaded", [True, False])
 def test_slices_are_joined(world: World, threaded: bool) -> None:
     """Threads, or slices of the graph, cut along an axis: what they put out is compared whole, and what they were fed

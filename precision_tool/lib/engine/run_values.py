@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.pairing.match import groups_of, in_order
+from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Missing
 from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
@@ -103,6 +104,7 @@ class RunValues:
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, str] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
+        self._op_dumps = None if file is None else OpDumps(self.index, in_order(file))
         self.ops = tuple(self._in_order(file))
         self._by_node = {op.node.key: op for op in self.ops if op.node is not None}
         self._by_flat: dict[str, RunOp] = {}
@@ -130,14 +132,13 @@ class RunValues:
                 index = place if file is None else next(strangers)
                 yield RunOp(number=place, index=index, name=flat, op_type=types[flat], timestamp=known, flat=flat)
 
-        self._spelled: Counter[str] = Counter()
-        if file is not None:
+        if file is not None and self._op_dumps is not None:
             graph_of = {id(op): graph.name for graph in file.graphs for op in graph.ops}
-            self._spelled = Counter(flatten(op.name) for op in file.ops)
             for op in in_order(file):
                 flat = flatten(op.name)
                 if flat in self.index:
-                    time = self.index.timestamp(flat)
+                    repeated = self._op_dumps.is_repeated(op)
+                    time = self._op_dumps.timestamp(op) if repeated else self.index.timestamp(flat)
                     yield from others_before(time)
                     node = Node(graph=graph_of[id(op)], name=op.name, op=op)
                     yield RunOp(
@@ -159,8 +160,8 @@ class RunValues:
     def dump(self, op: RunOp) -> DumpedOp | None:
         """The dumped tensors of an op."""
         found: DumpedOp | None
-        if op.op is not None and self._spelled[op.flat] > 1:
-            found = self.index.op_by_header(op.flat, op.name)
+        if op.op is not None and self._op_dumps is not None:
+            found = self._op_dumps.find(op.op)
         else:
             found = self.index.op(op.flat)
         for error in () if found is None else found.errors:

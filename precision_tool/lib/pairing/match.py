@@ -17,6 +17,7 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import SizeMismatchError, align
+from precision_tool.lib.pairing.op_dumps import OpDumps, alike
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
@@ -79,7 +80,7 @@ class Origins:
         #: Ops (by id) whose output another op of their group works on: part results of one original op.
         self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
         #: Names of original ops that are spelled alike in file names.
-        self.alike = _alike(name for op in file.ops for name in originals(op))
+        self.alike = alike(name for op in file.ops for name in originals(op))
 
     def producer(self, op: Op, edge: Edge) -> Op | None:
         """The op that an input edge of `op` comes from; edges stay within a graph."""
@@ -199,14 +200,6 @@ def _data_inputs(op: Op) -> tuple[Edge, ...]:
     return tuple(edge for edge in op.inputs if edge is not None)
 
 
-def _alike(names: Iterable[str]) -> frozenset[str]:
-    """The names among `names` that another of them is flattened to the same text as."""
-    by_flat: dict[str, set[str]] = {}
-    for name in names:
-        by_flat.setdefault(flatten(name), set()).add(name)
-    return frozenset(name for alike in by_flat.values() if len(alike) > 1 for name in alike)
-
-
 def in_order(file: GraphFile) -> list[Op]:
     """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
     graphs: dict[str, Graph] = {}
@@ -270,7 +263,7 @@ class GraphMatcher:
         self._benchmark = benchmark
         self._groups = groups_of(file)
         self._origins = Origins(file, self._groups)
-        self._finder = _Finder(dumps, _alike(op.name for op in file.ops))
+        self._finder = OpDumps(dumps, in_order(file))
         self._known = {one for op in file.ops for one in (flatten(op.name), whole_name(flatten(op.name)))}
         self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
 
@@ -301,42 +294,15 @@ class GraphMatcher:
             yield pair if names == pair.golden_ops else replace(pair, golden_ops=names)
 
 
-class _Finder:
-    """The dump of an op of the graph, also where file names do not tell two ops apart."""
-
-    def __init__(self, dumps: DumpIndex, alike: frozenset[str]) -> None:
-        self._dumps = dumps
-        self._alike = alike
-
-    def find(self, op: Op) -> DumpedOp | None:
-        """The op's dump, None if there is none."""
-        name = flatten(op.name)
-        if name not in self._dumps:
-            return None
-        if op.name not in self._alike:
-            return self._dumps.op(name)
-        return self._dumps.op_by_header(name, op.name)
-
-    def has(self, op: Op) -> bool:
-        """Whether the op has a dump; files are opened only where their names do not tell."""
-        return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
-
-    def timestamp(self, op: Op) -> int:
-        """When the newest dump of an op that has one was made."""
-        if op.name not in self._alike:
-            return self._dumps.timestamp(flatten(op.name))
-        dump = self.find(op)
-        return 0 if dump is None else dump.timestamp
-
-    def why_missing(self, op: Op) -> str:
-        """The reason for an op without a dump."""
-        return f"the NPU dumped no file of {op.name} ({op.type})"
+def _why_missing(op: Op) -> str:
+    """The reason for an op without a dump."""
+    return f"the NPU dumped no file of {op.name} ({op.type})"
 
 
 def _match_group(
     index: int,
     group: Group,
-    finder: _Finder,
+    finder: OpDumps,
     origins: Origins,
     benchmark: BenchmarkSide,
     only: Op | None = None,
@@ -345,7 +311,7 @@ def _match_group(
     dumped = [op for op in group.ops if finder.has(op)]
     npu_ops = tuple(op.name for op in group.ops)
     if not dumped:
-        reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
+        reason = "; ".join(_why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
         yield _without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, reason)
         return
     inner: set[int] = set()
@@ -378,10 +344,10 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
             )
         if not dump.merged or dump.missing or pair.slot.startswith("input"):
             return replace(pair, reason=f"{pair.op_name} {why}")
+    notes = [pair.reason, dump.told_apart] if pair.status is Status.COMPARED else [pair.reason]
     if pair.slot in dump.older and pair.status is Status.COMPARED:
-        older = "this is an older dump of the op: a newer one cannot be read"
-        return replace(pair, reason=f"{pair.reason}; {older}" if pair.reason else older)
-    return pair
+        notes.append("this is an older dump of the op: a newer one cannot be read")
+    return replace(pair, reason="; ".join(filter(None, notes)))
 
 
 def _more(count: int) -> str:
@@ -401,7 +367,7 @@ def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
 
 
 def _match_op(
-    base: Pair, op: Op, dump: DumpedOp, finder: _Finder, origins: Origins, benchmark: BenchmarkSide
+    base: Pair, op: Op, dump: DumpedOp, finder: OpDumps, origins: Origins, benchmark: BenchmarkSide
 ) -> Iterator[Pair]:
     """Rows of one dumped op: every input, then every output.
 

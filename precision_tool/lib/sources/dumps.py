@@ -59,6 +59,8 @@ class DumpedOp:
     merged: bool = False
     #: Slices that were not dumped, of those that ran.
     missing: int = 0
+    #: How its files were told from those of other ops of its name; empty where there are none.
+    told_apart: str = ""
     #: What the files were when they were opened, by path.
     signatures: dict[str, Signature | None] = field(default_factory=dict)
 
@@ -131,6 +133,29 @@ class DumpIndex:
         why = f"{path}: file names spell several ops like {real_name}, and the file does not tell"
         unclear.errors = [Missing(why, damaged=True, path=path)]
         return unclear
+
+    def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
+        """As `op`, for the one at `place` of `count` ops of one name: their files go by the order of their tasks.
+
+        Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
+        """
+        key = f"{op_name}\0{place}"
+        known = self._ops.get(key)
+        if known is not None:
+            return known
+        files = self._of(op_name)
+        tasks = sorted({(file.name.task_id, file.name.stream_id or 0) for file in files})
+        if len(tasks) == count:
+            mine = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
+            op = self._merge(op_name, mine)
+            op.told_apart = f"one of {count} ops of this name, whose dumps are told apart by the order of their tasks"
+        else:
+            op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
+            dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
+            why = f"{files[0].path}: {dumped}: whose it is cannot be told"
+            op.errors = [Missing(why, damaged=True, path=files[0].path)]
+        self._ops[key] = op
+        return op
 
     def forget_changed(self) -> None:
         """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
