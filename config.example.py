@@ -44,6 +44,9 @@ CUSTOMIZE_DTYPES = ""
 # 'off': matrix units multiply float32 as float32, 'on': as HF32, which has 12 bits less (Atlas A2, A3 and newer).
 ALLOW_HF32 = ""
 
+# 'on': kernels repeat themselves to the last bit; slower. 'off': as fast as they can.
+DETERMINISTIC = ""
+
 # How much the compiler of ops keeps for debugging while a run is dumped, 0 to 4: op_debug_level of NpuOptimizer.
 OP_DEBUG_LEVEL = 4
 

@@ -7,7 +7,8 @@ an action win over the settings of the same names. What a dump holds: `dump_mode
 (True: also what quantised ops were before). How precise the run is, with and without an action: `precision_mode` or
 `precision_mode_v2`; `op_precision_mode` and `customize_dtypes`, each a file or, by op, what is in it
 (`{'fc1/MatMul': 'high_precision'}`, `{'fc1/MatMul': 'InputDtype:float,float,OutputDtype:float'}`, and
-`'OpType::MatMulV2'` for all ops of a type); `allow_hf32` (False: matrix units multiply float32 as float32).
+`'OpType::MatMulV2'` for all ops of a type); `allow_hf32` (False: matrix units multiply float32 as float32);
+`deterministic` (True: kernels repeat themselves).
 Mistakes are `ValueError`s that say what to do.
 Importing this imports neither TensorFlow nor numpy; it seeds what is random (`PRECISION_TOOL_SEED=off`
 in the environment leaves that alone, a number there is the seed).

@@ -12,6 +12,7 @@ from precision_tool.lib.native.library import Library, library
 
 #: Numbers as pt_use_processor of kernel.c takes them; a processor that is not as good is left at what it can.
 PROCESSORS = {"compiled": 0, "compiled-avx2": 2, "compiled-plain": 1}
+LESSER_PROCESSORS = ("compiled-avx2", "compiled-plain")
 KINDS_OF_KERNEL = ("numpy", *PROCESSORS)
 
 

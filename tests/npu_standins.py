@@ -29,8 +29,11 @@ def kind_of(value: object) -> str:
 class Option:
     """An option as npu_device has it: a default, its choices, and a value that is told as text."""
 
-    def __init__(self, default: object, choices: tuple[object, ...] | None = None) -> None:
+    def __init__(
+        self, default: object, choices: tuple[object, ...] | None = None, *, replacement: str | None = None
+    ) -> None:
         self.default, self.choices, self._value = default, choices, default
+        self.replacement = replacement
 
     @property
     def value(self) -> str | None:
@@ -57,9 +60,11 @@ class Options:
         vars(self)[name].assign(value)
 
     def as_dict(self) -> dict[str, str]:
-        """What npu_device hands on, of all options that have a value."""
+        """What npu_device hands on, of all options that have a value; it says which of them are old."""
         found: dict[str, str] = {}
         for name, option in vars(self).items():
+            if isinstance(option, Option) and option.replacement and option.value is not None:
+                print(f"[warning][tf_adapter] Option '{name}' is deprecated and will be removed in future version.")
             found |= option.as_dict() if isinstance(option, Options) else {name: option.value} if option.value else {}
         return found
 
@@ -79,7 +84,7 @@ def _options_since_2022() -> dict[str, Option]:
     return {
         "debug_dir": Option(None), "quant_dumpable": Option(None, ("0", "1")),
         "precision_mode_v2": Option(None, _MODES_V2), "op_precision_mode": Option(None),
-        "customize_dtypes": Option(None),
+        "customize_dtypes": Option(None), "deterministic": Option(0, (0, 1)),
     }  # fmt: skip
 
 
@@ -105,7 +110,9 @@ class NpuDevice:
             dump_config=dump,
             profiling_config=profiling,
             fusion_switch_file=Option(None),
-            op_debug_level=Option(None if newest else 0, (0, 1, 2, 3, 4)),
+            op_debug_level=Option(
+                None if newest else 0, (0, 1, 2, 3, 4), replacement="op_debug_config" if newest else None
+            ),
             modify_mixlist=Option(None),
             precision_mode=Option(None, _MODES if newest else _MODES_OF_2021),
             **(_options_since_2022() if newest else {}),

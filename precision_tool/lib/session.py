@@ -11,18 +11,16 @@ from precision_tool.lib.data.names import DataNames
 from precision_tool.lib.data.sides import default_npu, has_dump_alone, has_pytorch_only, pytorch_files
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import DataOverview, FoundOp, RunGraph, overview
-from precision_tool.lib.graph.survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.sources.names import op_number
-from precision_tool.lib.sources.overflow_files import StatusFile
-from precision_tool.lib.storage.stores import check_folder
 from precision_tool.lib.workspace import check_data, open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.passports import PassportPair
@@ -73,31 +71,6 @@ class Session(DataFolder):
     def overview(self) -> DataOverview:
         """What the data folder holds, by names alone: nothing is opened."""
         return overview(self.workspace, next(iter(self.names.result_paths()), ""))
-
-    # --- graphs and fusion ---
-
-    def survey_graphs(self) -> GraphSurvey:
-        """Every graph file there is, what it holds, and whether it is in use."""
-        problem: PrecisionToolError | None = None
-        in_use: tuple[RunGraph, ...] = ()
-        try:
-            in_use = self.run_graphs()
-        except PrecisionToolError as error:
-            problem = error
-        return survey(self.run_folders(), in_use, self.store, extra_folders=(".",), problem=problem)
-
-    def search_graphs(self, word: str) -> tuple[FoundIn, ...]:
-        """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
-
-        DataNotFoundError when none has such an op, with the closest names.
-        """
-        self.check_data()
-        in_use: tuple[RunGraph, ...] = ()
-        with suppress(PrecisionToolError):  # files are searched whether or not one can be used
-            in_use = self.run_graphs()
-        if op_number(word) is not None:  # the number is that of the graph in use
-            word = self.find_ops(word)[0].op.name
-        return search(self.run_folders(), in_use, word, extra_folders=(".",))
 
     # --- tensors as arrays ---
 
@@ -184,26 +157,12 @@ class Session(DataFolder):
         options: CompareOptions | None = None,
         noise: NoiseFloor | None = None,
         prefix: str = "",
+        executor: Executor | None = None,
     ) -> list[Analysis]:
         """Compares two folders, by default those of the data folder (see `checks.comparing.compare`)."""
         from precision_tool.lib.checks.comparing import compare
 
-        return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix)
-
-    def compare_by_toolkit(
-        self,
-        npu: str | None,
-        golden: str | None,
-        graph: str | None,
-        threshold: float,
-        options: CompareOptions | None = None,
-        prefix: str = "",
-        noise: NoiseFloor | None = None,
-    ) -> list[Analysis]:
-        """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
-        from precision_tool.lib.checks.comparing import compare_by_toolkit
-
-        return compare_by_toolkit(self, self.tools(), npu, golden, graph, threshold, options, prefix, noise)
+        return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix, executor)
 
     def results(
         self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
@@ -311,16 +270,6 @@ class Session(DataFolder):
 
         return find_overflow(self, folder, graph, limit, progress, max_bytes, known)
 
-    def overflow_statuses(self, folder: str | None = None) -> tuple[tuple[StatusFile, ...], str]:
-        """The overflow status files in a folder, or of the data folder, and where they were looked for."""
-        from precision_tool.lib.checks.overflow_search import find_statuses
-
-        if folder is None:
-            self.check_data()
-        else:
-            check_folder(folder, "dumps")
-        return find_statuses(self, folder)
-
     def random_errors(
         self,
         left: str | None = None,
@@ -328,6 +277,7 @@ class Session(DataFolder):
         graph: str | None = None,
         workers: int = 0,
         progress: Progress | None = None,
+        executor: Executor | None = None,
     ) -> list[RandomReport]:
         """What differs in two runs of the same script (npu/debug_0 and debug_1), one report a device, model and step.
 
@@ -335,4 +285,4 @@ class Session(DataFolder):
         """
         from precision_tool.lib.checks.random_search import find_random
 
-        return find_random(self, left, right, graph, workers, progress)
+        return find_random(self, left, right, graph, workers, progress, executor)

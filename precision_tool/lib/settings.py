@@ -251,6 +251,7 @@ class Settings:
     op_precision_mode: str = field(default="", metadata={"check": _file})
     customize_dtypes: str = field(default="", metadata={"check": _file})
     allow_hf32: str = field(default="", metadata={"check": _optional_switch})
+    deterministic: str = field(default="", metadata={"check": _optional_switch})
     cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
     engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
     python: str = field(default="", metadata={"check": _program})

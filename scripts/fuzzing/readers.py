@@ -18,6 +18,7 @@ import numpy as np
 from fuzzing import seeds
 from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
 from fuzzing.structures import MessageSeed, npy_file
+from precision_tool.lib.checks.passports import compare_passports
 from precision_tool.lib.collect.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.feeds import load_feed, read_feeds
@@ -44,6 +45,7 @@ from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.h5_copy import copy_ops
 from precision_tool.lib.formats.om_file import read_om_header
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
+from precision_tool.lib.formats.passport import parse_passport, read_passport
 from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph import cache
@@ -246,6 +248,16 @@ def _fusion_result(path: str) -> Reasons:
     return ()
 
 
+def _passport(path: str) -> Reasons:
+    """As `ac` does it, held against a sound one and against itself."""
+    found, sound = read_passport(path), parse_passport(seeds.passports(Path(path).parent)[0].decode())
+    for pair in (compare_passports(found, sound), compare_passports(sound, found)):
+        json.dumps(pair.to_dict(), allow_nan=False)
+    if compare_passports(found, found).differences:
+        raise WrongAnswerError("a passport differs from itself")
+    return ()
+
+
 def _switches(path: str) -> Reasons:
     """As `fusion off`, and as the training helper looks at it."""
     switches = read_switches(path)
@@ -439,6 +451,7 @@ READERS: dict[str, Reader] = {
     "overflow": Reader(read=_statuses, files=seeds.statuses, mutations=BINARY),
     "overflow_json": Reader(read=_statuses, files=seeds.status_texts, mutations=TEXT, documents=True),
     "fusion_result": Reader(read=_fusion_result, files=seeds.fusion_results, mutations=TEXT, documents=True),
+    "passport": Reader(read=_passport, files=seeds.passports, mutations=TEXT, documents=True),
     "fusion_switch": Reader(read=_switches, files=seeds.switch_files, mutations=TEXT, documents=True),
     "bisection": Reader(
         read=_bisection, files=seeds.bisections, mutations=TEXT, documents=True, file_name="state.json"

@@ -285,6 +285,22 @@ def fusion_results(folder: Path) -> list[bytes]:
     ]
 
 
+def passports(folder: Path) -> list[bytes]:
+    """What two runs were, with and without hashes."""
+    del folder
+    one = {"name": "fc/kernel", "type": "float32", "shape": [3, 2], "sha256": "0123456789abcdef" * 4}
+    document: dict[str, Any] = {
+        "format": "precision_tool passport", "version": 1, "side": "npu", "framework": "tensorflow",
+        "written": "2026-03-02T09:30:00Z", "versions": {"tensorflow": "1.15.0", "python": "3.7.5"},
+        "environment": {"OMP_NUM_THREADS": "8"}, "seeds": {"helper": 0, "graph": None},
+        "switches": {"precision_mode": "allow_mix_precision"},
+        "optimizers": [{"type": "ApplyAdam", "hyperparameters": {"lr": 0.5, "beta1": "computed"}, "variables": 2}],
+        "variables": [one, {**one, "name": "fc/bias"}], "batch": [{**one, "name": "x:0"}], "left_out": {"y:0": "why"},
+    }  # fmt: skip
+    bare = {**document, "side": "benchmark", "variables": [], "batch": [], "optimizers": []}
+    return [json.dumps(each, indent=1).encode() for each in (document, bare)]
+
+
 def switch_files(folder: Path) -> list[bytes]:
     """Switch files of both forms, as they are shipped and as users leave them."""
     del folder

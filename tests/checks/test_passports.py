@@ -18,8 +18,8 @@ from precision_tool import open_data
 from precision_tool.lib.checks.passports import compare_passports
 from precision_tool.lib.collect.passport import fingerprint
 from precision_tool.lib.formats.passport import Optimizer, Passport, TensorHash
-from precision_tool.lib.present.compare import passport_lines
 from precision_tool.lib.present.console import ReportConsole
+from precision_tool.lib.present.passports import passport_lines
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -190,3 +190,20 @@ def test_no_passport_and_a_damaged_one(data: Path) -> None:
     shown = tool("ac", cwd=data.parent)
     assert shown.err == ""
     assert json.loads(tool("ac", "--json", cwd=data.parent).out)["passports"] is None
+
+
+def test_random_begins_with_what_differs_between_two_runs(tmp_path: Path) -> None:
+    """Other seeds explain other random numbers; names from files are shown without their escapes."""
+    root = tmp_path / "precision_data"
+    for number, seed in ((0, 1), (1, 2)):
+        layers().write(root, run=f"debug_{number}", benchmark=False)
+        name = "odd\x1b[31m"
+        value = weights() * (number + 1)
+        write(root / f"npu/debug_{number}/passport.json", "npu", {name: value}, seeds={"helper": seed})
+    shown = tool("random", cwd=tmp_path)
+    assert "\x1b" not in shown.out
+    first, second = shown.out.splitlines()[:2]
+    assert first.startswith("differs    1 of 1 variable has other values: odd")
+    assert second.strip() == "seed: NPU 1, other run 2"
+    document = json.loads(tool("random", "--json", cwd=tmp_path).out)
+    assert [one["topic"] for one in document["passports"]["differences"]] == ["variables", "seeds"]

@@ -57,11 +57,13 @@ def test_a_dump_writes_what_the_run_is(work: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(os.listdir(NPU.parent)) == ["dump", "graph", "passport.json"], "no temporary file"
 
 
-def test_npu_device_has_one_too(work: Path) -> None:
+def test_npu_device_has_one_too(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = NpuDevice()
     tf_config.npu_device_dump_config(device, "dump", precision_mode="force_fp32")
+    assert capsys.readouterr().out == "", "what the script prints is its own"
     assert read(work / NPU)["switches"] == {
-        "precision_mode": "force_fp32", "dump_step": "0", "dump_mode": "all", "dump_data": "tensor",
+        "precision_mode": "force_fp32", "deterministic": "0", "dump_step": "0", "dump_mode": "all",
+        "dump_data": "tensor",
     }  # fmt: skip
 
 

@@ -168,6 +168,17 @@ def test_hf32_of_npu_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ENABLE_HF32_EXECUTION" not in os.environ, "that is TensorFlow 1's"
 
 
+def test_kernels_that_repeat_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, device = CustomOp(), NpuDevice()
+    tf_config.update_custom_op(op, deterministic=True)
+    assert op.parameters == {"deterministic": {"i": 1}}
+    monkeypatch.setenv("PRECISION_TOOL_DETERMINISTIC", "on")
+    tf_config.npu_device_dump_config(device)
+    assert device.all == {"deterministic": "1"}
+    tf_config.npu_device_dump_config(device, deterministic=False)
+    assert device.all == {}
+
+
 # --- Estimator ------------------------------------------------------------------------------------------------------
 
 
@@ -192,11 +203,17 @@ def test_switches_of_an_estimator(npu_bridge: bool, work: Path, capsys: pytest.C
     from npu_bridge.estimator.npu.npu_config import NPURunConfig  # type: ignore[import-not-found]
 
     options = tf_config.estimator_run_options(
-        "dump|fusion_off", precision_mode_v2="origin", customize_dtypes=types, allow_hf32=False, quant_dumpable=True
+        "dump|fusion_off",
+        precision_mode_v2="origin",
+        customize_dtypes=types,
+        allow_hf32=False,
+        quant_dumpable=True,
+        deterministic=True,
     )
     assert NPURunConfig(**options).given == options == {
         "op_debug_level": 4, "debug_dir": str(work / "precision_data/npu/debug_0"), "quant_dumpable": "1",
         "fusion_switch_file": tf_config.FUSION_OFF_FILE, "precision_mode_v2": "origin", "customize_dtypes": types,
+        "deterministic": 1,
     }  # fmt: skip
     assert os.environ["ENABLE_HF32_EXECUTION"] == "0"
     assert capsys.readouterr().err == ""

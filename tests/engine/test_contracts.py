@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import write_dump, write_golden
+from executors import WORKERS
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine.blocks import Scratch
@@ -25,7 +24,6 @@ from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.stream import open_stream
-from precision_tool.lib.engine.workers import process_pool
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -63,38 +61,6 @@ def pairs_in(folder: Path) -> list[Pair]:
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
-
-
-class AtOnce(Executor):
-    """An executor that does each task as it is handed out, in the thread that hands it out."""
-
-    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(task(*arguments, **options))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-@contextmanager
-def threads() -> Iterator[Executor | None]:
-    with ThreadPoolExecutor(3) as pool:
-        yield pool
-
-
-@contextmanager
-def processes() -> Iterator[Executor | None]:
-    with process_pool(2) as pool:
-        yield pool
-
-
-@contextmanager
-def at_once() -> Iterator[Executor | None]:
-    yield AtOnce()
-
-
-WORKERS: tuple[Any, ...] = (threads, processes, at_once)
 
 
 def numbers(row: Row) -> list[float]:

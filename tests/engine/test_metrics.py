@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from compiled_kernel import KINDS_OF_KERNEL, kernel_of
+from compiled_kernel import KINDS_OF_KERNEL, LESSER_PROCESSORS, kernel_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +93,13 @@ def truth(x: Array, y: Array) -> Truth:
 _kind = [KINDS_OF_KERNEL[0]]
 
 
-@pytest.fixture(params=KINDS_OF_KERNEL, scope="module", autouse=True)
+#: As on lesser processors once: what they do does not depend on the versions of numpy.
+_PARAMS = [
+    pytest.param(kind, marks=[pytest.mark.slow] if kind in LESSER_PROCESSORS else []) for kind in KINDS_OF_KERNEL
+]
+
+
+@pytest.fixture(params=_PARAMS, scope="module", autouse=True)
 def each_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test, with every kernel."""
     _kind[0] = request.param

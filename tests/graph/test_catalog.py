@@ -16,6 +16,7 @@ import pytest
 from builders import MODEL, STAMP, graph_op, text_graph, write_dump, write_golden
 from small_tree import SmallTree, chain, small_tree, values
 
+from precision_tool.lib.data.graph_files import search_graphs, survey_graphs
 from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.graph import catalog
@@ -721,7 +722,7 @@ def test_a_survey_has_every_graph_file(tree: SmallTree, tmp_path: Path) -> None:
     stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
     shutil.copy(tree.graph, stage)
     here = write_graph(tmp_path / graph_file_name(1, 1), ops_named("first/Add", "stranger"), name="here")
-    survey = session_of(tree.root).survey_graphs()
+    survey = survey_graphs(session_of(tree.root))
     rows = {os.path.abspath(row.path): row for row in survey.rows}
     assert set(rows) == {str(tree.graph), str(damaged), str(here)}
     used = rows[str(tree.graph)]
@@ -735,7 +736,7 @@ def test_a_survey_has_every_graph_file(tree: SmallTree, tmp_path: Path) -> None:
 
 def test_a_survey_without_a_graph_that_fits_says_why(tree: SmallTree) -> None:
     write_graph(tree.graph, ops_named("a", "b"), name="stranger")
-    survey = session_of(tree.root).survey_graphs()
+    survey = survey_graphs(session_of(tree.root))
     assert [row.in_use for row in survey.rows] == [False]
     assert "names 0 of 4 dumped ops" in survey.problem
 
@@ -744,13 +745,13 @@ def test_a_search_looks_into_all_stages(tree: SmallTree) -> None:
     stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
     write_graph(stage, ops_named("middle/Mul", "gone/Mul"))
     tree.graph.with_name(OTHER_GRAPH).write_text("{")
-    found = {os.path.basename(one.path): one for one in session_of(tree.root).search_graphs("*mul")}
+    found = {os.path.basename(one.path): one for one in search_graphs(session_of(tree.root), "*mul")}
     assert found[tree.graph.name].ops == (("middle/Mul", "Mul"),)
     assert found[stage.name].ops == (("middle/Mul", "Add"), ("gone/Mul", "Add"))
     assert (found[stage.name].stage, found[stage.name].op_count) == ("PreRunBegin", 2)
     assert found[OTHER_GRAPH].error
     with pytest.raises(DataNotFoundError) as error:
-        session_of(tree.root).search_graphs("midle/Mul")
+        search_graphs(session_of(tree.root), "midle/Mul")
     assert "1 of them cannot be read" in error.value.message
     assert "middle/Mul" in error.value.hint
 

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from builders import write_dump, write_golden
+from ffts_files import write_slices
 
 from precision_tool.lib.demo.dump_writer import OutTensor
+from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -997,12 +999,85 @@ def test_a_cut_off_newest_tensor_is_not_replaced_by_an_older_one(world: World) -
     assert str(newest) in pair.reason
 
 
-def test_slices_are_called_slices(world: World) -> None:
+def test_ops_of_one_name_in_two_subgraphs_are_told_apart_by_their_tasks(world: World) -> None:
+    """The newest file of both would accuse the one that ran first."""
+    world.goldens = {"one:0": tensor(2), "two:0": tensor(3)}
+    # The task that runs first is written last.
+    world.dump("same", outputs=[np.zeros(2, np.float32)], time=STAMP + 9)
+    world.dump("same", outputs=[np.zeros(3, np.float32)], time=STAMP)
+    bodies = [
+        Graph(name=f"body{number}", ops=(op("same", originals=[origin], outputs=[desc(f"{origin}:0")]),))
+        for number, origin in enumerate(("one", "two"))
+    ]
+    calls = [op(f"call{number}", "PartitionedCall", subgraph_names=(f"body{number}",)) for number in range(2)]
+    first, second = (pair for pair in world.pairs(calls, *bodies) if pair.op_name == "same")
+    for pair, size, name in ((first, 2, "one"), (second, 3, "two")):
+        assert isinstance(pair.npu, Tensor)
+        assert (pair.npu.shape, pair.golden_tensor, pair.status) == ((size,), f"{name}:0", Status.COMPARED)
+        assert pair.reason == "one of 2 ops of this name, whose dumps are told apart by the order of their tasks"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_it_is_said_where_tasks_do_not_tell_ops_of_one_name_apart(world: World, count: int) -> None:
+    world.goldens = {"same:0": tensor(2)}
+    for number in range(count):
+        world.dump("same", time=STAMP + number)
+    bodies = [Graph(name=f"body{number}", ops=(op("same"),)) for number in range(2)]
+    calls = [op(f"call{number}", "PartitionedCall", subgraph_names=(f"body{number}",)) for number in range(2)]
+    pairs = [pair for pair in world.pairs(calls, *bodies) if pair.op_name == "same"]
+    assert [pair.status for pair in pairs] == [Status.UNREADABLE, Status.UNREADABLE]
+    for pair in pairs:
+        assert f"2 ops of the graph have this name, and {count} of their tasks were dumped" in pair.reason
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_slices_are_joined(world: World, threaded: bool) -> None:
+    """Threads, or slices of the graph, cut along an axis: what they put out is compared whole, and what they were fed
+    is what the op before put out."""
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    world.goldens = {"conv:0": tensor(24), "next:0": tensor(24)}
+    for name, axis, given in (("conv", 0, []), ("next", 1, [whole[:2]])):
+        write_slices(world.folder, name, [(whole, axis)], 2, threaded=threaded, fed=given, time=STAMP)
+    plain = replace(PLAIN, shape=(4, 6))
+    after = op("next", "Add", ["conv:0"], input_descs=(plain,), outputs=[plain])
+    first, fed, second = world.pairs([op("conv", "Add", outputs=[plain]), after])
+    for pair in (first, fed, second):
+        assert isinstance(pair.npu, Tensor)
+        assert pair.npu.shape == (4, 6)
+        with open_bytes(pair.npu) as file:
+            assert file.read_at(pair.npu.offset, pair.npu.nbytes) == whole.tobytes()
+
+
+def test_a_slice_that_is_missing_is_told(world: World) -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    world.goldens = {"conv:0": tensor(24)}
+    write_slices(world.folder, "conv", [(whole, 0)], 4, left_out=[2], time=STAMP)
+    (pair,) = world.pairs([op("conv", "Add", outputs=[replace(PLAIN, shape=(4, 6))])])
+    assert pair.status is Status.SIZE_MISMATCH
+    assert pair.reason == "conv was run in slices by FFTS+, of which 1 of 4 were not dumped"
+
+
+def test_slices_that_do_not_fit_together_are_told(world: World) -> None:
+    """Of another run, or damaged: neither joined nor taken for the whole."""
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    world.goldens = {"conv:0": tensor(24)}
+    paths = write_slices(world.folder, "conv", [(whole, 0)], 2, time=STAMP)
+    odd = write_slices(world.folder.with_name("odd"), "conv", [(whole[:, :5], 0)], 2, time=STAMP)
+    paths[1].write_bytes(odd[1].read_bytes())
+    (pair,) = world.pairs([op("conv", "Add")])
+    assert pair.status is Status.UNREADABLE
+    assert "its slices (2, 6), (2, 5) cannot be joined along axis 0" in pair.reason
+
+
+def test_slices_of_which_nothing_tells_how_they_were_cut(world: World) -> None:
+    """The newest counts, as with msaccucmp; what does not fit the benchmark is called a slice."""
+    world.goldens = {"conv:0": tensor(4)}
     for number in range(2):
-        world.dump(f"conv_lxslice{number}")
-    reasons = [pair.reason for pair in world.pairs([op("conv", "Conv2D")])]
-    assert len(reasons) == 3
-    assert all("slice" in reason for reason in reasons)
+        world.dump(f"conv_lxslice{number}", time=STAMP + number)
+    (pair,) = world.pairs([op("conv", "Conv2D")])
+    assert isinstance(pair.npu, Tensor)
+    assert "conv_lxslice1" in pair.npu.path
+    assert pair.reason == "conv was dumped in 2 slices by FFTS+, and the dump does not say how they were cut"
 
 
 @pytest.mark.parametrize(("dtype", "compared"), [("float16", True), ("int32", False), ("bool", False)])

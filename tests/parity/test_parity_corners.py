@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import corner_trees
+import numpy as np
 import pytest
-from builders import TIMESTAMP
+from builders import TIMESTAMP, Array, graph_op
 from corner_trees import Corner, CornerTree
+from ffts_files import write_slices
 from vendor import Ran, Vendor
 from vendor_cells import (
     ALWAYS,
@@ -318,6 +321,68 @@ def test_names_of_ffts_threads(vendor: Vendor, tmp_path: Path) -> None:
     found = check(vendor, tree)
     assert found.only_theirs == found.only_ours == set()
     assert found.beside(*ALWAYS) == {}
+
+
+def test_slices_of_ffts_are_joined(vendor: Vendor, tmp_path: Path) -> None:
+    """Threads and manual slices, along either axis, fed by each other; slices that are missing, or of no FFTS+ task."""
+    tree = CornerTree(root=tmp_path)
+    tree.leaf.mkdir(parents=True)
+
+    def add(
+        name: str, shape: tuple[int, ...], axis: int | None, count: int, fed_by: str = "", file: str = "", **words: Any
+    ) -> None:
+        number = len(tree.ops) + 1
+        x = corner_trees.noise(*shape, seed=number)
+        golden = corner_trees.near(x)
+        tree.benchmark(name, golden)
+        fed = [np.ascontiguousarray(made[fed_by][0][:2])] if fed_by else []
+        write_slices(
+            tree.leaf,
+            file or name,
+            [(x, axis)],
+            count,
+            fed=fed,
+            task=10 * number,
+            time=TIMESTAMP + 10 * number,
+            **words,
+        )
+        described = corner_trees._desc(shape, name)
+        inputs = [f"{fed_by}:0"] if fed_by else []
+        descs = [corner_trees._desc(shape, None) for _ in inputs]
+        tree.ops.append(graph_op(name, "Add", inputs, input_descs=descs, output_descs=[described]))
+        made[name] = (x, golden)
+        tree.truth[f"{name}:output:0"] = made[name]
+        if fed_by:  # the input's row has the figures of what was put out
+            tree.truth[f"{name}:input:0"] = made[fed_by]
+
+    made: dict[str, tuple[Array, Array]] = {}
+    add("t/rows", (6, 5), 0, 3)
+    add("t/columns", (4, 6), 1, 2)
+    add("m/rows", (6, 5), 0, 3, threaded=False)
+    add("m/columns", (4, 6), 1, 2, threaded=False)
+    add("t/fed", (6, 5), 0, 3, fed_by="t/rows")
+    add("m/fed", (6, 5), 0, 2, fed_by="m/rows", threaded=False)
+    add("t/one", (6, 5), 0, 1, fed_by="t/rows")
+    add("t/whole", (6, 5), None, 2)
+    add("s/graph", (6, 5), 0, 3, file="partition0_rank1_new_sub_graph1_sgt_graph_0_s/graph")
+    add("t/missing", (6, 5), 0, 3, left_out=[1])
+    add("m/plain", (6, 5), 0, 3, threaded=False, task_type=0)
+    tree.finish()
+    ran, result = both(vendor, tree)
+    found = explain(ran.result, result, tree.root, CORNERS, tree.truth)
+    assert found.only_theirs == found.only_ours == set()
+    # The vendor keeps the types of the slice, of which it had no figures.
+    assert found.beside(*ALWAYS) == {f"{name}:input:0": {"stored_type"} for name in ("t/fed", "m/fed", "t/one")}
+    options = CompareOptions(compat=True)
+    (compat,) = precision_tool.compare(tree.leaf, tree.golden, graph=tree.graph, workers=1, options=options)
+    compat.write_csv(tmp_path / "compat.csv")
+    (header, lines), (vendor_header, vendor_lines) = table(tmp_path / "compat.csv"), table(ran.result)
+    assert header == vendor_header
+    assert [name_of(header, line) for line in lines] == [name_of(vendor_header, line) for line in vendor_lines]
+    shape = header.index("Shape")
+    assert [line[shape] for line in lines] == [line[shape] for line in vendor_lines]
+    compared = {f"{row.pair.op_name}:{row.pair.slot}" for row in result.rows if row.metrics is not None}
+    assert compared == set(tree.truth) - {"t/missing:output:0", "m/plain:output:0"}
 
 
 @pytest.mark.parametrize("name", ["complex64", "complex128"])

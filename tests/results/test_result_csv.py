@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import stat
@@ -293,16 +294,23 @@ def test_the_newest_comparison_is_found_whatever_folder_is_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, 1), (32, 32), (33, 31), (400, 31)])
-def test_of_many_names_the_first_are_listed(tmp_path: Path, count: int, shown: int) -> None:
+def test_many_names_are_listed_once_in_a_group_and_lost_nowhere(tmp_path: Path, count: int, shown: int) -> None:
     path = tmp_path / "result_1.csv"
     names = [f"op{number}" for number in range(count)]
     many = row(result=metrics(), golden_names=",".join(names))
-    (line,) = written(path, many)
+    write_result(str(path), [many, many])
+    with path.open(encoding="utf-8", newline="") as file:
+        line, other = csv.DictReader(file)
+    assert line["GroundTruth"].split(",") == line["OriginalOps"].split(",") == names
     rest = [f"… (+{count - shown} more)"] if count > shown else []
-    assert line["GroundTruth"].split(",") == line["OriginalOps"].split(",") == [*names[:shown], *rest]
-    (read,) = read_result(str(path))
-    assert many.golden_ops == tuple(names)  # nothing is lost before it is written
-    assert joined(read.golden_ops, read.unlisted[1]) == joined(many.golden_ops) == line["GroundTruth"]
+    assert other["GroundTruth"].split(",") == other["OriginalOps"].split(",") == [*names[:shown], *rest]
+    for read in read_result(str(path)):
+        assert read.golden_ops == read.original_ops == tuple(names)
+        assert row_json(read, ColumnChoice())["left_out"] == {"npu_ops": 0, "benchmark_ops": 0, "original_ops": 0}
+    # A file of an older release gives a part in every row.
+    path.write_text(path.read_text("utf-8").replace(",".join(names), other["GroundTruth"]), "utf-8")
+    read, _ = read_result(str(path))
+    assert joined(read.golden_ops, read.unlisted[1]) == joined(many.golden_ops) == other["GroundTruth"]
     assert read.golden_ops == read.original_ops == tuple(names[:shown])
     left_out = count - shown
     assert row_json(read, ColumnChoice())["left_out"] == {
@@ -310,9 +318,19 @@ def test_of_many_names_the_first_are_listed(tmp_path: Path, count: int, shown: i
     }  # fmt: skip
     assert row_json(many, ColumnChoice())["benchmark_ops"] == tuple(names)
     # The vendor's files list all.
-    path.write_text(path.read_text("utf-8").replace(line["GroundTruth"], ",".join(names)), "utf-8")
-    (read,) = read_result(str(path))
-    assert read.golden_ops == tuple(names)
+    path.write_text(path.read_text("utf-8").replace(other["GroundTruth"], ",".join(names)), "utf-8")
+    assert all(read.golden_ops == tuple(names) for read in read_result(str(path)))
+
+
+def test_a_part_of_a_list_is_completed_by_that_list_alone(tmp_path: Path) -> None:
+    """Not by one of another group, or one that begins alike."""
+    lists = [[f"op{number}" for number in range(size)] for size in (40, 41)]
+    others = [f"op{number}" for number in range(39)] + ["other"]
+    many = [row(result=metrics(), golden_names=",".join(names)) for names in (*lists, others, *lists, others)]
+    many[4] = replace(many[4], pair=replace(many[4].pair, index=many[4].index + 1))
+    write_result(str(tmp_path / "result_1.csv"), many)
+    read = read_result(str(tmp_path / "result_1.csv"))
+    assert [one.golden_ops for one in read] == [one.golden_ops for one in many]
 
 
 def test_the_numbers_of_a_row_come_back_under_the_same_names(tmp_path: Path) -> None:

@@ -326,6 +326,110 @@ def test_an_op_that_writes_over_its_input(tmp_path: Path) -> None:
     assert verdict_of(network.write(tmp_path)).cause is Cause.NONE
 
 
+def test_an_address_alone_does_not_excuse_an_overwritten_input(tmp_path: Path) -> None:
+    """It is said to write over its input, and what stands there is not what it put out."""
+    network = layers().with_part("one/Relu", read={0: overwritten}, address=4096)
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == ("one/Relu", Cause.STOMP)
+
+
+# --- near misses: what looks like a fault and is none -----------------------------------------------------------------
+
+
+def last_digit(array: Array) -> Array:
+    """Every third element is one unit in the last place away, as another order of additions gives."""
+    flat = array.copy().reshape(-1)
+    flat[::3] = np.nextafter(flat[::3], np.asarray(np.inf, flat.dtype))
+    return flat.reshape(array.shape)
+
+
+@pytest.mark.parametrize(
+    "name", ["one/MatMul", "two/Tanh", "IteratorGetNext", "drop/random_uniform/RandomUniform", "one/kernel"]
+)
+def test_rounding_is_no_fault(tmp_path: Path, name: str) -> None:
+    """Results that another order of additions gives; data, random numbers and variables that are float16 there."""
+    network = layers()
+    part = next(part for part in network.parts if part.name == name)
+    if part.npu is None:
+        network = network.with_part(name, wrong=last_digit)
+    else:
+        network = network.with_part(name, npu=part.npu.astype(np.float16), golden=part.npu)
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == (None, Cause.NONE)
+
+
+@pytest.mark.parametrize("stores", [True, False])
+def test_a_fused_op_that_is_more_exact_than_its_parts_is_right(tmp_path: Path, stores: bool) -> None:
+    """Float32 inside, or every part's result kept in float16: a kernel may do either."""
+
+    def compute(a: Array, b: Array) -> Array:
+        product = a @ b
+        made: Array = np.maximum(product.astype(np.float16).astype(np.float64) if stores else product, 0)
+        return made
+
+    found = verdict_of(fused().with_part("one/MatMul", compute=compute).write(tmp_path))
+    assert (found.culprit, found.tally.wrong, found.tally.doubtful) == (None, 0, 0)
+
+
+def test_a_fused_op_that_leaves_out_a_part_is_wrong(tmp_path: Path) -> None:
+    """It does what the op it is named after does, and no more."""
+    found = verdict_of(fused().with_part("one/MatMul", compute=np.matmul).write(tmp_path, benchmark=False))
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.FUSION)
+
+
+def test_the_edge_of_the_range_is_no_overflow(tmp_path: Path) -> None:
+    """65519.9 is beyond float16's largest number and rounds to it; 65520 would round to infinity."""
+    near = Part(name="edge", type="Mul", inputs=("IteratorGetNext", "factor"), originals=("edge",), dtype="float16",
+                compute=np.multiply)  # fmt: skip
+    data = np.array([[1.0, 0.5, -1.0]], np.float32)
+    for factor, cause in ((65519.0, Cause.NONE), (66000.0, Cause.OVERFLOW)):
+        parts = (
+            source("IteratorGetNext", data),
+            source("factor", np.array([[factor]], np.float32), op_type="Const"),
+            near,
+        )
+        found = verdict_of(Network(parts=parts).write(tmp_path / str(factor)))
+        assert found.cause is cause, factor
+
+
+def test_a_gradient_off_by_a_factor_that_is_no_loss_scale(tmp_path: Path) -> None:
+    """Three times too large, and nothing divides by it again: that is a wrong kernel and no scale."""
+    network = layers().with_part("two/MatMul", wrong=lambda array: array * np.float16(3))
+    found = verdict_of(network.write(tmp_path))
+    assert (found.culprit, found.cause) == ("two/MatMul", Cause.KERNEL)
+
+
+def test_a_culprit_whose_inputs_were_not_dumped_is_less_sure(tmp_path: Path) -> None:
+    """What it read may have been overwritten before it read it, which such a dump does not tell."""
+    network = layers().with_part("two/MatMul", wrong=negated_column)
+    surer = verdict_of(network.write(tmp_path / "whole"))
+    found = verdict_of(network.write(tmp_path / "outputs", inputs=False))
+    assert found.culprit == surer.culprit == "two/MatMul"
+    assert found.confidence <= 0.8 < surer.confidence
+    assert found.suspects[0].fact("inputs_not_dumped") == [0, 1]
+    assert "may have been overwritten before it read it" in told(found)
+    assert surer.suspects[0].fact("inputs_not_dumped") is None
+
+
+# --- what does not change a verdict -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [None, negated_column])
+def test_the_order_of_the_batch_does_not_matter(tmp_path: Path, wrong: Callable[[Array], Array] | None) -> None:
+    """The same images in another order, and the random numbers with them."""
+    order = np.random.default_rng(5).permutation(8)
+    network = layers().with_part("one/MatMul", wrong=wrong)
+    turned = network
+    for name in ("IteratorGetNext", "drop/random_uniform/RandomUniform"):
+        part = next(part for part in network.parts if part.name == name)
+        assert part.npu is not None
+        turned = turned.with_part(name, npu=part.npu[order])
+    one, two = verdict_of(network.write(tmp_path / "one")), verdict_of(turned.write(tmp_path / "two"))
+    assert (one.culprit, one.cause, one.tally) == (two.culprit, two.cause, two.tally)
+    if wrong is not None:
+        assert one.suspects[0].fact("own_error") == pytest.approx(two.suspects[0].fact("own_error"), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "cause"),
     [

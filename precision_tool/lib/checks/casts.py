@@ -177,6 +177,8 @@ def _narrowing(file: GraphFile) -> Iterable[Op]:
 def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
     """Output and input of a cast as a pair, with their bytes; or why they cannot be compared."""
     dump = dumps.op(flatten(op.name))
+    if dump.merged:
+        return f"it ran in {dump.threads} slices, of which only the first has its input here"
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         unread = [*dump.errors, *(one for one in (before, after) if isinstance(one, Missing))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from precision_tool.lib.checks.analysis import Analysis, analyse
@@ -52,12 +53,14 @@ def compare(
     options: CompareOptions | None = None,
     noise: NoiseFloor | None = None,
     prefix: str = "",
+    executor: Executor | None = None,
 ) -> list[Analysis]:
     """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
 
     Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
     When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
-    error says where. `prefix` begins the names of the result files where it is given.
+    error says where. `workers` processes (0: one per core), or any
+    `executor`, share the work. `prefix` begins the names of the result files where it is given.
     """
     space, options = data.workspace, options or DEFAULT_OPTIONS
     is_default = npu is None and golden is None
@@ -79,7 +82,9 @@ def compare(
     try:
         with way_back_from(chosen):
             if is_h5:
-                results = compare_h5(npu, golden, workers=workers, progress=progress, options=options)
+                results = compare_h5(
+                    npu, golden, workers=workers, executor=executor, progress=progress, options=options
+                )
             else:
                 results = compare_folders(
                     npu,
@@ -88,6 +93,7 @@ def compare(
                     graphs=data.graph_chooser(graph),
                     find=data.inputs,
                     workers=workers,
+                    executor=executor,
                     progress=progress,
                     options=options,
                 )

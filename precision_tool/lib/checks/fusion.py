@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
-from precision_tool.lib.formats.fusion_passes import SECTIONS, is_switchable
+from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.formats.fusion_result import GraphPasses
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
@@ -169,16 +169,10 @@ def _rows(
                 compared=len(compared),
                 worst_op=worst,
                 is_switchable=is_switchable(name),
-                switch=_switch(switches, name, section),
+                switch=None if switches is None else switches.told(name, section),
             )
         )
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))
-
-
-def _switch(switches: Switches | None, name: str, section: str | None) -> bool | None:
-    places = [section] if section else SECTIONS
-    answers = set() if switches is None else {switches.is_on(name, place) for place in places}
-    return answers.pop() if len(answers) == 1 else None
 
 
 def skip_fusion(reason: str) -> CheckResult:

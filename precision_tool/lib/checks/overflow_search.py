@@ -117,6 +117,15 @@ def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusRep
     return read_statuses(files, reader, limit=0)[0]
 
 
+def statuses_asked_for(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
+    """As `find_statuses`; DataNotFoundError where there is no such folder, or no data folder."""
+    if folder is None:
+        check_data(data.workspace.root)
+    else:
+        check_folder(folder, "dumps")
+    return find_statuses(data, folder)
+
+
 def find_statuses(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
     """The status files below a folder, or of the data folder, and where they were found or at least sought."""
     if folder is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -192,6 +193,7 @@ def compare_runs(
     right: RunValues,
     *,
     workers: int = 0,
+    executor: Executor | None = None,
     progress: Progress | None = None,
     counterpart: Counterpart = same_name,
 ) -> RandomReport:
@@ -215,7 +217,7 @@ def compare_runs(
         if other.op_type != op.op_type:
             other_types.append(op.name)
         pairs.append((op, list(_slots(left, op, right, other))))
-    measured = _measured(pairs, workers, progress)
+    measured = _measured(pairs, workers, executor, progress)
     ops = tuple(_judged(op, slots) for (op, _), slots in zip(pairs, measured, strict=True))
     unreadable = tuple(dict.fromkeys((*left.unreadable.values(), *right.unreadable.values())))
     return RandomReport(
@@ -288,7 +290,7 @@ def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
 
 
 def _measured(
-    pairs: Sequence[tuple[RunOp, list[SlotPair]]], workers: int, progress: Progress | None
+    pairs: Sequence[tuple[RunOp, list[SlotPair]]], workers: int, executor: Executor | None, progress: Progress | None
 ) -> list[list[SlotPair]]:
     """The slots with the metrics of those that differ."""
     result = [list(slots) for _, slots in pairs]
@@ -304,7 +306,8 @@ def _measured(
             else:
                 places.append((at, number))
                 work.append(pair)
-    for (at, number), row in zip(places, compare_pairs(work, workers=workers, progress=progress), strict=True):
+    rows = compare_pairs(work, workers=workers, executor=executor, progress=progress)
+    for (at, number), row in zip(places, rows, strict=True):
         result[at][number] = _with_metrics(result[at][number], row)
     return result
 

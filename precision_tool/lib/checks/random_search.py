@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from concurrent.futures import Executor
 from dataclasses import replace
 
 from precision_tool.lib.checks.overflow_search import Graphs, Progress
@@ -29,6 +30,7 @@ def find_random(
     graph: str | None = None,
     workers: int = 0,
     progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> list[RandomReport]:
     """One report for each device, model and step that both runs have; of the first run alone without a second.
 
@@ -51,7 +53,7 @@ def find_random(
             "name the dump of another run of the same script with -rt"
         )
     reports = [
-        _compare_leaf(data, leaf, position, one, other, graphs, workers, progress)
+        _compare_leaf(data, leaf, position, one, other, graphs, workers, progress, executor)
         for position, leaf in enumerate(one.leaves)
     ]
     found = [each for each in reports if each is not None]
@@ -72,6 +74,7 @@ def _compare_leaf(
     graphs: Graphs,
     workers: int,
     progress: Progress | None,
+    executor: Executor | None,
 ) -> RandomReport | None:
     run = graphs.of(leaf)
     file = None if run is None else run.file
@@ -94,7 +97,7 @@ def _compare_leaf(
     counterpart_of = same_name
     if run is not None and beside is not None and beside.file is not file:
         counterpart_of = counterparts(run.file, beside.file).of
-    found = compare_runs(left, right, workers=workers, progress=progress, counterpart=counterpart_of)
+    found = compare_runs(left, right, workers=workers, executor=executor, progress=progress, counterpart=counterpart_of)
     stomps, checked = check_memory(left, name)
     others, others_checked = check_memory(right, _name(counterpart, beside))
     if run is not None and beside is not None and beside.file is not file:

@@ -1,4 +1,4 @@
-"""Switches that fix precision: a mode of the whole network, files that name single ops, and HF32.
+"""Switches that fix precision: a mode of the whole network, files that name single ops, HF32, the same sums each time.
 
 What may be set, and what GE makes of the files, follow the vendor's own sources: the TensorFlow adapter
 (`npu_attrs.cc`, `npu_config.py`) and GE's parsers of these files. This module runs on Python 3.7.
@@ -7,7 +7,7 @@ What may be set, and what GE makes of the files, follow the vendor's own sources
 import os
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 from precision_tool.lib.collect.mixlist import result_file, write_whole
 from precision_tool.lib.collect.packages import ScriptError, say
@@ -16,7 +16,9 @@ from precision_tool.lib.settings import Settings
 from precision_tool.lib.user_files import read_text
 
 #: What a call may say of precision, instead of the settings of the same names.
-PRECISION_OPTIONS = ("precision_mode", "precision_mode_v2", "op_precision_mode", "customize_dtypes", "allow_hf32")
+PRECISION_OPTIONS = (
+    "precision_mode", "precision_mode_v2", "op_precision_mode", "customize_dtypes", "allow_hf32", "deterministic",
+)  # fmt: skip
 #: The two ways to say one thing: the adapter takes one of them.
 MODES = ("precision_mode", "precision_mode_v2")
 #: Only with these does GE look at a `modify_mixlist`.
@@ -62,7 +64,7 @@ def written(options: Mapping[str, object], settings: Settings) -> Dict[str, obje
     return done
 
 
-def precision_values(settings: Settings) -> Dict[str, str]:
+def precision_values(settings: Settings) -> Dict[str, Union[int, str]]:
     """What the settings ask for, by the adapter's names; HF32 is apart. Raises ScriptError."""
     if settings.precision_mode and settings.precision_mode_v2:
         raise ScriptError(
@@ -70,7 +72,10 @@ def precision_values(settings: Settings) -> Dict[str, str]:
             "cannot both be set: the adapter takes one of them",
             "take out one of the two",
         )
-    values = {name: str(getattr(settings, name)) for name in MODES if getattr(settings, name)}
+    values: Dict[str, Union[int, str]] = {}
+    values.update((name, str(getattr(settings, name))) for name in MODES if getattr(settings, name))
+    if settings.deterministic:
+        values["deterministic"] = int(settings.deterministic == "on")
     for name in _FILE_NAMES:
         if getattr(settings, name):
             values[name] = _checked_file(name, os.path.abspath(os.path.expanduser(str(getattr(settings, name)))))

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, Union
 
 from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.fusion_files import switch_file
@@ -20,7 +20,7 @@ from precision_tool.lib.collect.packages import (
     say,
     tensorflow_module,
 )
-from precision_tool.lib.collect.passport import NPU, begin
+from precision_tool.lib.collect.passport import NPU, SWITCHES, begin
 from precision_tool.lib.collect.precision import (
     MODES,
     PRECISION_OPTIONS,
@@ -72,7 +72,7 @@ _ESTIMATOR_ADVICE = {
 #: What of a run's parameters NPURunConfig has an argument for, besides the DumpConfig.
 _IN_RUN_CONFIG = (
     "op_debug_level", "debug_dir", "quant_dumpable", "fusion_switch_file", "modify_mixlist", *MODES,
-    "op_precision_mode", "customize_dtypes",
+    "op_precision_mode", "customize_dtypes", "deterministic",
 )  # fmt: skip
 
 
@@ -181,8 +181,7 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
             say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
     if "dump" in actions:
-        everything: Dict[str, object] = getattr(npu_device.global_options(), "as_dict", dict)()
-        _begin_passport(place, everything, tf32_of_tensorflow2())
+        _begin_passport(place, options.texts(SWITCHES), tf32_of_tensorflow2())
     return npu_device
 
 
@@ -252,6 +251,11 @@ class _DeviceOptions:
         if isinstance(like, bool):
             return text == "1"
         return int(text) if isinstance(like, int) and text.isdigit() else text
+
+    def texts(self, names: Iterable[str]) -> Dict[str, object]:
+        """What holds of some options, as text; npu_device's own way to ask for all prints lines of its own."""
+        found = ((name, getattr(self._option(name), "value", None)) for name in names)
+        return {name: _device_text(value) for name, value in found if value is not None}
 
     def set(self, name: str, value: Value) -> None:
         """Set an option. Raises ScriptError where npu_device refuses the value."""

@@ -9,12 +9,14 @@ DUMP_DATA = "tensor"
 DUMP_LAYER = ""
 QUANT_DUMPABLE = "off"
 
-# How precise the NPU computes; '' is as the script and the device have it. Files for single ops; HF32 'on' or 'off'.
+# How precise the NPU computes; '' is as the script and the device have it. Files for single ops; HF32 and one
+# order of sums 'on' or 'off'.
 PRECISION_MODE = ""
 PRECISION_MODE_V2 = ""
 OP_PRECISION_MODE = ""
 CUSTOMIZE_DTYPES = ""
 ALLOW_HF32 = ""
+DETERMINISTIC = ""
 
 # What the compiler of ops keeps for debugging (0 to 4); the seed of what is random; the file of single fusion passes.
 OP_DEBUG_LEVEL = 4

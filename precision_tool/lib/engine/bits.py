@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.storage.stores import open_file
 
 _BLOCK = 1 << 20
 
@@ -33,7 +33,7 @@ def difference(left: Tensor, right: Tensor) -> Difference | None:
     first = last = -1
     count = 0
     one, two = (np.empty(min(_BLOCK, max(left.nbytes, 1)), np.uint8) for _ in range(2))
-    with open_file(left.path) as a, open_file(right.path) as b:
+    with open_bytes(left) as a, open_bytes(right) as b:
         for start in range(0, left.nbytes, _BLOCK):
             size = min(_BLOCK, left.nbytes - start)
             a.read_into(left.offset + start, one[:size].data)
@@ -49,7 +49,7 @@ def difference(left: Tensor, right: Tensor) -> Difference | None:
 
 def same_range(left: Tensor, start: int, right: Tensor, other: int, size: int) -> bool:
     """True if `size` bytes of one tensor from `start` are those of another from `other`."""
-    with open_file(left.path) as a, open_file(right.path) as b:
+    with open_bytes(left) as a, open_bytes(right) as b:
         for done in range(0, size, _BLOCK):
             step = min(_BLOCK, size - done)
             if a.read_at(left.offset + start + done, step) != b.read_at(right.offset + other + done, step):

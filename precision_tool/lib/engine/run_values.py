@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,8 +20,9 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.pairing.match import groups_of, in_order
+from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Missing
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
 #: Types of ops that give the very memory they are fed.
 _SAME_MEMORY = frozenset(
@@ -103,6 +104,7 @@ class RunValues:
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, str] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
+        self._op_dumps = None if file is None else OpDumps(self.index, in_order(file))
         self.ops = tuple(self._in_order(file))
         self._by_node = {op.node.key: op for op in self.ops if op.node is not None}
         self._by_flat: dict[str, RunOp] = {}
@@ -112,8 +114,11 @@ class RunValues:
     def _in_order(self, file: GraphFile | None) -> Iterator[RunOp]:
         """In the order of the graph; what no graph names by the time of its files."""
         named = set() if file is None else {flatten(op.name) for op in file.ops}
-        types = {one.name.op_name: one.name.op_type for one in self.leaf.files}
-        others = deque(flat for flat in self.index.names_by_time() if flat not in named)
+        named |= {base_name(flat) for flat in named}
+        types = {whole_name(one.name.op_name): one.name.op_type for one in self.leaf.files}
+        types |= {one.name.op_name: one.name.op_type for one in self.leaf.files}
+        strange = (flat for flat in self.index.names_by_time() if not {flat, base_name(flat)} & named)
+        others = deque(strange)
         number = count()
         groups = [] if file is None else groups_of(file)
         index_of = {id(op): index for index, group in enumerate(groups) for op in group.ops}
@@ -127,14 +132,13 @@ class RunValues:
                 index = place if file is None else next(strangers)
                 yield RunOp(number=place, index=index, name=flat, op_type=types[flat], timestamp=known, flat=flat)
 
-        self._spelled: Counter[str] = Counter()
-        if file is not None:
+        if file is not None and self._op_dumps is not None:
             graph_of = {id(op): graph.name for graph in file.graphs for op in graph.ops}
-            self._spelled = Counter(flatten(op.name) for op in file.ops)
             for op in in_order(file):
                 flat = flatten(op.name)
                 if flat in self.index:
-                    time = self.index.timestamp(flat)
+                    repeated = self._op_dumps.is_repeated(op)
+                    time = self._op_dumps.timestamp(op) if repeated else self.index.timestamp(flat)
                     yield from others_before(time)
                     node = Node(graph=graph_of[id(op)], name=op.name, op=op)
                     yield RunOp(
@@ -150,13 +154,14 @@ class RunValues:
 
     def find(self, name: str) -> RunOp | None:
         """The op of this name, flattened or not."""
-        return self._by_flat.get(flatten(name))
+        flat = flatten(name)
+        return self._by_flat.get(flat) or self._by_flat.get(base_name(flat))
 
     def dump(self, op: RunOp) -> DumpedOp | None:
         """The dumped tensors of an op."""
         found: DumpedOp | None
-        if op.op is not None and self._spelled[op.flat] > 1:
-            found = self.index.op_by_header(op.flat, op.name)
+        if op.op is not None and self._op_dumps is not None:
+            found = self._op_dumps.find(op.op)
         else:
             found = self.index.op(op.flat)
         for error in () if found is None else found.errors:

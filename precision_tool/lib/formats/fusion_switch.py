@@ -73,6 +73,11 @@ class Switches:
             return True
         return any(self._all(where) for where in ((section,) if section else SECTIONS))
 
+    def told(self, name: str, section: str | None = None) -> bool | None:
+        """As `is_on`, None where that depends on the section, which is unknown."""
+        answers = {self.is_on(name, place) for place in ((section,) if section else SECTIONS)}
+        return answers.pop() if len(answers) == 1 else None
+
     def _all(self, section: str) -> bool:
         """Whether a pass of a section that nobody names is on."""
         words = (self.sections.get(where, {}).get(ALL) for where in (section, EITHER))

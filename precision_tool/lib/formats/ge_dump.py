@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from precision_tool.lib.errors import FormatError
+from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.formats.protobuf_wire import LENGTH, VARINT, WireReader
-from precision_tool.lib.model.tensor import OpDump, Tensor
+from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.storage.store import StoredFile
 from precision_tool.lib.storage.stores import open_file
@@ -22,7 +23,8 @@ _INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}
 _OUTPUT_FIELDS = {5: "data", 6: "size", 7: "original_shape", 9: "address"}
 _COMMON_FIELDS = {1: "data_type", 2: "format", 3: "shape"}
 _NUMBERS = frozenset({"data_type", "format", "size", "address"})
-_OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME = 3, 4, 5, 8, 6
+_OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME, _ATTR = 3, 4, 5, 8, 6, 7
+_ATTR_VALUE = 2
 #: A header describes tensors, it does not hold them; a longer one is damage.
 _MAX_HEADER = 64 << 20
 _MAX_SLOTS = 1 << 16
@@ -61,6 +63,8 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
 @dataclass(slots=True)
 class _Header:
     op_name: str = ""
+    slicing: Slicing | None = None
+    has_attr: bool = False
     inputs: list[_Slot] = field(default_factory=list)
     outputs: list[_Slot] = field(default_factory=list)
     has_blobs: bool = False
@@ -81,6 +85,11 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             header.has_blobs = True  # they lie behind all tensors, so their sizes move nothing
         elif number == _OP_NAME:
             header.op_name = wire.text(value, end)
+        elif number == _ATTR and not header.has_attr:  # msaccucmp reads the first
+            header.has_attr = True
+            fields = {one: (begin, stop) for one, how, begin, stop in wire.fields(value, end) if how == LENGTH}
+            begin, stop = fields.get(_ATTR_VALUE, (0, 0))
+            header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
             raise FormatError(f"{wire.path}: more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
     return header
@@ -208,4 +217,5 @@ def _assemble(path: str, header: _Header, file_size: int, data_start: int | None
         inputs=tuple(sides["input"]),
         outputs=tuple(sides["output"]),
         bad_slots=tuple(bad),
+        slicing=header.slicing,
     )

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.h5_child import CHUNKED, COMPACT, StoredData, chunk_place, h5_reason
 from precision_tool.lib.formats.h5_process import Hdf5Error, ask_hdf5, check_file
+from precision_tool.lib.formats.joined import JoinedBytes
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.storage.stores import open_file
 
@@ -68,6 +69,8 @@ def open_bytes(tensor: Tensor) -> TensorBytes:
         return _Chunks(tensor)
     if tensor.access is Access.GATHER:
         return _Gathered(tensor)
+    if tensor.access is Access.JOINED:
+        return JoinedBytes(tensor)
     return open_file(tensor.path)
 
 

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError, shown
-from precision_tool.lib.user_files import read_text
+from precision_tool.lib.user_files import open_binary, read_text
 from precision_tool.lib.workspace import PASSPORT
 
 FORMAT, VERSION = "precision_tool passport", 1
@@ -25,6 +25,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _HINT = "run the training script again, or move the file away"
 #: Folders above a leaf folder of dump files up to that of its run, at most.
 _MOST_FOLDERS = 8
+#: The format stands in the first bytes of a passport.
+_HEAD = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +116,9 @@ def _refuse_constant(text: str) -> NoReturn:
 
 def _is_one(path: str) -> bool:
     try:
-        return f'"{FORMAT}"' in read_text(path, _MAX_BYTES)[:200]
-    except PrecisionToolError:
+        with open_binary(path) as file:
+            return f'"{FORMAT}"'.encode() in file.read(_HEAD)
+    except (PrecisionToolError, OSError):
         return False
 
 

@@ -105,13 +105,13 @@ def _infer_model(dump_path: str) -> str:
 
 
 def dumped_ops(leaf: DumpLeaf) -> set[str]:
-    """The flattened names of the ops of which there are dump files."""
-    return {dump.name.op_name for dump in leaf.files if dump.is_file}
+    """The flattened names of the ops of which there are dump files; those of slices are of one op."""
+    return {names.base_name(dump.name.op_name) for dump in leaf.files if dump.is_file}
 
 
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
     """How many of the dumped ops the graph names."""
-    known = {names.flatten(op.name) for op in file.ops}
+    known = {names.base_name(names.flatten(op.name)) for op in file.ops}
     return len(dumped_ops(leaf) & known)
 
 

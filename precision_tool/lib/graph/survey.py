@@ -196,5 +196,5 @@ def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequen
     dumped = {name for leaf in leaves for name in dumped_ops(leaf)}
     if not dumped:
         return 0, 0
-    known = {names.flatten(name) for name, _ in skim_ops(path)}
+    known = {names.base_name(names.flatten(name)) for name, _ in skim_ops(path)}
     return len(dumped & known), len(dumped)

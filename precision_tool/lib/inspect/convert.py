@@ -13,7 +13,7 @@ import posixpath
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.workers import Progress, cores, process_pool
+from precision_tool.lib.engine.workers import Progress, cores, working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.npy import NpyWriter
@@ -286,9 +286,15 @@ def _real_name(path: str) -> str:
 
 
 def convert_files(
-    sources: Sequence[Source], layout: str | None = None, *, workers: int = 0, progress: Progress | None = None
+    sources: Sequence[Source],
+    layout: str | None = None,
+    *,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
 ) -> list[Decoded]:
-    """Decodes files, brought to `layout` if that is given. `workers` processes (0: one per core) share the work.
+    """Decodes files, brought to `layout` if that is given. `workers` processes (0: one per core), or any `executor`,
+    share the work.
 
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """
@@ -310,11 +316,12 @@ def convert_files(
 
     workers = workers or cores()
     try:
-        if workers == 1 or total < _SERIAL_BYTES:
+        if executor is None and (workers == 1 or total < _SERIAL_BYTES):
             for number, source in enumerate(sources):
                 take([number], _convert_all([source], layout, prefix))
         else:
-            with process_pool(workers) as pool:
+            with working(workers, executor) as pool:
+                assert pool is not None
                 futures = {
                     pool.submit(_convert_all, [sources[number] for number in task], layout, prefix): task
                     for task in _tasks(sources, max(1 << 20, total // (workers * 16)))

@@ -8,11 +8,13 @@ from math import prod
 
 
 class Access(StrEnum):
-    """How the bytes of a tensor are had: as they lie, in chunks one after the other, or gathered with strides."""
+    """How the bytes of a tensor are had: as they lie, in chunks one after the other, gathered with strides, or joined
+    of parts in several files."""
 
     BYTES = "bytes"
     CHUNKS = "chunks"
     GATHER = "gather"
+    JOINED = "joined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class Tensor:
 
     A tensor of an HDF5 file has the name of its `dataset` there, and where its bytes do not just lie at `offset`,
     `access` says how they are had (see `formats.h5_bytes`). `plan` is the order the file itself says they are in.
+
+    A tensor that is joined of `parts` along `joined_axis` has the path of the first, and an offset that no part has.
     """
 
     path: str
@@ -40,6 +44,8 @@ class Tensor:
     access: Access = Access.BYTES
     strides: tuple[int, ...] = ()
     plan: Plan | None = None
+    parts: tuple[Tensor, ...] = ()
+    joined_axis: int = 0
 
     @property
     def size(self) -> int:
@@ -110,6 +116,20 @@ AnyTensor = Tensor | TensorStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slicing:
+    """What the dump of an FFTS+ op tells of the slices it ran in.
+
+    `count` is how many there are, None where it is not said. `cuts` has for each output how many pieces each axis is
+    cut into; `shapes` the shape of each output in each slice, where threads run them (`is_threaded`).
+    """
+
+    is_threaded: bool
+    count: int | None = None
+    cuts: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpDump:
     """What one dump file holds: the tensors of one run of one op.
 
@@ -122,3 +142,4 @@ class OpDump:
     outputs: tuple[AnyTensor | None, ...] = ()
     #: Slots of this op that could not be read, as "input:0" -> why. The others are good.
     bad_slots: tuple[tuple[str, str], ...] = ()
+    slicing: Slicing | None = None

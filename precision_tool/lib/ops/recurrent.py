@@ -20,7 +20,7 @@ from precision_tool.lib.ops.tracked import Tracked
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class State:
     """What a step of an LSTM makes."""
 
     i: Tracked
@@ -32,10 +32,10 @@ class _State:
     h: Tracked
 
 
-def _product(a: Tracked | Doubles, b: Doubles) -> Tracked:
+def tracked_product(a: Tracked | Doubles, b: Doubles) -> Tracked:
     """A matrix product; errors of `a` come through it."""
     if isinstance(a, Tracked):
-        found = _product(a.value, b)
+        found = tracked_product(a.value, b)
         came = np.broadcast_to(np.asarray(a.variance, np.float64), a.value.shape)
         return Tracked(found.value, found.variance + came @ b**2)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
@@ -45,18 +45,18 @@ def _product(a: Tracked | Doubles, b: Doubles) -> Tracked:
     return Tracked(output.array, np.asarray(output.summed) ** 2)
 
 
-def _stored(value: Tracked, dtype: str) -> Tracked:
+def stored_as(value: Tracked, dtype: str) -> Tracked:
     """As the next step reads it back from memory."""
     ratio = ROUNDOFF.get(dtype, 0.0) / ROUNDOFF["float32"]
     return value if ratio <= 1 else Tracked(value.value, value.variance + (ratio * value.value) ** 2)
 
 
-def _optional(call: Call, slot: int) -> Doubles | None:
+def optional_numbers(call: Call, slot: int) -> Doubles | None:
     given = call.inputs[slot] if slot < len(call.inputs) else None
     return None if given is None or not given.array.size else floats(given)
 
 
-def _quarters(gates: Tracked, order: str, wanted: str = "ijfo") -> list[Tracked]:
+def gates_of(gates: Tracked, order: str, wanted: str = "ijfo") -> list[Tracked]:
     """The gates by name, of which the last axis holds all."""
     if sorted(order) != sorted(wanted) or gates.value.shape[-1] % len(order):
         raise NotComputedError(f"gates in the order {order!r} of {gates.value.shape[-1]} numbers")
@@ -70,13 +70,13 @@ def _clipped(value: Tracked, limit: float) -> Tracked:
     return Tracked(np.clip(value.value, -limit, limit), value.variance)
 
 
-def _lstm(
+def lstm_step(
     gates: Sequence[Tracked],
     c: Tracked | Doubles,
     forget_bias: float,
     clip: float = -1.0,
     peephole: Sequence[Doubles] = (),
-) -> _State:
+) -> State:
     """One step from the sums that the gates are made of; `peephole` has what c adds to those of i, f and o."""
     i, j, f, o = gates
     c = c if isinstance(c, Tracked) else Tracked(c)
@@ -86,7 +86,7 @@ def _lstm(
     new = _clipped(c * f + i * j, clip)
     o = (o + new * peephole[2] if peephole else o).sigmoid()
     tanh_c = new.tanh()
-    return _State(i, j, f, o, new, tanh_c, tanh_c * o)
+    return State(i, j, f, o, new, tanh_c, tanh_c * o)
 
 
 def _rows(call: Call, *slots: int) -> list[Doubles]:
@@ -99,7 +99,7 @@ def _rows(call: Call, *slots: int) -> list[Doubles]:
     return found
 
 
-def _check_state(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
+def state_of(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
     """A state as (batch, hidden), whatever axes of length 1 it has before."""
     if state.size != shape[0] * shape[1]:
         raise NotComputedError(f"a state {state.shape} of {call.op_type} for a batch of {shape[0]} times {shape[1]}")
@@ -109,7 +109,7 @@ def _check_state(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def _weights(call: Call, array: Doubles, rows: int) -> Doubles:
+def weights_of(call: Call, array: Doubles, rows: int) -> Doubles:
     """Weights as a matrix of so many rows, without axes of length 1."""
     if not rows or array.size % rows or (array.ndim == 2 and array.shape[0] != rows):
         raise NotComputedError(f"weights {array.shape} of {call.op_type} for {rows} inputs")
@@ -123,14 +123,14 @@ def _weights(call: Call, array: Doubles, rows: int) -> Doubles:
 def _basic_lstm(call: Call) -> Outputs:
     """Outputs c, h, and the gates."""
     (x, h), (c, w, b) = _rows(call, 0, 1), numbers(call, 2, 3, 4)
-    if _optional(call, 5) is not None or real(call, "keep_prob", default=1.0) != 1:
+    if optional_numbers(call, 5) is not None or real(call, "keep_prob", default=1.0) != 1:
         raise NotComputedError("a BasicLSTMCell with dropout")
     if len(x) != len(h) or b.size != 4 * h.shape[1]:
         raise NotComputedError(f"x {x.shape}, h {h.shape} and a bias {b.shape} of BasicLSTMCell")
-    c = _check_state(call, c, (len(h), h.shape[1]))
+    c = state_of(call, c, (len(h), h.shape[1]))
     both = np.concatenate([x, h], 1)
-    gates = _product(both, _weights(call, w, both.shape[1])) + b.reshape(-1)
-    state = _lstm(_quarters(gates, "ijfo"), c, real(call, "forget_bias", default=1.0))
+    gates = tracked_product(both, weights_of(call, w, both.shape[1])) + b.reshape(-1)
+    state = lstm_step(gates_of(gates, "ijfo"), c, real(call, "forget_bias", default=1.0))
     shape = needed(call, 2).array.shape
     found = (state.c, state.h, state.i, state.j, state.f, state.o, state.tanh_c)
     return [one.reshape(*shape).output() for one in found]
@@ -164,10 +164,10 @@ def _basic_lstm_state_grad(call: Call) -> Outputs:
 def _basic_lstm_input_grad(call: Call) -> Outputs:
     """Gradients of x and of h."""
     (gates,), (w,) = _rows(call, 0), numbers(call, 1)
-    if _optional(call, 2) is not None or real(call, "keep_prob", default=1.0) != 1:
+    if optional_numbers(call, 2) is not None or real(call, "keep_prob", default=1.0) != 1:
         raise NotComputedError("a BasicLSTMCellInputGrad with dropout")
-    w = _weights(call, w, w.size // max(1, gates.shape[1]))
-    both = _product(gates, w.T)
+    w = weights_of(call, w, w.size // max(1, gates.shape[1]))
+    both = tracked_product(gates, w.T)
     inputs = w.shape[0] - gates.shape[1] // 4
     if inputs < 0:
         raise NotComputedError(f"weights {w.shape} of BasicLSTMCellInputGrad for {gates.shape[1]} gates")
@@ -180,7 +180,7 @@ def _basic_lstm_weight_grad(call: Call) -> Outputs:
     x, h, gates = _rows(call, 0, 1, 2)
     if not len(x) == len(h) == len(gates):
         raise NotComputedError(f"x {x.shape}, h {h.shape} and gates {gates.shape} of BasicLSTMCellWeightGrad")
-    found = _product(np.concatenate([x, h], 1).T, gates)
+    found = tracked_product(np.concatenate([x, h], 1).T, gates)
     return [found.output(), Tracked(gates).total(0, keep=False).output()]
 
 
@@ -194,11 +194,11 @@ def _lstm_block(call: Call) -> Outputs:
     (x, h), (c, w, b) = _rows(call, 0, 2), numbers(call, 1, 3, 7)
     if len(x) != len(h) or b.size != 4 * h.shape[1]:
         raise NotComputedError(f"x {x.shape}, h {h.shape} and a bias {b.shape} of LSTMBlockCell")
-    c = _check_state(call, c, (len(h), h.shape[-1]))
-    gates = _product(np.concatenate([x, h], 1), w) + b
+    c = state_of(call, c, (len(h), h.shape[-1]))
+    gates = tracked_product(np.concatenate([x, h], 1), w) + b
     peephole = numbers(call, 4, 5, 6) if flag(call, "use_peephole") else ()
     forget_bias, clip = real(call, "forget_bias", default=1.0), real(call, "cell_clip", default=3.0)
-    state = _lstm(_quarters(gates, "ijfo"), c, forget_bias, clip, peephole)
+    state = lstm_step(gates_of(gates, "ijfo"), c, forget_bias, clip, peephole)
     return [one.output() for one in (state.i, state.c, state.f, state.o, state.j, state.tanh_c, state.h)]
 
 
@@ -243,10 +243,10 @@ def _gru_block(call: Call) -> Outputs:
     x, h, w_ru, w_c, b_ru, b_c = numbers(call, 0, 1, 2, 3, 4, 5)
     if x.ndim != 2 or h.ndim != 2 or len(x) != len(h):
         raise NotComputedError(f"x {x.shape} and h {h.shape} of GRUBlockCell")
-    r, u = _quarters((_product(np.concatenate([x, h], 1), w_ru) + b_ru).sigmoid(), "ru", "ru")
+    r, u = gates_of((tracked_product(np.concatenate([x, h], 1), w_ru) + b_ru).sigmoid(), "ru", "ru")
     reset = r * h
     both = Tracked(np.concatenate([x, reset.value], 1), np.concatenate([np.zeros(x.shape), reset.summed**2], 1))
-    c = (_product(both, w_c) + b_c).tanh()
+    c = (tracked_product(both, w_c) + b_c).tanh()
     return [one.output() for one in (r, u, c, u * h + (1 - u) * c)]
 
 
@@ -262,12 +262,12 @@ def _gru_block_grad(call: Call) -> Outputs:
         raise NotComputedError("states and gates of GRUBlockCellGrad whose shapes differ")
     d_c = Tracked(dh) * (1 - Tracked(u)) * (1 - Tracked(c) * c)
     d_u = Tracked(dh) * (Tracked(h) - c) * u * (1 - Tracked(u))
-    to_c = _product(d_c, w_c.T)
+    to_c = tracked_product(d_c, w_c.T)
     inputs = x.shape[1]
     reset = to_c[:, inputs:]
     d_r = reset * h * r * (1 - Tracked(r))
     gates = Tracked(np.concatenate([d_r.value, d_u.value], 1), np.concatenate([d_r.summed**2, d_u.summed**2], 1))
-    to_ru = _product(gates, w_ru.T)
+    to_ru = tracked_product(gates, w_ru.T)
     d_h = reset * r + to_ru[:, inputs:] + Tracked(dh) * u
     return [(to_c[:, :inputs] + to_ru[:, :inputs]).output(), d_h.output(), d_c.output(), gates.output()]
 
@@ -275,7 +275,7 @@ def _gru_block_grad(call: Call) -> Outputs:
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-def _plain(call: Call, seq_slot: int, steps: int) -> None:
+def check_plain(call: Call, seq_slot: int, steps: int) -> None:
     """Raises for what the prototypes leave open."""
     given = call.inputs[seq_slot] if seq_slot < len(call.inputs) else None
     if given is not None and given.array.size and bool((given.array != steps).any()):
@@ -289,7 +289,7 @@ def _plain(call: Call, seq_slot: int, steps: int) -> None:
         raise NotComputedError(f"a {call.op_type} with dropout, or with the batch first")
 
 
-def _stacked(steps: Sequence[Tracked]) -> Output:
+def stacked(steps: Sequence[Tracked]) -> Output:
     return Output(array=np.stack([step.value for step in steps]), summed=np.stack([step.summed for step in steps]))
 
 
@@ -303,28 +303,28 @@ def _dynamic_rnn(call: Call) -> Outputs:
     x, w, b = numbers(call, 0, 1, 2)
     if x.ndim != 3 or text(call, "cell_type", default="LSTM") != "LSTM":
         raise NotComputedError(f"a {call.op_type} of {x.ndim} axes, or of {text(call, 'cell_type', default='LSTM')}")
-    _plain(call, 3, len(x))
-    if flag(call, "use_peephole") or any(_optional(call, slot) is not None for slot in (6, 7, 8, 9)):
+    check_plain(call, 3, len(x))
+    if flag(call, "use_peephole") or any(optional_numbers(call, slot) is not None for slot in (6, 7, 8, 9)):
         raise NotComputedError(f"a {call.op_type} with peepholes or a mask")
     b = b.reshape(-1)
     hidden = b.size // 4
     limited(float(len(x)) * x.shape[1] * (x.shape[2] + hidden) * b.size, x.shape[0] * x.shape[1] * hidden)
-    w = _weights(call, w, x.shape[2] + hidden)
-    start = [_optional(call, slot) for slot in (4, 5)]
+    w = weights_of(call, w, x.shape[2] + hidden)
+    start = [optional_numbers(call, slot) for slot in (4, 5)]
     zero = np.zeros((x.shape[1], hidden))
-    h, c = (Tracked(zero if one is None else _check_state(call, one, (len(zero), hidden))) for one in start)
+    h, c = (Tracked(zero if one is None else state_of(call, one, (len(zero), hidden))) for one in start)
     forget_bias, clip = real(call, "forget_bias", default=0.0), real(call, "cell_clip", default=-1.0)
     order = text(call, "gate_order", default="ijfo")
     dtype = call.outputs[0].dtype if call.outputs else needed(call, 0).dtype
-    states: list[_State] = []
+    states: list[State] = []
     for step in x:
-        gates = _product(step, w[: x.shape[2]]) + _product(h, w[x.shape[2] :]) + b
-        state = _lstm(_quarters(gates, order), c, forget_bias, clip)
+        gates = tracked_product(step, w[: x.shape[2]]) + tracked_product(h, w[x.shape[2] :]) + b
+        state = lstm_step(gates_of(gates, order), c, forget_bias, clip)
         states.append(state)
-        h, c = _stored(state.h, dtype), _stored(state.c, dtype)
-    y = _stacked([state.h for state in states])
+        h, c = stored_as(state.h, dtype), stored_as(state.c, dtype)
+    y = stacked([state.h for state in states])
     others = ([getattr(state, name) for state in states] for name in ("c", "i", "j", "f", "o", "tanh_c"))
-    return [y, y, *map(_stacked, others)]
+    return [y, y, *map(stacked, others)]
 
 
 @op(
@@ -337,34 +337,34 @@ def _dynamic_gru(call: Call) -> Outputs:
     x, w, r = numbers(call, 0, 1, 2)
     if x.ndim != 3:
         raise NotComputedError(f"a {call.op_type} of {x.ndim} axes")
-    _plain(call, 5, len(x))
+    check_plain(call, 5, len(x))
     r = r.reshape(-1, r.shape[-1])
     hidden = r.shape[1] // 3
     limited(float(len(x)) * x.shape[1] * (x.shape[2] + hidden) * r.shape[1], x.shape[0] * x.shape[1] * hidden)
-    w = _weights(call, w, x.shape[2])
+    w = weights_of(call, w, x.shape[2])
     if w.shape[1] != 3 * hidden or r.shape != (hidden, 3 * hidden):
         raise NotComputedError(f"weights {w.shape} and {r.shape} of {call.op_type}")
-    given = [_optional(call, slot) for slot in (3, 4)]
+    given = [optional_numbers(call, slot) for slot in (3, 4)]
     b, d = (np.zeros(3 * hidden) if one is None else one.reshape(-1) for one in given)
-    start = _optional(call, 6)
+    start = optional_numbers(call, 6)
     zero = np.zeros((x.shape[1], hidden))
-    h = Tracked(zero if start is None else _check_state(call, start, (len(zero), hidden)))
+    h = Tracked(zero if start is None else state_of(call, start, (len(zero), hidden)))
     order, after = text(call, "gate_order", default="zrh"), flag(call, "reset_after", default=True)
     dtype = call.outputs[0].dtype if call.outputs else needed(call, 0).dtype
     whole: list[tuple[Tracked, ...]] = []
     for step in x:
-        from_x = _quarters(_product(step, w) + b, order, "zrh")
-        from_h = _quarters(_product(h, r) + d, order, "zrh")
+        from_x = gates_of(tracked_product(step, w) + b, order, "zrh")
+        from_h = gates_of(tracked_product(h, r) + d, order, "zrh")
         z, reset = (from_x[0] + from_h[0]).sigmoid(), (from_x[1] + from_h[1]).sigmoid()
         if after:
             inner = from_h[2]
             new = (from_x[2] + reset * inner).tanh()
         else:
             place = order.index("h") * hidden
-            inner = _product(reset * h, r[:, place : place + hidden]) + d[place : place + hidden]
+            inner = tracked_product(reset * h, r[:, place : place + hidden]) + d[place : place + hidden]
             new = (from_x[2] + inner).tanh()
         following = (1 - z) * new + z * h
         whole.append((following, z, reset, new, inner))
-        h = _stored(following, dtype)
-    columns = [_stacked(column) for column in zip(*whole, strict=True)]
+        h = stored_as(following, dtype)
+    columns = [stacked(column) for column in zip(*whole, strict=True)]
     return [columns[0], *columns]

@@ -15,7 +15,7 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.match import groups_of
-from precision_tool.lib.sources.names import flatten, op_number, pattern
+from precision_tool.lib.sources.names import base_name, flatten, op_number, pattern
 from precision_tool.lib.storage.store import Kind
 from precision_tool.lib.storage.stores import stat_of
 
@@ -108,7 +108,7 @@ def list_ops(
     fits = _op_test(wanted)
     listings = []
     for run in runs:
-        dumped = {file.name.op_name for file in run.leaf.files} if run.leaf is not None else set()
+        dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
         shown, judged = cosines_of(run), judged_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
@@ -119,7 +119,7 @@ def list_ops(
                 index=index_of[id(op)],
                 op=op,
                 graph=graph,
-                dumped=flatten(op.name) in dumped,
+                dumped=base_name(flatten(op.name)) in dumped,
                 cosine=shown.get(op.name),
                 judged=judged.get(op.name),
                 found_by=how,
@@ -250,7 +250,7 @@ def list_dumps(
                 for file in sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
                 if name_fits(file.name.op_name)
                 and type_fits(file.name.op_type)
-                and (ops is None or file.name.op_name in ops)
+                and (ops is None or file.name.op_name in ops or base_name(file.name.op_name) in ops)
             ),
             total=sum(file.is_file for file in leaf.files),
         )

@@ -7,7 +7,6 @@ walking back through the `Cast` and `TransData` ops that the compiler put in and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,16 +17,15 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import SizeMismatchError, align
+from precision_tool.lib.pairing.op_dumps import OpDumps, alike
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: Compiler-made ops in a row that a walk back passes through at most.
 _MAX_STEPS = 64
 #: Ops of a group that a reason names.
 _NAMED = 8
-#: What manual FFTS slicing appends to op names.
-_SLICE = re.compile(r"_lxslice\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Origins:
         #: Ops (by id) whose output another op of their group works on: part results of one original op.
         self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
         #: Names of original ops that are spelled alike in file names.
-        self.alike = _alike(name for op in file.ops for name in originals(op))
+        self.alike = alike(name for op in file.ops for name in originals(op))
 
     def producer(self, op: Op, edge: Edge) -> Op | None:
         """The op that an input edge of `op` comes from; edges stay within a graph."""
@@ -202,14 +200,6 @@ def _data_inputs(op: Op) -> tuple[Edge, ...]:
     return tuple(edge for edge in op.inputs if edge is not None)
 
 
-def _alike(names: Iterable[str]) -> frozenset[str]:
-    """The names among `names` that another of them is flattened to the same text as."""
-    by_flat: dict[str, set[str]] = {}
-    for name in names:
-        by_flat.setdefault(flatten(name), set()).add(name)
-    return frozenset(name for alike in by_flat.values() if len(alike) > 1 for name in alike)
-
-
 def in_order(file: GraphFile) -> list[Op]:
     """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
     graphs: dict[str, Graph] = {}
@@ -273,23 +263,23 @@ class GraphMatcher:
         self._benchmark = benchmark
         self._groups = groups_of(file)
         self._origins = Origins(file, self._groups)
-        self._finder = _Finder(dumps, _alike(op.name for op in file.ops))
-        self._known = {flatten(op.name) for op in file.ops}
+        self._finder = OpDumps(dumps, in_order(file))
+        self._known = {one for op in file.ops for one in (flatten(op.name), whole_name(flatten(op.name)))}
         self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, in execution order."""
         for index, group in enumerate(self._groups):
             yield from self._of_group(index, group)
-        strangers = [name for name in self._dumps.names_by_time() if name not in self._known]
+        strangers = [name for name in self._dumps.names_by_time() if not self._is_known(name)]
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
             base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
-            whole = _SLICE.sub("", name)
-            if whole != name and whole in self._known:
-                yield _without(base, Status.INTERMEDIATE, f"a slice of {whole} (lxslice); slices are not merged")
-            else:
-                yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+            yield _without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+    def _is_known(self, name: str) -> bool:
+        """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
+        return any(one in self._known for one in (name, whole_name(name), base_name(name)))
 
     def pairs_of(self, op: Op) -> tuple[Pair, ...]:
         """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
@@ -304,46 +294,15 @@ class GraphMatcher:
             yield pair if names == pair.golden_ops else replace(pair, golden_ops=names)
 
 
-class _Finder:
-    """The dump of an op of the graph, also where file names do not tell two ops apart."""
-
-    def __init__(self, dumps: DumpIndex, alike: frozenset[str]) -> None:
-        self._dumps = dumps
-        self._alike = alike
-        names = dumps.names_by_time()
-        self._sliced = {_SLICE.sub("", name) for name in names if _SLICE.search(name)}
-
-    def find(self, op: Op) -> DumpedOp | None:
-        """The op's dump, None if there is none."""
-        name = flatten(op.name)
-        if name not in self._dumps:
-            return None
-        if op.name not in self._alike:
-            return self._dumps.op(name)
-        return self._dumps.op_by_header(name, op.name)
-
-    def has(self, op: Op) -> bool:
-        """Whether the op has a dump; files are opened only where their names do not tell."""
-        return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
-
-    def timestamp(self, op: Op) -> int:
-        """When the newest dump of an op that has one was made."""
-        if op.name not in self._alike:
-            return self._dumps.timestamp(flatten(op.name))
-        dump = self.find(op)
-        return 0 if dump is None else dump.timestamp
-
-    def why_missing(self, op: Op) -> str:
-        """The reason for an op without a dump."""
-        if flatten(op.name) in self._sliced:
-            return f"{op.name} ({op.type}) was dumped in slices (lxslice), which are not merged"
-        return f"the NPU dumped no file of {op.name} ({op.type})"
+def _why_missing(op: Op) -> str:
+    """The reason for an op without a dump."""
+    return f"the NPU dumped no file of {op.name} ({op.type})"
 
 
 def _match_group(
     index: int,
     group: Group,
-    finder: _Finder,
+    finder: OpDumps,
     origins: Origins,
     benchmark: BenchmarkSide,
     only: Op | None = None,
@@ -352,7 +311,7 @@ def _match_group(
     dumped = [op for op in group.ops if finder.has(op)]
     npu_ops = tuple(op.name for op in group.ops)
     if not dumped:
-        reason = "; ".join(finder.why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
+        reason = "; ".join(_why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
         yield _without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, reason)
         return
     inner: set[int] = set()
@@ -368,19 +327,27 @@ def _match_group(
         dump = finder.find(op)
         if dump is None:  # its files have gone since `has`
             continue
-        for pair in _match_op(base, op, dump, origins, benchmark):
+        for pair in _match_op(base, op, dump, finder, origins, benchmark):
             yield _with_dump_notes(pair, dump)
 
 
 def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
     """The pair with what its dump files let one expect."""
     if dump.threads > 1 and pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT):
-        slices = f"{pair.op_name} was dumped in slices by {dump.threads} FFTS+ threads, which are not merged"
-        return replace(pair, reason=slices)
+        if not dump.merged:
+            why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
+        elif pair.slot.startswith("input"):
+            why = f"was run in {dump.threads} slices by FFTS+, and this is what the first was fed"
+        else:
+            why = (
+                f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
+            )
+        if not dump.merged or dump.missing or pair.slot.startswith("input"):
+            return replace(pair, reason=f"{pair.op_name} {why}")
+    notes = [pair.reason, dump.told_apart] if pair.status is Status.COMPARED else [pair.reason]
     if pair.slot in dump.older and pair.status is Status.COMPARED:
-        older = "this is an older dump of the op: a newer one cannot be read"
-        return replace(pair, reason=f"{pair.reason}; {older}" if pair.reason else older)
-    return pair
+        notes.append("this is an older dump of the op: a newer one cannot be read")
+    return replace(pair, reason="; ".join(filter(None, notes)))
 
 
 def _more(count: int) -> str:
@@ -399,10 +366,13 @@ def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
     )
 
 
-def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: BenchmarkSide) -> Iterator[Pair]:
+def _match_op(
+    base: Pair, op: Op, dump: DumpedOp, finder: OpDumps, origins: Origins, benchmark: BenchmarkSide
+) -> Iterator[Pair]:
     """Rows of one dumped op: every input, then every output.
 
-    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor.
+    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
+    that ran in slices was fed what its producer put out whole, where that ran so too (as msaccucmp has it).
     """
     orders: dict[str, str] = {}
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
@@ -419,7 +389,12 @@ def _match_op(base: Pair, op: Op, dump: DumpedOp, origins: Origins, benchmark: B
             missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
             continue
-        yield _finish(row, tensor, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
+        made = finder.find(producer) if dump.is_ffts else None
+        whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
+        fed: AnyTensor | Missing = tensor
+        if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
+            fed, desc = replace(whole, address=tensor.address), _output_desc(producer, edge.index)
+        yield _finish(row, fed, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
     for slot, tensor in sorted(dump.outputs.items()):
         row = replace(base, slot=f"output:{slot}")
         yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark, orders)

@@ -70,12 +70,6 @@ _PROBLEMS = (Status.UNREADABLE, Status.SIZE_MISMATCH, Status.LAYOUT)
 GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
 
 
-def passport_lines(pair: PassportPair) -> RenderableType:
-    """What differs between the two runs besides what they computed, a line each."""
-    label = "differs".ljust(len("benchmark"))  # as wide as those of the lines below
-    return LabelledLines([("" if number else label, plain(one.text)) for number, one in enumerate(pair.differences)])
-
-
 def source_lines(result: LeafResult) -> RenderableType:
     """Which folders and which graph a comparison used, and why that graph."""
     rows = [

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp, memory_advice
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.text import (
@@ -207,9 +208,15 @@ def noise_line(path: str) -> Text:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def to_json(reports: Sequence[RandomReport], noise: str) -> str:
-    """All pairs of leaves as one JSON document."""
-    return json_text({"pairs": [_report_json(one) for one in reports], "noise_floor": noise or None})
+def to_json(reports: Sequence[RandomReport], noise: str, passports: PassportPair | None = None) -> str:
+    """All pairs of leaves as one JSON document, with what the two runs were."""
+    return json_text(
+        {
+            "pairs": [_report_json(one) for one in reports],
+            "noise_floor": noise or None,
+            "passports": None if passports is None else passports.to_dict(),
+        }
+    )
 
 
 def _report_json(report: RandomReport) -> dict[str, Any]:

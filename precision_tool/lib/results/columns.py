@@ -116,8 +116,9 @@ def _write_names(names: Sequence[str]) -> str:
 _TEXT = Form(text_cell, read_text, "")
 _KNOWN_TEXT = Form(lambda value: text_cell(value) or NO_RESULT, _read_known)
 _TYPE_NAME = Form(lambda value: value or NO_RESULT, _read_known)
-_NAMES = Form(_write_names, _read_names, "")
-_ALL_NAMES = Form(lambda names: text_cell(",".join(names)), _read_names, "")
+#: Of very many names the first. Those of a group that are not written in full before are, see `result_csv`.
+NAMES = Form(_write_names, _read_names, "")
+ALL_NAMES = Form(lambda names: text_cell(",".join(names)), _read_names, "")
 _COUNT = Form(str, int)
 _NUMBER = Form(lambda value: f"{value:.6f}", read_number)
 _PRECISE = Form(lambda value: f"{value:.9g}", read_number)
@@ -251,8 +252,8 @@ _SIZES = ("GroundTruthMin", "GroundTruthMax")
 #: Our columns, after the vendor's.
 EXTRA = (
     Column(name="Status", field="pair.status", form=_TEXT, json="status", value=lambda row, _: str(row.status)),
-    Column(name="PassName", field="pair.pass_names", form=_ALL_NAMES, json="pass"),
-    Column(name="OriginalOps", field="pair.original_names", form=_NAMES, json="original_ops"),
+    Column(name="PassName", field="pair.pass_names", form=ALL_NAMES, json="pass"),
+    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops"),
     Column(name="GroundTruthTensor", field="pair.golden_tensor", form=_TEXT, json="benchmark"),
     Column(name="MaxErrorIndex", field="metrics.max_error_index", form=replace(_INDICES, none="")),
     Column(
@@ -282,10 +283,10 @@ _SEQUENCE = Column(
 _OP_TYPE = Column(
     name="OpType", field="pair.op_type", form=Form(lambda value: text_cell(value) or NO_RESULT, read_text), json="type"
 )
-_NPU_DUMP = Column(name="NPUDump", field="pair.npu_ops", form=_NAMES, json="npu_ops", others=("LeftOp",))
+_NPU_DUMP = Column(name="NPUDump", field="pair.npu_ops", form=NAMES, json="npu_ops", others=("LeftOp",))
 _NPU_TYPE = Column(name="DataType", field="npu_dtype", form=_TYPE_NAME, json="npu_type", value=_npu_type)
 _NPU_ADDRESS = Column(name="Address", field="", form=_COUNT, value=lambda row, _: _address(row.pair.npu))
-_GOLDEN = Column(name="GroundTruth", field="pair.golden_ops", form=_NAMES, json="benchmark_ops", others=("RightOp",))
+_GOLDEN = Column(name="GroundTruth", field="pair.golden_ops", form=NAMES, json="benchmark_ops", others=("RightOp",))
 _GOLDEN_TYPE = Column(
     name="GroundTruthDataType", header="DataType", field="golden_dtype", form=_TYPE_NAME, json="benchmark_type",
     value=_golden_type,

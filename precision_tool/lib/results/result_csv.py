@@ -5,15 +5,21 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import isnan
+from typing import Any
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
-from precision_tool.lib.model.table import ColumnChoice, Row, Table
+from precision_tool.lib.model.table import MAX_NAMES, ColumnChoice, Row, Table
 from precision_tool.lib.results.columns import (
+    ALL_NAMES,
     COSINE,
     METRIC_COLUMNS,
+    NAMES,
+    Column,
     columns_of,
+    field_of,
     headers,
     mapping_columns,
     read_number,
@@ -35,8 +41,49 @@ def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = N
     with atomic_text(path) as file:
         writer = csv.writer(file, lineterminator="\r\n")
         writer.writerow(headers(columns))
+        written: _Lists = {}
         for row in rows:
-            writer.writerow([column.cell(row, choice) for column in columns])
+            writer.writerow([_whole_names(row, column, written) or column.cell(row, choice) for column in columns])
+
+
+#: Lists of a column of a group by their first names and their length, of those alike the first.
+_Lists = dict[tuple[int, str, tuple[str, ...], int], tuple[str, ...]]
+
+
+def _key_of(row: Row, field: str, names: tuple[str, ...], left: int = 0) -> tuple[int, str, tuple[str, ...], int]:
+    return row.index, field, names[: MAX_NAMES - 1], len(names) + left
+
+
+def _whole_names(row: Row, column: Column, written: _Lists) -> str:
+    """The cell with all names of a long list, in the first row of a group that has it: the others give a part."""
+    names = field_of(row, column.field) if column.form is NAMES else None
+    if not names or len(names) <= MAX_NAMES:
+        return ""
+    cell = ALL_NAMES.write(names)
+    if len(cell) >= _MAX_CELL:
+        return ""
+    known = written.get(_key_of(row, column.field, names))
+    if known is None:
+        written[_key_of(row, column.field, names)] = names
+    return "" if known == names else cell
+
+
+def _with_whole_names(row: Row, known: _Lists) -> Row:
+    """The row with the lists that it gives a part of as an earlier row of its group has them."""
+    left = list(row.unlisted)
+    found: dict[str, Any] = {}
+    for number, field in enumerate(("npu_ops", "golden_ops", "original_names")):
+        names = getattr(row.pair, field) or ()
+        if left[number]:
+            whole = known.get(_key_of(row, field, names, left[number]))
+            if whole is not None:
+                found[field], left[number] = whole, 0
+        elif len(names) > MAX_NAMES:
+            known.setdefault(_key_of(row, field, names), names)
+    if not found:
+        return row
+    npu, golden, original = left
+    return replace(row, pair=replace(row.pair, **found), unlisted=(npu, golden, original))
 
 
 def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -> None:
@@ -55,13 +102,15 @@ def read_result(path: str) -> Table:
     FormatError names the file and line of what is no result file.
     """
     rows: list[Row] = []
+    known: _Lists = {}
     with _csv_lines(path) as (header, lines):
         custom = _custom_columns(header)
         for line, values in lines:
             try:
-                rows.append(row_from_cells(dict(zip(header, values, strict=False)), line, custom))
+                row = row_from_cells(dict(zip(header, values, strict=False)), line, custom)
             except ValueError as error:
                 raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+            rows.append(_with_whole_names(row, known))
     choice = ColumnChoice(
         h5="NPUDumpPath" in header,
         sequence="OpSequence" in header,

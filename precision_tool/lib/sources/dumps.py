@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.joined import joined
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_event
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
-from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
+from precision_tool.lib.sources.names import base_name, flatten, slice_number, whole_name
 from precision_tool.lib.storage.store import Signature
 from precision_tool.lib.storage.stores import signature_of
+
+#: The task type of ops that FFTS+ runs in slices, in the names of their files.
+_FFTS = 4
+#: Slices whose shapes a reason names.
+_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,15 @@ class DumpedOp:
     paths: list[str] = field(default_factory=list)
     #: Slots that come from a file older than one that cannot be read.
     older: set[str] = field(default_factory=set)
-    #: FFTS+ threads that dumped the op; with more than one each file holds a slice.
+    #: FFTS+ threads, or slices, that dumped the op; with more than one each file holds a slice.
     threads: int = 1
+    #: Whether FFTS+ ran it, and whether its outputs are joined of the slices; its inputs are those of the first.
+    is_ffts: bool = False
+    merged: bool = False
+    #: Slices that were not dumped, of those that ran.
+    missing: int = 0
+    #: How its files were told from those of other ops of its name; empty where there are none.
+    told_apart: str = ""
     #: What the files were when they were opened, by path.
     signatures: dict[str, Signature | None] = field(default_factory=dict)
 
@@ -58,11 +72,30 @@ class DumpIndex:
         self.leaf = leaf
         self._files: dict[str, list[DumpFile]] = {}
         for file in sorted(leaf.files, key=lambda file: -file.name.timestamp):
-            self._files.setdefault(file.name.op_name, []).append(file)
+            name = file.name.op_name
+            self._files.setdefault(whole_name(name) if file.name.task_type == _FFTS else name, []).append(file)
+        #: Files by the name that the op has in the script's graph: without slice, and without the graph of threads.
+        self._by_short: dict[str, list[DumpFile]] = {}
+        for name, files in self._files.items():
+            short = base_name(name)
+            if short not in self._files:
+                self._by_short.setdefault(short, []).extend(files)
+            if short != whole_name(name) and whole_name(name) not in self._files:
+                self._by_short.setdefault(whole_name(name), []).extend(files)
+        for files in self._by_short.values():
+            files.sort(key=lambda file: -file.name.timestamp)
         self._ops: dict[str, DumpedOp] = {}
 
     def __contains__(self, op_name: str) -> bool:
-        return op_name in self._files
+        return bool(self._of(op_name))
+
+    def _of(self, op_name: str) -> list[DumpFile]:
+        """The files of an op, the newest first; of one that ran in slices those of all slices."""
+        for name in (op_name, whole_name(op_name)):
+            files = self._files.get(name) or self._by_short.get(name)
+            if files:
+                return files
+        return []
 
     def names_by_time(self) -> list[str]:
         """Flattened op names in the order in which the ops ran (their newest dump)."""
@@ -70,18 +103,18 @@ class DumpIndex:
 
     def timestamp(self, op_name: str) -> int:
         """When the newest dump of an op that is in the index was made, by its file name."""
-        return self._files[op_name][0].name.timestamp
+        return self._of(op_name)[0].name.timestamp
 
     def op(self, op_name: str) -> DumpedOp:
         """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
         known = self._ops.get(op_name)
         if known is None:
-            known = self._ops[op_name] = self._merge(op_name, self._files[op_name])
+            known = self._ops[op_name] = self._merge(op_name, self._of(op_name))
         return known
 
     def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
         """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
-        files = self._files[op_name]
+        files = self._of(op_name)
         mine, nameless = [], 0
         for file in files:
             try:
@@ -101,6 +134,29 @@ class DumpIndex:
         unclear.errors = [Missing(why, damaged=True, path=path)]
         return unclear
 
+    def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
+        """As `op`, for the one at `place` of `count` ops of one name: their files go by the order of their tasks.
+
+        Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
+        """
+        key = f"{op_name}\0{place}"
+        known = self._ops.get(key)
+        if known is not None:
+            return known
+        files = self._of(op_name)
+        tasks = sorted({(file.name.task_id, file.name.stream_id or 0) for file in files})
+        if len(tasks) == count:
+            mine = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
+            op = self._merge(op_name, mine)
+            op.told_apart = f"one of {count} ops of this name, whose dumps are told apart by the order of their tasks"
+        else:
+            op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
+            dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
+            why = f"{files[0].path}: {dumped}: whose it is cannot be told"
+            op.errors = [Missing(why, damaged=True, path=files[0].path)]
+        self._ops[key] = op
+        return op
+
     def forget_changed(self) -> None:
         """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
         for name, known in list(self._ops.items()):
@@ -111,7 +167,8 @@ class DumpIndex:
         """The tensors of `files`, newest first. A damaged one is not replaced in silence by an older one."""
         newest = files[0].name
         op = DumpedOp(op_name, newest.op_type, newest.timestamp)
-        op.threads = len({file.name.thread_id for file in files})
+        op.threads = len({(file.name.thread_id, slice_number(file.name.op_name)) for file in files})
+        opened: list[tuple[DumpFile, OpDump]] = []
         for file in files:
             op.paths.append(file.path)
             op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
@@ -120,6 +177,7 @@ class DumpIndex:
             except PrecisionToolError as error:
                 op.errors.append(Missing(error.advice, damaged=True, path=file.path))
                 continue
+            opened.append((file, dump))
             bad = dict(dump.bad_slots)
             for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
                 for index, tensor in enumerate(slots):
@@ -133,7 +191,56 @@ class DumpIndex:
                     merged[index] = tensor
                     if op.errors:
                         op.older.add(slot)
+        _join_slices(op, opened)
         return op
+
+
+def _join_slices(op: DumpedOp, opened: list[tuple[DumpFile, OpDump]]) -> None:
+    """Joins the outputs of an op that FFTS+ ran in slices, as msaccucmp does, where the dump tells how they were cut.
+
+    `opened` are the files that can be read, the newest first: of each slice the newest counts.
+    """
+    slices: dict[int, OpDump] = {}
+    for file, dump in opened:
+        op.is_ffts = op.is_ffts or dump.slicing is not None
+        number = slice_number(file.name.op_name)
+        number = file.name.thread_id if number is None else number
+        if file.name.task_type == _FFTS and number is not None:
+            slices.setdefault(number, dump)
+    dumps = [dump for _, dump in sorted(slices.items())]
+    base = dumps[0].slicing if len(dumps) > 1 else None
+    if base is None:
+        return
+    axes = [next((axis for axis, pieces in enumerate(cut) if pieces != 1), None) for cut in base.cuts]
+    if all(axis is None for axis in axes):
+        return  # the newest file counts
+    op.merged = True
+    op.missing = max((base.count or 0) - len(dumps), 0)
+    op.inputs = {number: tensor for number, tensor in enumerate(dumps[0].inputs) if tensor is not None}
+    for number, axis in enumerate(axes[: len(dumps[0].outputs)]):
+        whole = dumps[0].outputs[number] if axis is None else _joined_output(dumps, number, axis)
+        if whole is not None:
+            op.outputs[number] = whole
+            op.older.discard(f"output:{number}")
+
+
+def _joined_output(dumps: list[OpDump], number: int, axis: int) -> Found:
+    """Output `number` of slices, in their order, joined along an axis."""
+    parts: list[Tensor] = []
+    for place, dump in enumerate(dumps):
+        part = dump.outputs[number] if number < len(dump.outputs) else None
+        if not isinstance(part, Tensor):
+            why = dict(dump.bad_slots).get(f"output:{number}", "not in this slice, so that the slices cannot be joined")
+            return Missing(f"{dump.path}: output {number}: {why}", damaged=True, path=dump.path)
+        shapes = dumps[0].slicing.shapes if dumps[0].slicing is not None and dumps[0].slicing.is_threaded else ()
+        told = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
+        parts.append(replace(part, shape=told) if min(told, default=0) >= 0 and prod(told) == part.size else part)
+    whole = joined(tuple(parts), axis, number)
+    if whole is None:
+        shapes_told = ", ".join(str(part.shape) for part in parts[:_NAMED])
+        why = f"its slices {shapes_told} cannot be joined along axis {axis}"
+        return Missing(f"{dumps[0].path}: output {number}: {why}", damaged=True, path=dumps[0].path)
+    return whole
 
 
 class BenchmarkSide(ABC):

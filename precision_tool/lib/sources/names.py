@@ -32,6 +32,10 @@ _FLATTEN = str.maketrans("./\\ ", "____")
 #: What no file name may hold: it would lead to another folder, or nowhere.
 _NO_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
+#: What manual FFTS+ slicing appends to op names, and what stands before those of graphs that threads run.
+_SLICE = re.compile(r"_lxslice(\d{1,9})")
+_THREADS = re.compile(r".*sgt_graph_\d+_(?=.)", re.DOTALL)
+
 #: Stages of the compiler after which the graph is what ran on the device.
 BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
 
@@ -39,6 +43,27 @@ BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
 def flatten(name: str) -> str:
     """An op name as file names spell it: `.`, `/`, `\\` and space become `_`."""
     return name.translate(_FLATTEN)
+
+
+def whole_name(op_name: str) -> str:
+    """The name of the op that a slice is of; any other name as it is."""
+    return _SLICE.sub("", op_name)
+
+
+def slice_number(op_name: str) -> int | None:
+    """Which slice a name is of, None for one that is of none."""
+    found = _SLICE.findall(op_name)
+    return int(found[-1]) if found else None
+
+
+def outside_threads(op_name: str) -> str:
+    """The name without the graph that FFTS+ threads run the op in."""
+    return _THREADS.sub("", op_name)
+
+
+def base_name(op_name: str) -> str:
+    """The flattened name that an op has in the script's graph: without slice, and without a graph that threads run."""
+    return outside_threads(whole_name(op_name))
 
 
 _GLOB = re.compile(r"[*?\[]")

@@ -200,6 +200,9 @@ class Explainer:
         sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
         if _is_seen_apart(one) and self._is_overwritten(one, slot):
             cause, sure = Cause.STOMP, 0.7
+        unseen = [index for index, source in one.from_elsewhere if source != "benchmark"]
+        if unseen and cause is not Cause.STOMP:
+            sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
             Fact(name="worst_over_rounding", value=_number(slot.worst)), Fact(name="wrong_elements", value=slot.beyond),
@@ -214,6 +217,8 @@ class Explainer:
                     facts.append(Fact(name=name, value=value))
             if slot.places.order:
                 facts.append(Fact(name="order", value=list(slot.places.order)))
+        if unseen:
+            facts.append(Fact(name="inputs_not_dumped", value=unseen))
         for name in ("fed", "benchmark_own", "amplification"):
             value = getattr(slot, name)
             if value is not None:
@@ -265,7 +270,7 @@ class Explainer:
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
-                Fact(name="script_ops", value=self._script_ops(one.op)), *_status_facts(flag),
+                Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
             sure = 0.98 if flag is not None and not flag.doubt else 0.95 if beyond_too else 0.9
             yield Suspect(
@@ -285,7 +290,7 @@ class Explainer:
             if one.name in named or id(one.op) in spoiled:
                 continue
             spoiled |= self._flow.behind([one.op])
-            facts = (*_status_facts(flag), Fact(name="not_recomputed", value=one.reason),
+            facts = (*flag.facts, Fact(name="not_recomputed", value=one.reason),
                      Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
             yield Suspect(
                 culprit=one.name, cause=Cause.OVERFLOW, proof=Proof.STATUS, confidence=0.8, number=one.number,
@@ -483,12 +488,6 @@ def _is_unlike_kernels(one: OpJudgement) -> bool:
 
 #: Of several sources that differ, the data come first: they explain all the others cannot.
 _SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
-
-
-def _status_facts(flag: Flag | None) -> list[Fact]:
-    if flag is None:
-        return []
-    return [Fact(name="status_file", value=flag.path), Fact(name="status", value=flag.words)]
 
 
 def _rank(one: Suspect) -> tuple[int, int]:

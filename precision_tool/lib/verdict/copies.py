@@ -14,11 +14,11 @@ import numpy as np
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import as_stored
-from precision_tool.lib.storage.stores import open_file
 from precision_tool.lib.verdict.values import MAX_ELEMENTS, VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
 
 #: Bytes read at one time.
@@ -143,7 +143,7 @@ def _same_bytes(values: RunValues, mine: Tensor, other: Tensor) -> bool:
     if None not in sums:
         return sums[0] == sums[1]
     try:
-        with open_file(mine.path) as one, open_file(other.path) as two:
+        with open_bytes(mine) as one, open_bytes(other) as two:
             for done in range(0, mine.nbytes, _PIECE):
                 count = min(_PIECE, mine.nbytes - done)
                 if one.read_at(mine.offset + done, count) != two.read_at(other.offset + done, count):
@@ -174,13 +174,30 @@ def _is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
     dump = values.dumped(op)
     if dump is None or not tensor.address:
         return False
-    return any(
-        isinstance(one, Tensor)
-        and one.address
-        and one.address < tensor.address + tensor.nbytes
-        and tensor.address < one.address + one.nbytes
-        for one in dump.outputs.values()
-    )
+    return any(isinstance(one, Tensor) and _is_written_over(tensor, one) for one in dump.outputs.values())
+
+
+def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
+    """Whether an output lies in the memory of a tensor, which then holds its bytes there.
+
+    Addresses alone prove nothing: an op that is said to write there may have been overwritten by another as well.
+    """
+    first = max(tensor.address, output.address)
+    end = min(tensor.address + tensor.nbytes, output.address + output.nbytes)
+    if not output.address or first >= end:
+        return False
+    if tensor.dataset or output.dataset:
+        return True  # HDF5 does not tell where bytes lie
+    try:
+        with open_bytes(tensor) as one, open_bytes(output) as two:
+            for start in range(first, end, _PIECE):
+                count = min(_PIECE, end - start)
+                mine = one.read_at(tensor.offset + start - tensor.address, count)
+                if mine != two.read_at(output.offset + start - output.address, count):
+                    return False
+    except PrecisionToolError:
+        pass  # what cannot be read accuses nobody
+    return True
 
 
 # --- against another run ---

@@ -1,7 +1,7 @@
 """Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed.
 
 With x the inputs, y the output, N the NPU side and B the benchmark, y_N − f(x_N) is the op's own error, f(x_N) − f(x_B)
-what it inherited and y_B − f(x_B) the benchmark's own (verdict.md).
+what it inherited and y_B − f(x_B) the benchmark's own (VERDICT.md §1).
 """
 
 from __future__ import annotations

@@ -59,6 +59,11 @@ class Flag:
     words: str
     doubt: str = ""
 
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """It as evidence."""
+        return Fact(name="status_file", value=self.path), Fact(name="status", value=self.words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

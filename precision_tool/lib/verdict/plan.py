@@ -149,7 +149,7 @@ def _stomp(one: Suspect) -> list[Step]:
 
 def _random(one: Suspect) -> list[Step]:
     if one.proof is Proof.RUNS:
-        return [Step(why="make kernels repeat themselves", line="deterministic=1", file="NPURunConfig")]
+        return [_argument("make kernels repeat themselves", "deterministic=True")]
     return [Step(why="give both sides the same seeds, or turn dropout off")]
 
 

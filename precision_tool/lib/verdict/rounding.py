@@ -20,7 +20,7 @@ UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64"
 LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32")} | {"float64": inf}
 #: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
 SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
-#: The mean square of rounding to nearest, in units of the unit roundoff (verdict.md).
+#: The mean square of rounding to nearest, in units of the unit roundoff (VERDICT.md §2).
 MEAN_SQUARE = 0.18
 #: What a kernel accumulates in.
 ACCUMULATED = 2.0**-24

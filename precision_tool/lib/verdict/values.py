@@ -30,8 +30,8 @@ from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
 from precision_tool.lib.ops.base import Input
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
+from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
-from precision_tool.lib.sources.names import flatten
 
 Numbers = npt.NDArray[Any]
 
@@ -164,7 +164,7 @@ class RunValues:
         self._graphs = {graph.name: graph for graph in file.graphs}
         self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
         self._callers = {name: op for op in file.ops for name in op.subgraph_names}
-        self._alike = _alike(file)
+        self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
         self._opened = OpenTensors(_BUDGET)
@@ -264,14 +264,7 @@ class RunValues:
     def dumped(self, op: Op) -> DumpedOp | None:
         """The op's dump; None if it has none."""
         if id(op) not in self._dumped:
-            name = flatten(op.name)
-            if name not in self.dumps:
-                found = None
-            elif name in self._alike:
-                found = self.dumps.op_by_header(name, op.name)
-            else:
-                found = self.dumps.op(name)
-            self._dumped[id(op)] = found
+            self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
     def input_slots(self, op: Op) -> list[Slot]:
@@ -294,7 +287,7 @@ class RunValues:
     def found(self, slot: Slot) -> AnyTensor | Missing | None:
         """The tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
-        if dump is None:
+        if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
@@ -478,11 +471,3 @@ def missing_reason(found: AnyTensor | Missing | None) -> str:
     if isinstance(found, Missing):
         return found.reason
     return "only statistics of it were dumped" if isinstance(found, TensorStatistics) else "it was not dumped"
-
-
-def _alike(file: GraphFile) -> frozenset[str]:
-    """Flattened names that stand for several ops."""
-    names: dict[str, set[str]] = {}
-    for op in file.ops:
-        names.setdefault(flatten(op.name), set()).add(op.name)
-    return frozenset(flat for flat, spelled in names.items() if len(spelled) > 1)

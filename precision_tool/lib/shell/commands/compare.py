@@ -284,7 +284,11 @@ def _compare(
     noise = _noise_floor(session, args)
 
     def by_toolkit(prefix: str = "") -> list[Analysis]:
-        return session.compare_by_toolkit(left, right, args.graph, args.threshold, options, prefix, noise)
+        from precision_tool.lib.checks.comparing import compare_by_toolkit
+
+        return compare_by_toolkit(
+            session, session.tools(), left, right, args.graph, args.threshold, options, prefix, noise
+        )
 
     engine = engine_of(session, args)
     if engine == "cann":
@@ -494,7 +498,9 @@ def _finish(
         output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports) + "\n")
     else:
         if passports is not None and passports.differences:
-            output.out.print(report.passport_lines(passports))
+            from precision_tool.lib.present.passports import passport_lines
+
+            output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from precision_tool.lib.data.graph_files import search_graphs, survey_graphs
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present import graphs as report
 from precision_tool.lib.session import Session
@@ -63,7 +64,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         session.use_graph(path)
         if not args.json:
             output.out.print(report.use_line(path), soft_wrap=True)
-    survey = session.survey_graphs()
+    survey = survey_graphs(session)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.survey_json(survey) + "\n")
@@ -75,7 +76,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _find(session: Session, args: argparse.Namespace, output: Output) -> int:
-    found = session.search_graphs(args.find)
+    found = search_graphs(session, args.find)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.found_json(found, args.find) + "\n")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
+from precision_tool.lib.checks.overflow_search import statuses_asked_for
 from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.wording import counted
@@ -104,7 +105,7 @@ def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> 
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
         raise UsageError(f"overflow: {wrong}: msaccucmp does not know it", "use --engine native")
-    files, _ = session.overflow_statuses(args.folder)
+    files, _ = statuses_asked_for(session, args.folder)
     made = overflow_by_toolkit(session, files, args.limit)
     tell_notes(session, output)
     show_overflow(made, output, args.json)
@@ -117,7 +118,7 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
     if session.toolkit().msaccucmp is None:
         session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
         return
-    files, _ = session.overflow_statuses(args.folder)
+    files, _ = statuses_asked_for(session, args.folder)
     try:
         made = overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
     except PrecisionToolError as error:

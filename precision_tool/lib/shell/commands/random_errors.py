@@ -9,6 +9,7 @@ from math import isfinite
 
 from precision_tool.lib.checks.random_errors import RandomReport, State
 from precision_tool.lib.present import random_errors as report
+from precision_tool.lib.present.passports import passport_lines
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
@@ -68,10 +69,14 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         reports = session.random_errors(args.left, args.right, args.graph, args.workers, progress)
     limit = args.limit or max((len(one.ops) + len(one.stomps) for one in reports), default=0)
     noise = _write_noise(session, reports)
+    space = session.workspace
+    passports = session.passports(args.left or str(space.dump_dir(0)), args.right or str(space.dump_dir(1)))
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(reports, noise) + "\n")
+        output.out.file.write(report.to_json(reports, noise, passports) + "\n")
     else:
+        if passports is not None and passports.differences:
+            output.out.print(passport_lines(passports))
         for one in reports:
             title = [Heading(plain(shown_path(one.left)))] if len(reports) > 1 else []
             output.show(*title, *report.random_lines(one, limit))

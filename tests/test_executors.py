@@ -1,0 +1,96 @@
+"""Whatever asks for work takes any executor, which then does it, and finds the same as one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from executors import WORKERS, AtOnce
+
+from precision_tool.lib.api import compare, open_data
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.inspect.convert import convert_files, find_sources
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.session import Session
+
+#: What is asked, given the data folder, a folder for what is written and who does the work: what was found.
+Ask = Callable[[Path, Path, dict[str, Any]], object]
+
+
+def by_compare(data: Path, out: Path, who: dict[str, Any]) -> object:
+    (result,) = compare(data / "npu/debug_0", data / "tf/dump", **who)
+    return [repr(row.metrics) for row in result.rows]
+
+
+def by_session(data: Path, out: Path, who: dict[str, Any]) -> object:
+    session = open_data(data, work=out)
+    (analysis,) = session.compare(None, None, None, 0.98, who.get("workers", 0), executor=who.get("executor"))
+    return [repr(row.metrics) for row in analysis.rows]
+
+
+def by_elements(data: Path, out: Path, who: dict[str, Any]) -> object:
+    return repr(compare_elements(one_pair(open_data(data)), atol=0.0, rtol=1e-3, shown=4, **who))
+
+
+def one_pair(session: Session) -> Pair:
+    found, *_ = session.find_ops("conv1/Conv2D")  # of both runs
+    return next(pair for pair in session.pairs_of(found) if pair.slot == "output:0")
+
+
+def by_random(data: Path, out: Path, who: dict[str, Any]) -> object:
+    session = open_data(data)
+    (found,) = session.random_errors(None, str(data / "npu/debug_1/dump"), **who)
+    return [replace(op, slots=()) for op in found.ops], [repr(slot) for op in found.ops for slot in op.slots]
+
+
+def by_convert(data: Path, out: Path, who: dict[str, Any]) -> object:
+    sources, _ = find_sources(str(data / "npu/debug_0/dump"), str(out))
+    rows = convert_files(sources, **who)
+    return [(row.source, np.load(row.path).tobytes()) for row in rows if row.path]
+
+
+ASKS: tuple[Any, ...] = (by_compare, by_session, by_elements, by_random, by_convert)
+
+
+class Counted(AtOnce):
+    """Counts what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        self.tasks += 1
+        return super().submit(task, *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("executors") / "data"
+    generate_demo(root, fault="nan")
+    generate_demo(root.parent / "other")
+    (root.parent / "other/npu/debug_0").rename(root / "npu/debug_1")
+    return root
+
+
+@pytest.mark.parametrize(
+    "ask", [by_compare, by_session, by_elements, by_random, by_convert], ids=lambda ask: ask.__name__
+)
+class TestAsker:
+    @pytest.mark.parametrize("who", WORKERS, ids=lambda who: who.__name__)
+    def test_what_is_found_is_what_one_process_finds(self, data: Path, tmp_path: Path, ask: Ask, who: Any) -> None:
+        expected = ask(data, tmp_path / "one", {"workers": 1})
+        with who() as executor:
+            assert ask(data, tmp_path / "other", {"executor": executor}) == expected
+        assert expected
+
+    def test_the_executor_does_the_work(self, data: Path, tmp_path: Path, ask: Ask) -> None:
+        executor: Executor = Counted()
+        ask(data, tmp_path, {"executor": executor})
+        assert isinstance(executor, Counted)
+        assert executor.tasks > 0
