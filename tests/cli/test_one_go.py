@@ -118,8 +118,7 @@ def test_the_verdict_opens_and_reads_each_file_once_more(
     opens.clear()
     sizes.clear()
     assert run("ac", "-c", "--workers", "1", data=data, file=io.StringIO()) == 0
-    dumps = [path for path in data.rglob("*") if path.is_file() and "dump" not in path.parts and str(path) in sizes]
-    dumps = [path for path in dumps if "npu" in path.parts]
+    dumps = [path for path in (data / "npu").rglob("*") if path.is_file() and str(path) in sizes]
     assert len(dumps) > 50
     assert sum(opens[str(path)] for path in dumps) <= 3.2 * len(dumps)
     assert sum(sizes[str(path)] for path in dumps) <= 2 * sum(path.stat().st_size for path in dumps)
