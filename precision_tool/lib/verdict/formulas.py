@@ -406,7 +406,14 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
     return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
 
 
-def noise_of(true: Mapping[int, Output], stored: Mapping[int, Output]) -> dict[int, Doubles]:
+def noise_of(
+    formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
+) -> dict[int, Doubles]:
+    """What a type inside makes of each output of a chain, flat; of a single op nothing."""
+    return noise_between(true, formula.run(inputs, inside)) if len(formula.stages) > 1 else {}
+
+
+def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> dict[int, Doubles]:
     """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
 
     `true` are the results in float64, `stored` those with every stage's result rounded to the type.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, Output
 from precision_tool.lib.ops.products import MAX_RESULT, MAX_WORK
-from precision_tool.lib.verdict.formulas import Formula, noise_of
+from precision_tool.lib.verdict.formulas import Formula, noise_between
 from precision_tool.lib.verdict.judgement import SlotJudgement
 from precision_tool.lib.verdict.rounding import ACCUMULATED, APPROXIMATED, LIMIT, MEAN_SQUARE, SLACK, SMALLEST, UNIT
 
@@ -246,7 +246,7 @@ def _noise(formula: Formula, inputs: Mapping[int, Input], parts: _Parts) -> dict
     rows = np.unique(np.linspace(0, parts.rows - 1, count).astype(np.intp))
     some = {slot: _as(one, np.float64) for slot, one in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
-    found = noise_of(chain.run(some), chain.run(some, "float32"))
+    found = noise_between(chain.run(some), chain.run(some, "float32"))
     noise = {slot: float(one.min()) for slot, one in found.items() if one.size}
     return noise if noise and all(map(isfinite, noise.values())) else None
 

@@ -25,7 +25,7 @@ from precision_tool.lib.verdict.formulas import (
     UnfusedGraph,
     direct,
     is_fused,
-    noise_of,
+    noise_between,
     script_tensor,
 )
 from precision_tool.lib.verdict.in_blocks import folded_type, narrowing, right_in_blocks, run_in_blocks
@@ -402,7 +402,7 @@ class Judge:
         kind = formula.kind
         u_in = narrowing(formula, inputs)
         inside = folded_type(formula, inputs) or "float32"
-        noise = noise_of(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
+        noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
         for slot, out in true.items():
