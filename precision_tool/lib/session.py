@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from precision_tool.lib.checks.analysis import Analysis
+    from precision_tool.lib.checks.comparing import OtherRun
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.checks.random_errors import RandomReport
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.inspect.arrays import TensorProxy
+    from precision_tool.lib.model.graph import GraphFile
     from precision_tool.lib.pairing.fusion_pair import FusionPair
+    from precision_tool.lib.sources.dumps import BenchmarkSide
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
     from precision_tool.lib.verdict.blame import Blame
@@ -166,6 +169,19 @@ class Session(DataFolder):
 
         return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix, executor)
 
+    def compare_other_run(
+        self,
+        threshold: float,
+        workers: int,
+        progress: Progress | None = None,
+        options: CompareOptions | None = None,
+        noise: NoiseFloor | None = None,
+    ) -> OtherRun | None:
+        """Compares the other of two runs that differ in fusion (see `checks.comparing.compare_other_run`)."""
+        from precision_tool.lib.checks.comparing import compare_other_run
+
+        return compare_other_run(self, threshold, workers, progress, options, noise)
+
     def results(
         self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
     ) -> list[Analysis]:
@@ -236,16 +252,20 @@ class Session(DataFolder):
 
     def examine(self, run: RunGraph, op: Op) -> Examined | None:
         """An op judged by itself, now, with some of its elements; None where its graph has no dump."""
-        from precision_tool.lib.sources.dumps import GoldenFiles, NoBenchmark
         from precision_tool.lib.verdict.examine import examine
+
+        return examine(run, op, *self.beside(run))
+
+    def beside(self, run: RunGraph) -> tuple[BenchmarkSide, GraphFile | None]:
+        """What an op of a run is judged beside: the benchmark, and a graph that has the original ops of fused ones."""
+        from precision_tool.lib.sources.dumps import GoldenFiles, NoBenchmark
 
         golden = self.golden_of(run.number)
         benchmark = golden if isinstance(golden, GoldenFiles) else NoBenchmark()
         others: Sequence[RunGraph] = ()
         with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
             others = self.run_graphs()
-        unfused = next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
-        return examine(run, op, benchmark, unfused)
+        return benchmark, next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
 
     def has_dump_alone(self) -> bool:
         """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
