@@ -318,7 +318,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "verdict", "giant", "cp", "graph", "catalog", "shapes", "tfdbg")
+    known = ("compare", "verdict", "giant", "cp", "graph", "catalog", "shapes", "report", "tfdbg")
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -343,6 +343,10 @@ def main() -> None:
             bench_catalog(folder / "catalog", args.repeats)
         if "shapes" in chosen:
             bench_shapes(folder / "shapes", args.ops)
+        if "report" in chosen:
+            from benchmark_report import bench_report  # the one part that needs a browser
+
+            bench_report(folder / "report")
         if "tfdbg" in chosen:
             bench_tfdbg(folder / "tfdbg", args.repeats)
     finally:

@@ -53,6 +53,9 @@ WORDS = (
         "NAME [-g GRAPH] [-a [ATTR]] [-s N]",
         "all about one op: graph, neighbours, dumped tensors; -s draws it",
     ),
+    Word(
+        "Look closer", "repro", "OP [DIR]", "one op cut out of its network, with a script that shows its error anywhere"
+    ),
     Word("Look closer", "graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),
     Word("Look closer", "graph", "diff [LEFT RIGHT]", "what differs between the graphs of two runs, grouped"),
     Word("Tensors", "pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),

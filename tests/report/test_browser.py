@@ -375,8 +375,9 @@ def test_names_of_other_machines_do_nothing(browse: Browse, tmp_path: Path) -> N
         for number, name in enumerate(HOSTILE, 1)
     ]  # fmt: skip
     file = GraphFile(path="<u>graph</u>", graphs=(Graph(name="<i>g</i>", ops=tuple(ops)),))
-    material = Material(title="<s>title</s>", file=file, notes=["<script>alert(2)</script>"], passport={"rows": [
-        {"name": "<b>n</b>", "npu": "<b>1</b>", "golden": "<b>2</b>", "differs": True}]})  # fmt: skip
+    differs = {"topic": "<b>n</b>", "names": [], "npu": 1, "benchmark": 2, "text": "<b>2</b>"}
+    passport = {"npu": "<b>p</b>", "benchmark": "<b>q</b>", "differences": [differs]}
+    material = Material(title="<s>title</s>", file=file, notes=["<script>alert(2)</script>"], passport=passport)
     path = tmp_path / "hostile.html"
     write_page(str(path), document_of([material, material], tool="<t>", time="<t>"), [material])
     page = browse(path)

@@ -225,6 +225,20 @@ def test_the_way_of_an_error_is_the_wrong_one_of_two(tmp_path: Path) -> None:
     assert error_path(network, 4, {4}, {}) == [4]
 
 
+def test_what_differs_between_the_runs(tmp_path: Path) -> None:
+    root = tmp_path / "precision_data"
+    for path, side, seed in ((root / "npu/debug_0", "npu", 1), (root / "tf", "benchmark", 2)):
+        path.mkdir(parents=True)
+        document = {
+            "format": "precision_tool passport", "version": 1, "side": side, "versions": {}, "environment": {},
+            "seeds": {"helper": seed}, "switches": {}, "optimizers": [], "batch": [], "left_out": {}, "variables": [],
+        }  # fmt: skip
+        (path / "passport.json").write_text(json.dumps(document), "utf-8")
+    (difference,) = result_of(small_report(tmp_path))["passport"]["differences"]
+    assert difference["topic"] == "seeds"
+    assert difference["text"] == "seed: NPU 1, benchmark 2"
+
+
 def test_bad_input(tmp_path: Path) -> None:
     small_report(tmp_path)
     folder = only_result(tmp_path).parent

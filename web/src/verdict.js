@@ -124,17 +124,17 @@ function counts(result) {
 
 function passports(result) {
   const { passport } = result;
-  const rows = passport && Array.isArray(passport.rows) ? passport.rows : [];
+  const differences = passport ? passport.differences : [];
   return html`<section><h3>${t('run.title')}</h3><dl class="paths">
     ${result.npu ? html`<dt>${t('run.npu')}</dt><dd><bdi>${result.npu}</bdi></dd>` : nothing}
     ${result.golden ? html`<dt>${t(result.is_two_runs ? 'run.other' : 'run.golden')}</dt><dd><bdi>${result.golden}</bdi></dd>` : nothing}
     ${result.graph ? html`<dt>${t('run.graph')}</dt><dd><bdi>${result.graph}</bdi></dd>` : nothing}
     ${result.file ? html`<dt>${t('run.result')}</dt><dd><bdi>${result.file}</bdi></dd>` : nothing}
     <dt>${t('run.threshold')}</dt><dd>${figure(result.threshold)}</dd></dl>
-    ${rows.length ? html`<table class="small"><caption>${t('run.differs')}</caption><thead><tr><th>${t('run.what')}</th><th>${
-      t('run.npu')}</th><th>${t('run.golden')}</th></tr></thead><tbody>${rows.map((row) => html`<tr class=${
-      row.differs ? 'is-different' : ''}><td>${row.name}</td><td><bdi>${row.npu}</bdi></td><td><bdi>${
-      row.golden}</bdi></td></tr>`)}</tbody></table>` : nothing}</section>`;
+    ${passport ? html`<h3>${t('run.differs')}</h3>${differences.length ? html`<ul>${differences.map((one) => html`<li><strong>${
+      has(`topic.${one.topic}`) ? t(`topic.${one.topic}`) : one.topic}</strong>: <bdi>${one.text}</bdi></li>`)}</ul>`
+    : html`<p class="is-good">✓ ${t('run.same')}</p>`}<dl class="paths"><dt>${t('run.passports')}</dt><dd><bdi>${
+      passport.npu}</bdi><br><bdi>${passport.benchmark}</bdi></dd></dl>` : nothing}</section>`;
 }
 
 function notCompared(result) {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite, isnan
 from typing import Any
+
+import numpy as np
 
 from precision_tool.lib.arguments import escaped
 
@@ -20,6 +22,25 @@ def number(value: float | None, digits: int = 6) -> Number:
         return "nan" if isnan(value) else "inf" if value > 0 else "-inf"
     short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+#: Powers of ten that float64 holds exactly.
+_EXACT = 22
+
+
+def numbers(values: Sequence[float | None], digits: int = 6) -> list[Number]:
+    """`number` of every value of a column, quicker."""
+    array = np.array(values, np.float64)  # None becomes nan
+    with np.errstate(all="ignore"):
+        places = digits - 1 - np.floor(np.log10(np.abs(array)))
+        # One of both powers is 1, and a product or quotient with an exact power of ten is the nearest number.
+        up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+        short = np.rint(array / down * up) / up * down
+    exact = np.isfinite(short) & (np.abs(places) <= _EXACT) & (np.abs(short) < 1e15)
+    column: list[Number] = [int(one) if one.is_integer() else one for one in np.where(exact, short, 0.0).tolist()]
+    for at in np.flatnonzero(~exact & (array != 0)).tolist():
+        column[at] = number(values[at], digits)
+    return column
 
 
 class Texts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, log2
+from operator import attrgetter
 from typing import Any
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
@@ -17,14 +18,14 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
-from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.present.op import attribute_text
-from precision_tool.lib.report.columns import Number, Texts, number, sound
+from precision_tool.lib.report.columns import Texts, number, numbers, sound
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
-from precision_tool.lib.results.columns import READABLE, field_of
+from precision_tool.lib.results.columns import READABLE
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import shown_path
@@ -68,8 +69,8 @@ TENSOR_COUNTS = {
 class Material:
     """What one result of a report is made of. `analysis` is None where nothing was compared, `file` without a graph.
 
-    `details` are the values of a few ops by name, `checks` what was found beside the comparison, `differs` what is
-    known to differ between the two sides of the run: name, NPU side, benchmark side.
+    `details` are the values of a few ops by name, `checks` what was found beside the comparison, `passport` what
+    the passports of the two runs say: their files, and what differs.
     """
 
     title: str
@@ -122,6 +123,8 @@ class _Result:
         #: Ops that only the result has come behind those of the graph.
         self.others = [name for name in self.agreements if name not in known]
         self.positions = {**known, **{name: len(self.graph_ops) + at for at, name in enumerate(self.others)}}
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self._descs: dict[tuple[str, str, tuple[int, ...]], int] = {}
         self.digits = _DIGITS if len(self.rows) <= _MANY_TENSORS else _FEWER
 
     def document(self) -> dict[str, Any]:
@@ -185,9 +188,17 @@ class _Result:
             "pass": texts.all_of(op.pass_names),
             "originals": None if op.original_names is None else texts.all_of(op.original_names),
             "stream": op.stream_id, "kernel": texts[op.kernel_name],
-            "inputs": texts.all_of(map(_desc, op.input_descs)), "outputs": texts.all_of(map(_desc, op.output_descs)),
+            "inputs": [*map(self._desc, op.input_descs)], "outputs": [*map(self._desc, op.output_descs)],
             "dtype": texts[dtype],
         }  # fmt: skip
+
+    def _desc(self, desc: TensorDesc) -> int:
+        key = (desc.dtype, desc.layout, desc.shape)
+        known = self._descs.get(key)
+        if known is None:
+            text = " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+            known = self._descs[key] = self.texts[text]
+        return known
 
     def _judged(self, one: JudgedOp | None) -> dict[str, Any]:
         if one is None:
@@ -223,35 +234,38 @@ class _Result:
         npu_type, golden_type = READABLE["DataType"].value, READABLE["GroundTruthDataType"].value
         assert npu_type is not None
         assert golden_type is not None
-        choice = self.material.analysis.choice if self.material.analysis is not None else None
+        choice = self.material.analysis.choice if self.material.analysis is not None else ColumnChoice()
         columns: dict[str, list[Any]] = {
             "op": [self.positions[row.op_name] for row in rows],
             "slot": [texts[row.slot] for row in rows],
             "status": [texts[row.status] for row in rows],
             "reason": [texts[row.reason] for row in rows],
             "agree": [agrees(row, threshold) for row in rows],
-            "shape": [texts[shape_text(row.shape)] if row.shape is not None else 0 for row in rows],
-            "npu_type": [texts[npu_type(row, choice) or ""] for row in rows] if choice is not None else [],
-            "golden_type": [texts[golden_type(row, choice) or ""] for row in rows] if choice is not None else [],
+            "shape": [self._shape(row.shape) for row in rows],
+            "npu_type": [texts[npu_type(row, choice) or ""] for row in rows],
+            "golden_type": [texts[golden_type(row, choice) or ""] for row in rows],
             "golden_tensor": [texts[row.golden_tensor] for row in rows],
-            "worst_at": [texts[shape_text(row.max_error_index)] if row.max_error_index else 0 for row in rows],
-            "cosine": [number(row.cosine, _COSINE_DIGITS) for row in rows],
-            "headroom": [number(_headroom(row), 3) for row in rows],
+            "worst_at": [self._shape(row.max_error_index or None) for row in rows],
+            "cosine": numbers([row.cosine for row in rows], _COSINE_DIGITS),
+            "headroom": numbers([_headroom(row) for row in rows], 3),
         }
-        for name, path in TENSOR_NUMBERS.items():
-            columns[name] = self._numbers(rows, path)
-        for name, path in TENSOR_COUNTS.items():
-            column = [field_of(row, path) for row in rows]
-            columns[name] = column if any(column) else []  # a column of nothing but zeros is left out
+        for part in ("metrics", "npu", "golden"):
+            wanted = {name: path for name, path in {**TENSOR_NUMBERS, **TENSOR_COUNTS}.items() if path.startswith(part)}
+            for name, column in zip(wanted, _values(rows, part, list(wanted.values())), strict=True):
+                if name in TENSOR_NUMBERS:
+                    columns[name] = numbers(column, self.digits)
+                else:  # a column of nothing but zeros is left out
+                    columns[name] = list(column) if any(column) else []
         return columns
 
-    def _numbers(self, rows: Sequence[Row], path: str) -> list[Number]:
-        part, _, name = path.partition(".")
-        column: list[Number] = []
-        for row in rows:
-            values = getattr(row, part)
-            column.append(None if values is None or path in row.absent else number(getattr(values, name), self.digits))
-        return column
+    def _shape(self, shape: tuple[int, ...] | None) -> int:
+        """The position of a shape's text; of none that of the empty one."""
+        if shape is None:
+            return 0
+        known = self._shapes.get(shape)
+        if known is None:
+            known = self._shapes[shape] = self.texts[shape_text(shape)]
+        return known
 
     # --- the map ---
 
@@ -344,8 +358,19 @@ def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
     return {sound(name): sound(attribute_text(op, name)) for name in names}
 
 
-def _desc(desc: TensorDesc) -> str:
-    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+def _values(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Columns of fields of one part of each row; None where a row has no such part, or its file lacked the field."""
+    take = attrgetter(*(path.partition(".")[2] for path in paths))
+    nothing = (None,) * len(paths)
+    wanted = frozenset(paths)
+    found = []
+    for row in rows:
+        holder = getattr(row, part)
+        values = nothing if holder is None else take(holder)
+        if row.absent and not row.absent.isdisjoint(wanted):
+            values = tuple(None if path in row.absent else value for path, value in zip(paths, values, strict=True))
+        found.append(values)
+    return list(zip(*found, strict=True)) if found else [() for _ in paths]
 
 
 def _headroom(row: Row) -> float | None:

@@ -50,13 +50,15 @@ def _of_result(
     notes: list[str] = []
     npu = analysis.source.npu if analysis.source is not None else ""
     file = _file_of(session, analysis, verdict, graph, notes)
+    golden = analysis.source.golden if analysis.source is not None else ""
+    passports = session.passports(npu, golden) if npu and golden else None
     pairs_of = _pairs_at_hand(analysis) or _pairs_in_data(session, npu, file)
     names = _close_ops(analysis, verdict)
     return Material(
         title=leaf_title(analysis),
         path=shown_path(analysis.path) if analysis.path else "",
         npu=shown_path(npu) if npu else "",
-        golden=shown_path(analysis.source.golden) if analysis.source is not None else "",
+        golden=shown_path(golden) if golden else "",
         threshold=analysis.threshold,
         analysis=analysis,
         verdict=verdict,
@@ -64,6 +66,7 @@ def _of_result(
         details=_details(names, pairs_of, notes),
         checks=checks,
         notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
+        passport=passports.to_dict() if passports is not None else None,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from precision_tool import __version__
@@ -11,6 +13,7 @@ from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.report.document import document_of
+from precision_tool.lib.report.exchange import write_model_explorer
 from precision_tool.lib.report.gather import gather
 from precision_tool.lib.report.page import write_page
 from precision_tool.lib.session import Session
@@ -31,14 +34,52 @@ def make_report(
     UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
     """
     path = path or _default_path(session, analyses)
+    _check(session, path)
+    findings = [check.finding for check in checks if check.finding is not None]
+    with _no_collections():
+        materials = gather(session, analyses, verdicts, graph, findings)
+        time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+        document = document_of(materials, tool=f"precision_tool {__version__}", time=time)
+        write_page(path, document, materials)
+    return path
+
+
+def export_graphs(
+    session: Session,
+    analyses: Sequence[Analysis],
+    verdicts: Sequence[StoredVerdict | None],
+    path: str,
+    *,
+    graph: str | None = None,
+) -> list[str]:
+    """Writes the graphs and their figures for model-explorer; the paths.
+
+    UsageError where no result has a graph, and for a place among the dumps; OutputError where they cannot be written.
+    """
+    _check(session, path)
+    with _no_collections():
+        materials = gather(session, analyses, verdicts, graph)
+        if all(material.file is None for material in materials):
+            raise UsageError("--model-explorer: the result has no graph", "name one with -g")
+        return write_model_explorer(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
+
+
+def _check(session: Session, path: str) -> None:
     session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(path)))
     if os.path.isdir(path):
-        raise UsageError(f"{path}: a folder", "name a file for the report, as report.html")
-    findings = [check.finding for check in checks if check.finding is not None]
-    materials = gather(session, analyses, verdicts, graph, findings)
-    document = document_of(materials, tool=f"precision_tool {__version__}", time=f"{datetime.now():%Y-%m-%d %H:%M:%S}")
-    write_page(path, document, materials)
-    return path
+        raise UsageError(f"{path}: a folder", "name a file, as report.html")
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """No search for garbage: each goes through all rows of a result, and a document has no cycles to be found."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _default_path(session: Session, analyses: Sequence[Analysis]) -> str:

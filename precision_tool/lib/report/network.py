@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
+from typing import NamedTuple
 
 from precision_tool.lib.graph.neighbourhood import CONTROL
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -13,8 +14,7 @@ from precision_tool.lib.report.layout import Layout, execution_order, lay_out
 from precision_tool.lib.report.scopes import Place, places
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(NamedTuple):
     """Output `output` of op `producer` is input `slot` of op `reader`; both are CONTROL where only the order counts."""
 
     producer: int

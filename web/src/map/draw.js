@@ -37,7 +37,7 @@ export class Painter {
     this.groups = [];
     this.collect(-1);
     for (const group of this.groups) this.group(group);
-    if (k >= WIRES_FROM) this.wires();
+    if (k >= WIRES_FROM && !scene.isSmall) this.wires();
     this.fills();
     if (k >= READABLE) for (const item of this.boxes) this.label(item);
     this.path();

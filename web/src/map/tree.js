@@ -24,6 +24,7 @@ export class Tree {
     this.parent = parent;
     this.groups = groups.name.map((at) => result.texts[at]);
     this.sizes = groups.ops;
+    this.isSection = groups.section;
     this.rank = rank;
     this.backward = backward;
     /** Children of the top, then of each group, by side, rank and order. */
@@ -47,7 +48,12 @@ export class Tree {
   }
 
   nameOf(item) {
-    return this.isGroup(item) ? this.groups[item - this.ops] : this.result.ops.name[item];
+    if (!this.isGroup(item)) return this.result.ops.name[item];
+    const name = this.groups[item - this.ops];
+    if (!this.isSection[item - this.ops]) return name;
+    const children = this.childrenOf(item); // a piece of a large group: what it begins and ends with
+    const end = (one) => this.nameOf(one).split(': ').slice(-1)[0].split(' … ')[0];
+    return `${name}: ${end(children[0])} … ${end(children[children.length - 1])}`;
   }
 
   childrenOf(item) {

@@ -228,7 +228,7 @@ export class MapView {
       this.miniature.height = height * ratio;
       new Painter(this.miniature).draw({
         tree, result: this.result, shades: this.shades, levels: this.levels, wrong: this.wrong, palette: this.palette,
-        view: { k, x: 0, y: 0 }, ratio, errors: this.errors, selected: -1, hovered: -1, found: [],
+        view: { k, x: 0, y: 0 }, ratio, errors: this.errors, selected: -1, hovered: -1, found: [], isSmall: true,
       });
       this.mini.width = width * ratio;
       this.mini.height = height * ratio;

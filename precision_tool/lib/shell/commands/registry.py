@@ -16,6 +16,7 @@ _COMMANDS = {
     "overflow": ("overflow", "OVERFLOW"),
     "random": ("random_errors", "RANDOM"),
     "report": ("report", "REPORT"),
+    "repro": ("repro", "REPRO"),
     "ls": ("ops", "LS"),
     "ni": ("op", "NI"),
     "graphs": ("graphs", "GRAPHS"),

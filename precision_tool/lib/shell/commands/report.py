@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -36,14 +36,25 @@ def _parser(session: Session) -> Parser:
     output = parser.add_argument("-o", dest="output", metavar="FILE.html", default="", help="where it goes (default: "
                                  "beside the result)")  # fmt: skip
     completes(output, Completion.FILE)
+    exchange = parser.add_argument(
+        "--model-explorer", dest="exchange", metavar="FILE.json",
+        help="instead, write the graph for Google's model-explorer, and its node data beside it (own error, cosine)",
+    )  # fmt: skip
+    completes(exchange, Completion.FILE)
     add_graph(parser, "the graph for the map, where the result does not tell its own")
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.report.making import make_report
+    from precision_tool.lib.report.making import export_graphs, make_report
 
+    if args.exchange is not None and args.output:
+        raise UsageError("report: --model-explorer writes no report", "leave -o out, or make both one after the other")
     analyses, verdicts = _found(session, args.result)
+    if args.exchange is not None:
+        for path in export_graphs(session, analyses, verdicts, args.exchange, graph=args.graph):
+            output.out.print(plain(f"model-explorer: {shown_path(path)}"), soft_wrap=True)
+        return DONE
     path = make_report(session, analyses, verdicts, args.output, graph=args.graph)
     tell_report(path, output)
     return DONE

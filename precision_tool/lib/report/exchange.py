@@ -1,0 +1,122 @@
+"""The graph with node data in the format of Google's model-explorer.
+
+The graph is a GraphCollection, the node data one file a figure, each by graph and node id
+(github.com/google-ai-edge/model-explorer: graph_builder.py, node_data_builder.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from precision_tool.lib.storage.files import atomic_text
+
+#: The figures that become node data, with the lower ends of their colours: those of the report's map.
+_FIGURES = {
+    "own_error": ("own", (1e-6, 1e-4, 1e-3, 1e-2, 1e-1)),
+    "one_minus_cosine": ("cosine", (1e-6, 1e-4, 1e-3, 1e-2, 1e-1)),
+}
+_COLOURS = ("#d9e8f2", "#a5cbe3", "#f4e3a1", "#f2b04c", "#e0662e", "#a50f15")
+#: Stands for numbers that are not finite, which JSON has not.
+_BEYOND = 1e30
+
+
+def write_model_explorer(path: str, document: Mapping[str, Any]) -> list[str]:
+    """Writes the graphs of a report's data to `path`, and the node data beside it; all paths.
+
+    OutputError when they cannot be written.
+    """
+    results = [result for result in document["results"] if result["map"] is not None]
+    stem = os.path.splitext(path)[0]
+    # A graph needs an id of its own.
+    titles = [result["title"] for result in results]
+    names = [f"{number}: {title}" for number, title in enumerate(titles)] if len(titles) > 1 else titles
+    written = {path: {"label": document["tool"], "graphs": [_graph(*one) for one in zip(names, results, strict=True)]}}
+    for figure, (column, limits) in _FIGURES.items():
+        data = {name: _node_data(result, column, limits) for name, result in zip(names, results, strict=True)}
+        if any(one["results"] for one in data.values()):
+            written[f"{stem}_{figure}.json"] = data
+    for target, content in written.items():
+        with atomic_text(target) as file:
+            file.write(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+    return list(written)
+
+
+def _graph(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    texts, ops, wires = result["texts"], result["ops"], result["wires"]
+    count = len(result["map"]["parent"]) - len(result["map"]["groups"]["name"])
+    edges: list[list[dict[str, str]]] = [[] for _ in range(count)]
+    for producer, output, reader, slot in zip(
+        wires["producer"], wires["output"], wires["reader"], wires["slot"], strict=True
+    ):
+        if slot >= 0:  # an order without a tensor is no edge there
+            edges[reader].append({
+                "sourceNodeId": str(producer), "sourceNodeOutputId": str(output), "targetNodeInputId": str(slot),
+            })  # fmt: skip
+    nodes = []
+    for op in range(count):
+        nodes.append({
+            "id": str(op), "label": texts[ops["type"][op]] or "op", "namespace": _namespace(result, op),
+            "attrs": [{"key": key, "value": value} for key, value in _attributes(result, op)],
+            "incomingEdges": edges[op],
+            "outputsMetadata": [
+                {"id": str(number), "attrs": [{"key": "tensor", "value": texts[at]}]}
+                for number, at in enumerate(ops["outputs"][op] or ())
+            ],
+        })  # fmt: skip
+    graph: dict[str, Any] = {"id": name, "nodes": nodes}
+    if len(result["error_path"]) > 1:
+        graph["tasksData"] = {"edgeOverlaysDataListLeftPane": [_overlay(result["error_path"])]}
+    return graph
+
+
+def _overlay(path: Sequence[int]) -> dict[str, Any]:
+    """The way of the error."""
+    edges = [{"sourceNodeId": str(one), "targetNodeId": str(other)} for one, other in pairwise(path)]
+    overlay = {"name": "way of the error", "edgeColor": "#c1121f", "edgeWidth": 3, "edges": edges}
+    return {"name": "precision_tool", "type": "edge_overlays", "overlays": [overlay]}
+
+
+def _namespace(result: Mapping[str, Any], op: int) -> str:
+    """The groups of an op, without the sections that only the report's map has: model-explorer makes its own."""
+    layout = result["map"]
+    names, sections, parents = layout["groups"]["name"], layout["groups"]["section"], layout["parent"]
+    count = len(parents) - len(names)
+    found = []
+    group = parents[op]
+    while group >= 0:
+        if not sections[group]:
+            found.append(result["texts"][names[group]])
+        group = parents[count + group]
+    return "/".join(reversed(found))
+
+
+def _attributes(result: Mapping[str, Any], op: int) -> list[tuple[str, str]]:
+    texts, ops = result["texts"], result["ops"]
+    found = [("name", texts[ops["name"][op]])]
+    for key, column in (("fusion passes", "pass"), ("original ops", "originals")):
+        if ops[column][op]:
+            found.append((key, ", ".join(texts[at] for at in ops[column][op])))
+    for key, column in (("judged", "state"), ("reason", "reason"), ("status", "status")):
+        if ops[column][op]:
+            found.append((key, texts[ops[column][op]]))
+    for key in ("own", "rounding", "fed", "cosine", "cosine_in", "headroom"):
+        if ops[key][op] is not None:
+            found.append((key, str(ops[key][op])))
+    return [*found, *result["attributes"].get(str(op), {}).items()]
+
+
+def _node_data(result: Mapping[str, Any], column: str, limits: Sequence[float]) -> dict[str, Any]:
+    values: dict[str, dict[str, float]] = {}
+    for op in range(len(result["map"]["parent"]) - len(result["map"]["groups"]["name"])):
+        value = result["ops"][column][op]
+        if value is None:
+            continue
+        number = _BEYOND if isinstance(value, str) else 1 - value if column == "cosine" else value
+        values[str(op)] = {"value": max(0.0, number)}
+    ends = [*limits, _BEYOND]
+    thresholds = [{"value": end, "bgColor": colour} for end, colour in zip(ends, _COLOURS, strict=True)]
+    return {"results": values, "thresholds": thresholds}

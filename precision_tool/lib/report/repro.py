@@ -1,0 +1,259 @@
+"""A reproduction for the kernel team: an op's inputs, attributes and outputs as files, and a script that compares them.
+
+The script needs numpy and nothing of this package, so that it runs on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool import __version__
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.present.op import attribute_text
+from precision_tool.lib.report.columns import sound
+from precision_tool.lib.sources.dumps import BenchmarkSide
+from precision_tool.lib.storage.files import PART, own_prefix
+from precision_tool.lib.verdict.formulas import Formula, noise_of
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement
+from precision_tool.lib.verdict.rounding import APPROXIMATED, SLACK, UNIT, sigma_of
+from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
+
+#: To be raised when a key of op.json changes its meaning or goes.
+SCHEMA = 1
+#: Elements of all tensors of an op that are written at most, and products that are computed.
+_MOST_ELEMENTS, _MOST_WORK = 1 << 27, 2e11
+#: Types that numpy has; others are written as float32, which holds them exactly.
+_STORED = {
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
+#: Significant characters of an attribute.
+_VALUE = 4000
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproOutput:
+    """One output: as the NPU has it, the benchmark (None: it has not), and in float64 from the NPU's inputs.
+
+    `sigma` is the rms of what rounding makes of each element; None where nothing was recomputed.
+    """
+
+    slot: int
+    npu: Input
+    benchmark: Array | None = None
+    true: Array | None = None
+    sigma: Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repro:
+    """All of one op.
+
+    `reason` says why it was not recomputed, empty if it was; an element may be `slack` times its rounding off.
+    """
+
+    op: Op
+    judged: OpJudgement
+    inputs: Mapping[int, Input] = field(default_factory=dict)
+    missing: Mapping[int, str] = field(default_factory=dict)
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
+    outputs: Sequence[ReproOutput] = ()
+    slack: float = 0.0
+    reason: str = ""
+
+
+# --- what belongs to it -----------------------------------------------------------------------------------------------
+
+
+def reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Repro:
+    """The values of an op of a run, and what they should be. DataNotFoundError where none of it was dumped."""
+    if run.leaf is None:
+        raise DataNotFoundError(f"{op.name}: no dump belongs to its graph", "`graphs` shows which graph a dump has")
+    values = RunValues(run.leaf, run.file, benchmark, near=op)
+    judge = Judge(values, unfused, only=lambda other: other is op)
+    outputs = judge.outputs(op)
+    size = sum(tensor.size for tensor in outputs.values())
+    if size > _MOST_ELEMENTS:
+        raise UsageError(f"{op.name}: {size:,} elements are too many for a reproduction", "`dc` writes them as .npy")
+    if not outputs:
+        raise DataNotFoundError(f"{op.name}: no output of it was dumped", "`ls dump` lists what was dumped")
+    judged = judge.examine(op)
+    fed = judge.fed(op)
+    found = []
+    for slot, tensor in sorted(outputs.items()):
+        desc = op.output_descs[slot] if slot < len(op.output_descs) else None
+        try:
+            npu = values.load(tensor, desc)
+        except NoValueError as error:
+            raise FormatError(f"{op.name}: output {slot}: {error}", "`ni` shows what its dump has") from error
+        golden = values.load_benchmark(Root(op, slot))
+        other = None if golden is None else golden.input.array
+        found.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
+    repro = Repro(
+        op=op, judged=judged, inputs=fed.inputs, missing=fed.missing, elsewhere=fed.elsewhere, outputs=found,
+        reason=judged.reason,
+    )  # fmt: skip
+    return repro if judged.formula is None else _recomputed(repro, judged.formula)
+
+
+def _fits(array: Array | None, npu: Input) -> bool:
+    return array is not None and array.size == npu.array.size
+
+
+def _recomputed(repro: Repro, formula: Formula) -> Repro:
+    """The same with its outputs in float64."""
+    try:
+        if formula.work(repro.inputs) > _MOST_WORK:
+            return replace(repro, reason="too large to be recomputed whole")
+        true = formula.run(repro.inputs)
+    except NotComputedError as error:
+        return replace(repro, reason=str(error))
+    noise = noise_of(formula, repro.inputs, true, "float32")
+    outputs = [
+        _beside(one, true[one.slot], formula.kind, noise.get(one.slot)) if one.slot in true else one
+        for one in repro.outputs
+    ]
+    return replace(repro, outputs=outputs, slack=SLACK[formula.kind], reason="")
+
+
+def _beside(one: ReproOutput, out: Output, kind: Kind, noise: Array | None) -> ReproOutput:
+    if out.array.size != one.npu.array.size:
+        return one
+    shape = one.npu.array.shape
+    true = np.asarray(out.array)
+    if one.npu.dtype not in UNIT or true.dtype.kind == "c":
+        return replace(one, true=true.reshape(shape))
+    with np.errstate(all="ignore"):
+        sigma = sigma_of(true.astype(np.float64).reshape(-1), out, one.npu.dtype, 0.0)
+        sigma = sigma if noise is None else np.sqrt(sigma**2 + noise**2)
+        if one.npu.dtype == "float32" and kind in APPROXIMATED:
+            sigma = np.maximum(sigma, APPROXIMATED[kind] * np.abs(true.astype(np.float64).reshape(-1)))
+    return replace(one, true=true.reshape(shape), sigma=np.asarray(sigma).reshape(shape))
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+
+
+def write_repro(folder: str, repro: Repro) -> str:
+    """Writes a reproduction to a new folder, which appears when it is complete; its path.
+
+    OutputError for one that is there already, and where it cannot be written.
+    """
+    if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
+        raise OutputError(f"{folder}: is there already", "name a folder that is not, as `repro OP DIR`")
+    try:
+        with _new_folder(folder) as place:
+            _write(place, repro)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: cannot be written ({error.strerror or error})", "free some space, or name another folder"
+        ) from error
+    return folder
+
+
+@contextmanager
+def _new_folder(folder: str) -> Iterator[str]:
+    above = os.path.dirname(os.path.abspath(folder))
+    os.makedirs(above, exist_ok=True)
+    place = os.path.join(above, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
+    os.mkdir(place)
+    try:
+        yield place
+        os.replace(place, folder)  # an empty folder may be there
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def _write(folder: str, repro: Repro) -> None:
+    def save(name: str, array: Array) -> str:
+        np.save(os.path.join(folder, name), array, allow_pickle=False)
+        return name
+
+    inputs = [
+        {**_described(one), "slot": slot, "file": save(f"input_{slot}.npy", _as_stored(one)),
+         "from": repro.elsewhere.get(slot, "own")}
+        for slot, one in sorted(repro.inputs.items())
+    ]  # fmt: skip
+    outputs = []
+    for one in repro.outputs:
+        stem = f"output_{one.slot}"
+        outputs.append({
+            **_described(one.npu), "slot": one.slot, "npu": save(f"{stem}.npu.npy", _as_stored(one.npu)),
+            "benchmark": None if one.benchmark is None else save(
+                f"{stem}.benchmark.npy", np.asarray(one.benchmark).reshape(one.npu.array.shape)
+            ),
+            "float64": None if one.true is None else save(f"{stem}.float64.npy", one.true),
+            "rounding": None if one.sigma is None else save(f"{stem}.rounding.npy", one.sigma),
+        })  # fmt: skip
+    op = repro.op
+    document = {
+        "schema": SCHEMA, "tool": f"precision_tool {__version__}", "op": op.name, "type": op.type,
+        "fusion_passes": list(op.pass_names), "original_ops": list(op.original_names or ()), "kernel": op.kernel_name,
+        "attributes": {name: attribute_text(op, name, _VALUE) for name in sorted(op.attrs)},
+        "recomputed_as": list(repro.judged.how), "not_recomputed": repro.reason, "state": str(repro.judged.state),
+        "slack": repro.slack, "inputs": inputs, "inputs_missing": {str(k): v for k, v in repro.missing.items()},
+        "outputs": outputs,
+    }  # fmt: skip
+    texts = {
+        "op.json": json.dumps(sound(document), indent=1, ensure_ascii=False) + "\n",
+        "check.py": _asset("repro_check.py.txt"),
+        "README.md": _readme(sound(document)),
+    }
+    for name, text in texts.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _described(one: Input) -> dict[str, Any]:
+    return {"dtype": one.dtype, "layout": one.layout, "shape": list(one.array.shape)}
+
+
+def _as_stored(one: Input) -> Array:
+    """The array in the type that it was stored in, where numpy has that."""
+    array = np.asarray(one.array)
+    if array.dtype.kind != "f":
+        return array
+    return array.astype(one.dtype if one.dtype in _STORED else np.float32 if one.dtype in UNIT else np.float64)
+
+
+def _asset(name: str) -> str:
+    return (files("precision_tool.lib.report.assets") / name).read_text(encoding="utf-8")
+
+
+def _readme(document: Mapping[str, Any]) -> str:
+    op, kind = (str(document[name]).replace("`", "'")[:400] for name in ("op", "type"))
+    how = ", ".join(document["recomputed_as"]) or f"not recomputed: {document['not_recomputed']}"
+    lines = (
+        f"# Reproduction of one op: {kind}",
+        "",
+        f"`{op}` as it ran on an Ascend NPU, cut out of its network by {document['tool']}.",
+        "",
+        f"- `input_*.npy`: its inputs as it was fed them. `op.json`: type, attributes, shapes, layouts ({how}).",
+        "- `output_*.npu.npy`: what it put out; `.benchmark.npy`: the other side's; `.float64.npy`: what the NPU's",
+        "  inputs and the attributes make in float64; `.rounding.npy`: the rms error that rounding makes of each.",
+        "- `python3 check.py` (numpy only) shows how far the output is off, by our limits and by the official ones.",
+        "- Arrays are in the order of the axes of the training script, without the padding of the device's layouts;",
+        f"  bfloat16 is written as float32. An element is wrong beyond {document['slack']:g} times its rounding.",
+    )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,156 @@
+"""The reproduction of one op: complete, readable by numpy alone, and its script says what the verdict says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from builders import Array, one_op_tree
+from command_line import tool
+
+from precision_tool.lib.demo.dump_writer import OutTensor
+
+X = (np.arange(24, dtype=np.float32).reshape(4, 6) / 3).astype(np.float16)
+Y = np.full((4, 6), 0.1, np.float16)
+SUM = (X.astype(np.float64) + Y.astype(np.float64)).astype(np.float16)
+
+
+def check(folder: Path) -> tuple[int, str]:
+    """Runs the script as somebody without the package does: in isolated mode, from elsewhere."""
+    run = subprocess.run(
+        [sys.executable, "-I", "-W", "error", str(folder / "check.py")],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stderr == ""
+    return run.returncode, run.stdout
+
+
+def tree(root: Path, output: Array, op_type: str = "Add", golden: Array | None = None) -> None:
+    one_op_tree(
+        root / "precision_data", output=output, golden=SUM.astype(np.float32) if golden is None else golden,
+        inputs=[X, Y], input_goldens=[X.astype(np.float32), Y.astype(np.float32)], op_type=op_type,
+    )  # fmt: skip
+
+
+def wrong_sum() -> Array:
+    wrong = SUM.copy()
+    wrong[2, 3] += 1
+    return wrong
+
+
+def test_a_wrong_op(tmp_path: Path) -> None:
+    tree(tmp_path, wrong_sum())
+    run = tool("repro", "block/add", "out", cwd=tmp_path)
+    assert "reproduction: out" in run.out
+    folder = tmp_path / "out"
+    np.testing.assert_array_equal(np.load(folder / "input_0.npy"), X)
+    assert np.load(folder / "input_0.npy").dtype == np.float16
+    np.testing.assert_array_equal(np.load(folder / "input_1.npy"), Y)
+    np.testing.assert_array_equal(np.load(folder / "output_0.npu.npy"), wrong_sum())
+    np.testing.assert_array_equal(np.load(folder / "output_0.benchmark.npy"), SUM.astype(np.float64))
+    np.testing.assert_array_equal(np.load(folder / "output_0.float64.npy"), X.astype(np.float64) + Y.astype(np.float64))
+    op = json.loads((folder / "op.json").read_text("utf-8"))
+    assert (op["schema"], op["op"], op["type"], op["recomputed_as"]) == (1, "block/add", "Add", ["Add"])
+    assert [one["from"] for one in op["inputs"]] == ["own", "own"]
+    code, text = check(folder)
+    assert code == 1
+    assert "1 of 24 elements are beyond" in text
+    assert f"[2, 3]: NPU {float(wrong_sum()[2, 3]):.7g}, should be" in text
+    assert text.count("FAILS") == 4
+    assert len((folder / "README.md").read_text("utf-8").splitlines()) <= 12
+
+
+def test_a_right_op(tmp_path: Path) -> None:
+    tree(tmp_path, SUM)
+    tool("repro", "block/add", "out", cwd=tmp_path)
+    code, text = check(tmp_path / "out")
+    assert code == 0
+    assert "L0 (at most 10, 2, 2): passes" in text
+    assert "100.00 % of the elements" in text
+    assert "0 of 24 elements are beyond" in text
+
+
+def test_an_op_without_a_formula(tmp_path: Path) -> None:
+    tree(tmp_path, SUM, op_type="NobodyKnowsIt")
+    run = tool("repro", "block/add", "out", cwd=tmp_path)
+    assert "not recomputed" in run.err
+    code, text = check(tmp_path / "out")
+    assert code == 2
+    assert "not recomputed" in text
+
+
+def test_nan_and_inf(tmp_path: Path) -> None:
+    odd = SUM.copy()
+    odd[0, 0], odd[1, 1] = np.nan, np.inf
+    tree(tmp_path, odd)
+    tool("repro", "block/add", "out", cwd=tmp_path)
+    code, text = check(tmp_path / "out")
+    assert code == 1
+    assert "2 of 24 elements are beyond" in text
+
+
+def test_bfloat16_is_written_as_float32(tmp_path: Path) -> None:
+    values = np.arange(8, dtype=np.float32)
+    stored = OutTensor(data=values.astype(ml_dtypes.bfloat16), origin_shape=(8,))
+    one_op_tree(
+        tmp_path / "precision_data", output=stored, origin_shape=(8,), inputs=[stored], op_type="Relu", op_name="relu"
+    )
+    tool("repro", "relu", "out", cwd=tmp_path)
+    array = np.load(tmp_path / "out" / "output_0.npu.npy")
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, values)
+    assert check(tmp_path / "out")[0] == 0
+
+
+def test_the_default_place_is_never_overwritten(tmp_path: Path) -> None:
+    tree(tmp_path, SUM)
+    for _ in range(2):
+        tool("repro", "block/add", cwd=tmp_path)
+    made = sorted(path.name for path in (tmp_path / "precision_data" / "temp" / "repro").iterdir())
+    assert made == ["block_add", "block_add_2"]
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    tree(tmp_path, SUM)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine", "ascii")
+    dump = tmp_path / "precision_data" / "npu" / "debug_0" / "dump" / "x"
+    for words, what in (
+        (["repro", "block/add", "full"], "is there already"),
+        (["repro", "block/add", str(dump)], "only read"),
+        (["repro", "block/add", "/proc/x/y"], "cannot be written"),
+        (["repro", "nobody"], "nobody"),
+        (["repro", "NetOutput"], "was dumped"),
+        (["repro"], "OP"),
+    ):
+        assert what in tool(*words, cwd=tmp_path, code=2).text
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    assert not dump.exists()
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from precision_tool.lib.errors import OutputError
+    from precision_tool.lib.report.repro import reproduction, write_repro
+    from precision_tool.lib.session import Session
+    from precision_tool.lib.settings import Settings
+
+    tree(tmp_path, SUM)
+    session = Session(Settings(data=tmp_path / "precision_data"))
+    (hit,) = session.find_ops("block/add")
+    repro = reproduction(hit.run, hit.op, *session.beside(hit.run))
+
+    def no_space(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numpy.save", no_space)
+    with pytest.raises(OutputError, match="No space left"):
+        write_repro(str(tmp_path / "out" / "deep"), repro)
+    assert list((tmp_path / "out").iterdir()) == []
