@@ -56,7 +56,7 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
 from precision_tool.lib.results.columns import parse_metrics
 from precision_tool.lib.results.noise import read_noise
-from precision_tool.lib.results.result_csv import read_output_cosines, read_result
+from precision_tool.lib.results.result_csv import read_output_figures, read_result
 from precision_tool.lib.settings import check_dump_step, read_settings_file
 from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
 from precision_tool.lib.shell.switch_files import SwitchFile
@@ -302,7 +302,7 @@ def _mapping(path: str) -> Reasons:
 
 
 def _result(path: str) -> Reasons:
-    cosines = read_output_cosines(path)
+    cosines = read_output_figures(path).cosines
     rows = read_result(path)
     assert len(cosines) <= len(rows)
     return ()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import only_result, tool
-from small_tree import Node, chain, small_tree
+from small_tree import Node, chain, small_tree, values
 
 import precision_tool
 from precision_tool.lib.errors import FormatError
@@ -171,3 +171,26 @@ def test_a_tensor_without_a_number_on_both_sides_is_remarked(
     (row,) = [row for row in result.rows if row.pair.slot == "output:0"]
     assert row.metrics is not None
     assert row.reason.startswith(said) if said else row.reason == ""
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Path:
+    """One side scales its loss by 1024."""
+    source = Node(name="IteratorV2", type="IteratorV2")
+    one = Node(name="scale", type="Mul", inputs=(source,), output=values(1024), golden=values(1))
+    same = Node(name="same", type="Mul", inputs=(one,), output=values(0.5), golden=values(0.5))
+    small_tree(tmp_path / "precision_data", [source, one, same])
+    tool("vc", cwd=tmp_path)
+    return tmp_path
+
+
+def test_single_numbers_show_their_values_and_no_cosine(scale: Path) -> None:
+    """A single number has no direction: its cosine is 1 whatever it is."""
+    for words in (["ac"], ["vcs"], ["ni", "scale"], ["ls"]):
+        text = tool(*words, cwd=scale).text
+        assert "1024 / 1" in text, words
+        assert "1.000000" not in text, words
+    assert "0.5 / 0.5" in tool("ls", cwd=scale).text
+    rows = {row["name"]: row for one in json.loads(tool("ls", "--json", cwd=scale).out)["graphs"] for row in one["ops"]}
+    assert rows["scale"]["values"] == [1024.0, 1.0]
+    assert rows["IteratorV2"]["values"] is None

@@ -11,7 +11,7 @@ import pytest
 from precision_tool.lib.compare import cosines
 from precision_tool.lib.compare.cosines import Cosines, result_cosines
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.results.result_csv import read_output_cosines
+from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures
 from precision_tool.lib.storage import cache_files
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.stores import signature_of
@@ -31,7 +31,7 @@ def test_the_lowest_of_the_outputs_and_nan_lowest_of_all(tmp_path: Path) -> None
     )  # fmt: skip
     with open(path, "a") as file:
         file.write("0,cut off\n")
-    found = read_output_cosines(path)
+    found = read_output_figures(path).cosines
     assert set(found) == {"a", "b/c", "d:1"}
     assert (found["a"], found["d:1"]) == (0.5, -0.25)
     assert isnan(found["b/c"])
@@ -63,7 +63,24 @@ def test_what_is_no_result_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [None, b"", b"{", b"[]", b'{"a": "x"}', b'{"a": 1}', b'{"a": true}', b"[" * 20_000, b"\xff"], ids=repr
+    "payload",
+    [
+        None,
+        b"",
+        b"{",
+        b"[]",
+        b'{"a": "x"}',
+        b'{"a": 1}',
+        b"[" * 20_000,
+        b"\xff",
+        b"[1, {}]",
+        b'[{"a": "x"}, {}]',
+        b'[{"a": 1}, {}]',
+        b'[{"a": true}, {}]',
+        b'[{"a": 0.1}, {"a": [1.0]}]',
+        b'[{}, {"a": 1.0}]',
+    ],
+    ids=repr,
 )
 def test_a_cache_file_serves_only_when_it_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: bytes | None
@@ -74,7 +91,7 @@ def test_a_cache_file_serves_only_when_it_is_sound(
     cache = CacheFiles(lambda: [tmp_path / "cache"])
     first = result_cosines([path], cache).whole
     if payload is None:
-        monkeypatch.setattr(cosines, "read_output_cosines", lambda _: {"read again": 1.0})
+        monkeypatch.setattr(cosines, "read_output_figures", lambda _: OutputFigures({"read again": 1.0}, {}))
     else:
         signature = signature_of(path)
         assert signature is not None

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from precision_tool.lib.checks.analysis import Analysis, analyse
 from precision_tool.lib.compare.folders import (
@@ -14,10 +15,9 @@ from precision_tool.lib.compare.folders import (
     CompareOptions,
     ComparisonStoppedError,
     LeafResult,
-    compare_folders,
 )
-from precision_tool.lib.compare.pytorch import are_h5, compare_h5
 from precision_tool.lib.compare.result_source import read_source
+from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit
 from precision_tool.lib.compare.written import prefix_of, write_results
 from precision_tool.lib.data.folder import DataFolder, way_back_from
@@ -29,14 +29,22 @@ from precision_tool.lib.data.sides import (
     pytorch_files,
 )
 from precision_tool.lib.engine.workers import Progress
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.table import Table
+from precision_tool.lib.pairing.fusion_pair import find_pair
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result
-from precision_tool.lib.results.result_files import PARTIAL_PREFIX, find_results, named_result, newest_results, part_of
+from precision_tool.lib.results.result_files import (
+    PARTIAL_PREFIX,
+    RUN_PREFIX,
+    find_results,
+    named_result,
+    newest_results,
+    part_of,
+)
 from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.toolkit.tools import Tools
-from precision_tool.lib.workspace import check_data
+from precision_tool.lib.workspace import Workspace, check_data
 
 #: Of many dump folders that cannot be compared, as many reasons are told.
 _SHOWN_REASONS = 3
@@ -65,38 +73,31 @@ def compare(
     space, options = data.workspace, options or DEFAULT_OPTIONS
     is_default = npu is None and golden is None
     if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
-        other = space.debug_dir(1)
-        space.notes.append(f"{other} is there too: name it with -lt to compare it, or with -rt")
+        space.notes.append(_second_run_note(space))
     npu = npu or default_npu(space)
     if golden is None:
         golden = default_golden(space, npu)
         newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
         if newer is not None:
             space.notes.append(newer)
-    is_h5 = are_h5(npu, golden, graph, options.other_graph)
-    if not is_h5 and is_default and any(pytorch_files(space)):
+    if is_default and npu != str(space.pt_npu_dir) and any(pytorch_files(space)):
         place = space.pt_npu_dir.parent
         space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
     chosen = data.chosen_graph() if graph is None else None
     folder = space.new_compare_dir()
     try:
         with way_back_from(chosen):
-            if is_h5:
-                results = compare_h5(
-                    npu, golden, workers=workers, executor=executor, progress=progress, options=options
-                )
-            else:
-                results = compare_folders(
-                    npu,
-                    golden,
-                    graph=graph,
-                    graphs=data.graph_chooser(graph),
-                    find=data.inputs,
-                    workers=workers,
-                    executor=executor,
-                    progress=progress,
-                    options=options,
-                )
+            results = compare_sides(
+                npu,
+                golden,
+                graph=graph,
+                graphs=data.graph_chooser(graph),
+                find=data.inputs,
+                workers=workers,
+                executor=executor,
+                progress=progress,
+                options=options,
+            )
             _check_any_rows(results)
     except ComparisonStoppedError as stop:
         with _ctrl_c_ignored():  # once was enough: what is done is being saved
@@ -111,6 +112,56 @@ def compare(
         analyse(path, with_noise(result.table, noise), threshold, result)
         for path, result in zip(paths, results, strict=True)
     ]
+
+
+def _second_run_note(space: Workspace) -> str:
+    return f"{space.debug_dir(1)} is there too: name it with -lt to compare it, or with -rt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """The other of two runs of one network that differ in fusion, compared with the same benchmark."""
+
+    number: int
+    #: Whether it is the one with fusion.
+    is_fused: bool
+    analyses: tuple[Analysis, ...]
+
+
+def compare_other_run(
+    data: DataFolder,
+    threshold: float,
+    workers: int,
+    progress: Progress | None = None,
+    options: CompareOptions | None = None,
+    noise: NoiseFloor | None = None,
+) -> OtherRun | None:
+    """Compares the run beside debug_0 too where one of them was made with fusion and the other without it.
+
+    That is how fusion faults are looked for: the result of debug_0 alone, without fusion, would say that all is well.
+    None where there is no such run, no benchmark, or nothing of it can be compared.
+    """
+    space = data.workspace
+    golden = benchmark_folder(space)
+    if golden is None or len(space.debug_numbers()) < 2:
+        return None
+    try:
+        pair = find_pair(data.run_graphs())
+        mine = [run for run in (pair.fused, pair.unfused) if run.number == 0]
+        if len(mine) != 1:
+            return None
+        other = pair.unfused if mine[0] is pair.fused else pair.fused
+        number = other.number or 0
+        place = str(space.dump_dir(number))
+        prefix = f"{RUN_PREFIX}{number}_"
+        found = compare(data, place, str(golden), None, threshold, workers, progress, options, noise, prefix)
+    except ComparisonStoppedError:
+        raise
+    except PrecisionToolError:
+        return None
+    note = _second_run_note(space)
+    space.notes[:] = [one for one in space.notes if one != note]
+    return OtherRun(number=number, is_fused=other is pair.fused, analyses=tuple(found))
 
 
 def compare_by_toolkit(

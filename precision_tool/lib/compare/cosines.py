@@ -10,13 +10,13 @@ from math import isnan
 from precision_tool.lib.compare.result_source import ResultSource, read_source
 from precision_tool.lib.graph.catalog import RunGraph, where_of
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.results.result_csv import read_output_cosines
+from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.stores import real_path, signature_of
 
 #: To be raised with every change of what is kept.
-_VERSION = 1
+_VERSION = 2
 #: A run with fewer of the ops of a result than this share is not what the result is of.
 _ENOUGH = 0.5
 
@@ -24,8 +24,10 @@ _ENOUGH = 0.5
 class Cosines(Mapping[str, float]):
     """Op name → cosine; a name is also found where one side spells it with `/` and the other with `_`."""
 
-    def __init__(self, values: Mapping[str, float]) -> None:
+    def __init__(self, values: Mapping[str, float], scalars: Mapping[str, tuple[float, float]] | None = None) -> None:
         self._values = dict(values)
+        #: The values of both sides of ops that put out single numbers, by flattened name.
+        self.scalars = {flatten(name): pair for name, pair in (scalars or {}).items()}
         self._flat = {flatten(name): value for name, value in self._values.items()}
 
     def __getitem__(self, name: str) -> float:
@@ -44,6 +46,7 @@ class FileCosines:
     """The lowest cosine of the outputs of each op in one result file, and what the file is of, if it says so."""
 
     values: Mapping[str, float]
+    scalars: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     source: ResultSource | None = None
 
 
@@ -74,11 +77,13 @@ class ResultCosines:
 
 def _together(files: Iterable[FileCosines]) -> Cosines:
     lowest: dict[str, float] = {}
+    scalars: dict[str, tuple[float, float]] = {}
     for file in files:
+        scalars |= file.scalars
         for name, cosine in file.values.items():
             known = lowest.get(name, cosine)
             lowest[name] = known if isnan(known) or known <= cosine else cosine
-    return Cosines(lowest)
+    return Cosines(lowest, scalars)
 
 
 def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
@@ -126,26 +131,31 @@ def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
 
 def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
     """The lowest cosine of the outputs of each op in some result files."""
-    return ResultCosines(tuple(FileCosines(_of_file(path, cache), read_source(path)) for path in paths))
+    return ResultCosines(tuple(FileCosines(*_of_file(path, cache), read_source(path)) for path in paths))
 
 
-def _of_file(path: str, cache: CacheFiles) -> dict[str, float]:
+def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
     signature = signature_of(path)
     if signature is None:
-        return read_output_cosines(path)  # which says what is wrong
+        return read_output_figures(path)  # which says what is wrong
     payload = cache.read(path, signature, _VERSION)
     known = None if payload is None else _decoded(payload)
     if known is None:
-        known = read_output_cosines(path)
+        known = read_output_figures(path)
         cache.write(path, signature, _VERSION, json.dumps(known).encode())
     return known
 
 
-def _decoded(payload: bytes) -> dict[str, float] | None:
+def _decoded(payload: bytes) -> OutputFigures | None:
     try:
-        values = json.loads(payload)
-    except (ValueError, RecursionError):
+        values, pairs = json.loads(payload)
+    except (ValueError, TypeError, RecursionError):
         return None
     if not isinstance(values, dict) or any(type(value) is not float for value in values.values()):
         return None
-    return values
+    if not isinstance(pairs, dict):
+        return None
+    scalars = {name: tuple(pair) for name, pair in pairs.items() if isinstance(pair, list)}
+    if len(scalars) < len(pairs) or any([*map(type, pair)] != [float, float] for pair in scalars.values()):
+        return None
+    return OutputFigures(values, scalars)

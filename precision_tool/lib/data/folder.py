@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from precision_tool.lib.compare.cosines import ResultCosines, result_cosines
+from precision_tool.lib.compare.cosines import Cosines, ResultCosines, result_cosines
 from precision_tool.lib.compare.result_source import source_path
 from precision_tool.lib.data.op_pairs import OpPairs
 from precision_tool.lib.data.sides import benchmark_folder, has_pytorch_only, pytorch_files
@@ -375,6 +375,11 @@ class DataFolder:
         if reason and reason not in self.workspace.notes:
             self.workspace.notes.append(reason)
         return cosines
+
+    def scalars(self, run: RunGraph) -> Mapping[str, tuple[float, float]]:
+        """Flattened op name → both sides' values, of ops of a run that put out single numbers, in the newest result."""
+        found = self.cosines(run)
+        return found.scalars if isinstance(found, Cosines) else {}
 
     def _others(self, run: RunGraph) -> list[RunGraph]:
         """The graphs in use of other dumps than `run` has; none for a graph that was only named."""

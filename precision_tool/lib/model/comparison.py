@@ -86,6 +86,15 @@ class Summary:
     zero_count: int = 0
 
 
+def single_value(summary: Summary) -> float | None:
+    """The value of a tensor that is a single number; None where only a file of the vendor told of it."""
+    if summary.nan_count:
+        return nan
+    if summary.positive_inf_count or summary.negative_inf_count:
+        return inf if summary.positive_inf_count else -inf
+    return None if isnan(summary.maximum) else summary.maximum
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """The ten metrics of FORMATS.md §5 (two of them in the summaries), and where the largest error lies.

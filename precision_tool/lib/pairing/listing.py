@@ -46,6 +46,8 @@ class OpRow:
     dumped: bool
     #: The lowest cosine of its outputs; None where nothing was compared.
     cosine: float | None = None
+    #: The values of both sides where its output is a single number.
+    scalar: tuple[float, float] | None = None
     #: What recomputing said of it; None where no verdict is kept.
     judged: JudgedOp | None = None
     #: The op of the training script by which it was found, where its own name does not tell.
@@ -97,10 +99,12 @@ def list_ops(
     wanted: OpFilter,
     cosines_of: Callable[[RunGraph], Mapping[str, float]],
     judged_of: Callable[[RunGraph], Mapping[str, JudgedOp]] = lambda _: {},
+    scalars_of: Callable[[RunGraph], Mapping[str, tuple[float, float]]] = lambda _: {},
 ) -> tuple[OpListing, ...]:
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
 
-    `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them.
+    `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them,
+    `scalars_of` by flattened names the values of both sides where an op puts out a single number.
     """
     number = None if wanted.name is None else op_number(wanted.name)
     if number is not None:
@@ -109,7 +113,7 @@ def list_ops(
     listings = []
     for run in runs:
         dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
-        shown, judged = cosines_of(run), judged_of(run)
+        shown, judged, scalars = cosines_of(run), judged_of(run), scalars_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
         if number is not None:
@@ -121,6 +125,7 @@ def list_ops(
                 graph=graph,
                 dumped=base_name(flatten(op.name)) in dumped,
                 cosine=shown.get(op.name),
+                scalar=scalars.get(flatten(op.name)),
                 judged=judged.get(op.name),
                 found_by=how,
             )

@@ -21,11 +21,11 @@ from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, 
 from precision_tool.lib.model.table import Row, joined
 from precision_tool.lib.present.text import (
     LabelledLines,
-    cosine_text,
     counted,
     json_text,
     marked_pass,
     plain,
+    row_text,
     safe,
     shown_reason,
     whole_path,
@@ -35,6 +35,7 @@ from precision_tool.lib.results.result_json import SCHEMA, row_json
 from precision_tool.lib.workspace import shown_path
 
 if TYPE_CHECKING:
+    from precision_tool.lib.checks.comparing import OtherRun
     from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.verdict.model import Verdict
     from precision_tool.lib.verdict.since import Since
@@ -187,7 +188,7 @@ def _slot_cosines(rows: Sequence[Row], threshold: float) -> Text:
         if text:
             text.append("  ")
         text.append(f"[{row.slot.split(':')[-1]}] ")
-        text.append(cosine_text(row.cosine, agrees(row, threshold)))
+        text.append(row_text(row, agrees(row, threshold)))
     return text or Text("none", style="dim")
 
 
@@ -279,6 +280,24 @@ def _custom_values(rows: Sequence[Row]) -> dict[str, str]:
                 text = f"{value:.6g}" if isinstance(value, float) else str(value)
                 found.setdefault(name, []).append(f"{row.slot} {text}")
     return {name: ", ".join(texts) for name, texts in found.items()}
+
+
+def other_run_lines(number: int, analysis: Analysis, *, is_fused: bool) -> RenderableType:
+    """Counts of the run beside the one under test, and its first op below the threshold."""
+    view = analysis.overview
+    told = Text.assemble(
+        f"{'with' if is_fused else 'without'} fusion, against the same benchmark: ",
+        f"{view.compared:,} of {counted(analysis.tensors, 'tensor')}, ",
+        (f"{view.below:,} below {analysis.threshold:.9g}", "red" if view.below else "green"),
+        f" in {counted(view.ops_below, 'op')}" if view.below else "",
+    )
+    rows = [(f"debug_{number}", told)]
+    first = next((op for op in analysis.ops if op.is_below), None)
+    if first is not None:
+        kind = f" ({first.op_type})" if first.op_type else ""
+        rows.append(("first", plain(f"[{first.index}] {first.op_name}{kind}")))
+        rows.append(("output", _slot_cosines(first.outputs, analysis.threshold)))
+    return LabelledLines(rows)
 
 
 def below_list(analysis: Analysis, limit: int) -> RenderableType:
@@ -387,12 +406,29 @@ def _check_json(check: CheckResult) -> dict[str, Any]:
     }
 
 
+def _result_json(analysis: Analysis) -> dict[str, Any]:
+    leaf, source = analysis.leaf, analysis.source
+    return {
+        "file": analysis.path or None,
+        "npu": source.npu if source else None,
+        "benchmark": source.golden if source else None,
+        "graph": source.graph or None if source else None,
+        "notes": list(leaf.notes) if leaf else [analysis.part] if analysis.part else [],
+        "threshold": analysis.threshold,
+        "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
+        "findings": [_finding_json(finding) for finding in analysis.findings],
+        "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
+        "rows": [row_json(row, analysis.choice) for row in analysis.rows],
+    }
+
+
 def to_json(
     analyses: Sequence[Analysis],
     checks: Sequence[CheckResult] | None = None,
     verdicts: Sequence[Verdict | None] = (),
     held: Since | None = None,
     passports: PassportPair | None = None,
+    other: OtherRun | None = None,
 ) -> str:
     """All results as one JSON document, of one schema whether compared now or read from a file.
 
@@ -401,21 +437,7 @@ def to_json(
     """
     documents: list[dict[str, Any]] = []
     for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
-        leaf, source = analysis.leaf, analysis.source
-        documents.append(
-            {
-                "file": analysis.path or None,
-                "npu": source.npu if source else None,
-                "benchmark": source.golden if source else None,
-                "graph": source.graph or None if source else None,
-                "notes": list(leaf.notes) if leaf else [analysis.part] if analysis.part else [],
-                "threshold": analysis.threshold,
-                "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
-                "findings": [_finding_json(finding) for finding in analysis.findings],
-                "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
-                "rows": [row_json(row, analysis.choice) for row in analysis.rows],
-            }
-        )
+        documents.append(_result_json(analysis))
         if verdict is not None:
             documents[-1]["verdict"] = verdict.to_dict()
     made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
@@ -424,6 +446,12 @@ def to_json(
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
     if alone is not None:
         made["verdict"] = alone.to_dict()
+    if other is not None:
+        made["other_run"] = {
+            "debug": other.number,
+            "is_fused": other.is_fused,
+            "results": [_result_json(analysis) for analysis in other.analyses],
+        }
     if held is not None:
         made["since"] = held.to_dict()
     return json_text({"schema": SCHEMA, "results": documents, **made})

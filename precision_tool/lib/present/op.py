@@ -27,11 +27,11 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
-    cosine_text,
     json_text,
     marked_pass,
     percent,
     plain,
+    row_text,
     safe,
     shown_reason,
     whole_path,
@@ -358,9 +358,10 @@ def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
         if not row.pair.slot:
             continue
         table.add_row(plain(row.pair.slot, "bold"), "NPU", *_cells(row.pair.npu, row.npu))
-        cosine = row.metrics.cosine if row.metrics is not None else None
-        shown = cosine_text(cosine, agrees(row, threshold))
-        table.add_row(Text.assemble("cos ", shown), "benchmark", *_cells(row.pair.golden, row.golden))
+        shown = row_text(row, agrees(row, threshold))
+        table.add_row(
+            Text.assemble("" if row.is_scalar else "cos ", shown), "benchmark", *_cells(row.pair.golden, row.golden)
+        )
     return table
 
 

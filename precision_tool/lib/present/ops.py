@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from math import isnan, sqrt
 from typing import Any
 
 from rich.cells import cell_len
@@ -25,6 +26,7 @@ from precision_tool.lib.present.text import (
     percent,
     plain,
     safe,
+    values_text,
     whole_path,
 )
 from precision_tool.lib.present.whole import NameTable
@@ -77,7 +79,9 @@ class OpTable:
 
         ops = [row.op for row in self._rows]
         widths = (
-            longest(str(row.index) for row in self._rows), longest(op.type for op in ops), len("1.000000"), len("dump"),
+            longest(str(row.index) for row in self._rows), longest(op.type for op in ops),
+            longest(["1.000000", *(f"{row.scalar[0]:.6g} / {row.scalar[1]:.6g}" for row in self._rows if row.scalar)]),
+            len("dump"),
             len("own error") if self._has_judged else -2,
             longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
             longest(shown_desc(desc) for op in ops for desc in op.output_descs),
@@ -105,7 +109,9 @@ class OpTable:
         return (
             str(row.index),
             plain(row.op.type),
-            cosine_text(row.cosine, None if below is None else not below),
+            cosine_text(row.cosine, None if below is None else not below)
+            if row.scalar is None
+            else values_text(*row.scalar, _is_alike(*row.scalar, self._threshold)),
             *([own_error_text(row.judged)] if self._has_judged else []),
             Text("yes") if row.dumped else Text("-", style="dim"),
         )
@@ -132,6 +138,13 @@ class OpTable:
             lines += [plain(shown_desc(desc), "dim") for desc in row.op.output_descs]
             table.add_row(*self._first(row), Text("\n").join(lines))
         return table
+
+
+def _is_alike(npu: float, golden: float, threshold: float) -> bool:
+    """Whether two single numbers agree, by the relative error that a cosine allows (see `agrees`)."""
+    if npu == golden or (isnan(npu) and isnan(golden)):
+        return True
+    return abs(npu - golden) <= sqrt(2 * (1 - threshold)) * abs(golden)
 
 
 def _table() -> NameTable:
@@ -240,6 +253,7 @@ def _op_json(row: OpRow) -> dict[str, Any]:
         "original_ops": op.original_names,
         "outputs": [{"dtype": desc.dtype, "layout": desc.layout, "shape": desc.shape} for desc in op.output_descs],
         "cosine": row.cosine,
+        "values": None if row.scalar is None else list(row.scalar),
         "own_error": row.judged.own_error if row.judged is not None else None,
         "state": row.judged.state if row.judged is not None else None,
         "dumped": row.dumped,

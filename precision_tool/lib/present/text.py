@@ -13,6 +13,8 @@ from rich.text import Text
 
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.formats.fusion_passes import is_switchable
+from precision_tool.lib.model.comparison import single_value
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import counted as counted
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.workspace import shown_path
@@ -78,6 +80,20 @@ def cosine_style(cosine: float | None, agrees: bool | None) -> str:
     if cosine is None or agrees is None:
         return "dim"
     return "green" if agrees else "bold red"
+
+
+def values_text(npu: float, golden: float, agrees: bool | None) -> Text:
+    """Both sides' values of a single number, of which a cosine says nothing, in the colour of a cosine."""
+    return Text(f"{npu:.6g} / {golden:.6g}", style=cosine_style(1.0, agrees))
+
+
+def row_text(row: Row, agrees: bool | None) -> Text:
+    """The cosine of a tensor, or the values of a single number."""
+    if row.is_scalar and row.npu is not None and row.golden is not None:
+        npu, golden = single_value(row.npu), single_value(row.golden)
+        if npu is not None and golden is not None:
+            return values_text(npu, golden, agrees)
+    return cosine_text(row.cosine, agrees)
 
 
 def cosine_text(cosine: float | None, agrees: bool | None) -> Text:

@@ -25,7 +25,7 @@ NO_RESULT = "NaN"
 #: A cell that a spreadsheet would take for a formula starts with one of these.
 _FORMULA_START = ("=", "+", "-", "@", "%", "\t", "\r")
 #: What the vendor, and we, say of a single number instead of a failure.
-_SCALAR_NOTE = "This tensor is scalar"
+SCALAR_NOTE = "This tensor is scalar"
 _UNLISTED = re.compile(r"… \(\+(\d+) more\)")
 
 
@@ -460,7 +460,7 @@ def row_from_cells(cells: Mapping[str, str], line: int, custom: Sequence[str] = 
     _add_deviation(values, cells, damaged)
     mismatches = values.get("metrics.non_finite_mismatches") or 0
     values["metrics.first_mismatch_index"] = values.get("metrics.max_error_index") if mismatches else None
-    is_scalar = _SCALAR_NOTE in values.get("reason", "")
+    is_scalar = SCALAR_NOTE in values.get("reason", "")
     sides = [values.get(f"{part}.{name}") for part in ("npu", "golden") for name in ("minimum", "maximum")]
     cosine = cells.get(COSINE.name, cells.get(COSINE.others[0], ""))
     values["metrics.is_scalar"] = is_scalar

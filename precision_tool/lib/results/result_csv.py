@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
@@ -17,6 +17,7 @@ from precision_tool.lib.results.columns import (
     COSINE,
     METRIC_COLUMNS,
     NAMES,
+    SCALAR_NOTE,
     Column,
     columns_of,
     field_of,
@@ -31,6 +32,7 @@ from precision_tool.lib.storage.stores import open_text
 from precision_tool.lib.user_files import user_error
 
 _MAX_CELL = 1 << 20
+_REASON = "CompareFailReason"
 _NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
 
 
@@ -122,14 +124,27 @@ def read_result(path: str) -> Table:
     return Table(tuple(rows), choice)
 
 
-def read_output_cosines(path: str) -> dict[str, float]:
-    """Op name → the lowest cosine of its outputs in a result file, NaN lowest of all; quicker than all rows."""
+class OutputFigures(NamedTuple):
+    """Op name → the lowest cosine of its outputs, NaN lowest of all; of ops whose outputs are single numbers only,
+    the values of both sides, as far as the file has them.
+    """
+
+    cosines: dict[str, float]
+    scalars: dict[str, tuple[float, float]]
+
+
+def read_output_figures(path: str) -> OutputFigures:
+    """What a result file says of the outputs of ops; quicker than all rows."""
     lowest: dict[str, float] = {}
+    scalars: dict[str, tuple[float, float]] = {}
+    tensors: set[str] = set()
     with _csv_lines(path) as (header, lines):
         cosine_at = header.index(next(name for name in (COSINE.name, *COSINE.others) if name in header))
         is_h5 = "NPUDumpPath" in header
         column = "NPUDumpPath" if is_h5 else "TensorIndex"
         name_at = header.index(column) if column in header else len(header)
+        sides = [header.index(one) if one in header else len(header) for one in ("NPUMax", "GroundTruthMax")]
+        reason_at = header.index(_REASON) if _REASON in header else len(header)
         for line, values in lines:
             if max(cosine_at, name_at) >= len(values):
                 continue
@@ -142,7 +157,13 @@ def read_output_cosines(path: str) -> dict[str, float]:
             if cosine is not None:
                 known = lowest.get(name, cosine)
                 lowest[name] = known if isnan(known) or known <= cosine else cosine
-    return lowest
+                values_of = [values[at] for at in (*sides, reason_at) if at < len(values)]
+                if len(values_of) == len(sides) + 1 and SCALAR_NOTE in values_of[-1]:
+                    with suppress(ValueError):
+                        scalars[name] = (float(values_of[0]), float(values_of[1]))
+                else:
+                    tensors.add(name)
+    return OutputFigures(lowest, {name: pair for name, pair in scalars.items() if name not in tensors})
 
 
 @contextmanager

@@ -19,7 +19,9 @@ PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX = "partial_", "single_op_", "part_"
 TOOLKIT_PREFIX = "toolkit_"
 #: What `fusion blame` compared to judge fusion passes.
 BLAME_PREFIX = "blame_"
-_SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX)
+#: The result of a run that is compared beside the one under test: its number follows.
+RUN_PREFIX = "debug_"
+_SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX, RUN_PREFIX)
 #: What is said of such a result when it is read.
 _PARTS = {
     PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",

@@ -56,6 +56,7 @@ from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, e
 if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from rich.text import Text
 
+    from precision_tool.lib.checks.comparing import OtherRun
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
     from precision_tool.lib.verdict.since import Since
@@ -395,6 +396,7 @@ def _show(
     checks: Sequence[CheckResult] = (),
     verdicts: Sequence[Verdict | None] = (),
     held: Since | None = None,
+    other: OtherRun | None = None,
 ) -> None:
     """Each result: where it is from, the counts, the ops below; with `judges` the verdict, else the findings.
 
@@ -413,6 +415,7 @@ def _show(
         if analysis.leaf is not None and analysis.path:
             _print_path(output, "result file", analysis.path)
         if not is_many:
+            _show_other(other, output)
             _show_checks(checks, output, verdict, verbose=args.verbose)
         if judges:
             for finding in analysis.findings:
@@ -423,11 +426,21 @@ def _show(
             _show_since(held, output)
         _show_verdict(verdict, output)
     if is_many:
+        _show_other(other, output)
         _show_since(held, output)
         _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
             output.out.print(Heading(plain("summary")))
             output.out.print(report.summary_lines(analyses, _verdict_lines(analyses, verdicts)))
+
+
+def _show_other(other: OtherRun | None, output: Output) -> None:
+    """What the comparison of the other run gave, in short: the verdict judges both."""
+    for analysis in other.analyses if other is not None else ():
+        assert other is not None
+        output.out.print(report.other_run_lines(other.number, analysis, is_fused=other.is_fused))
+        if analysis.path:
+            _print_path(output, "result file", analysis.path)
 
 
 def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | None]) -> Sequence[Text | None]:
@@ -486,6 +499,7 @@ def _finish(
     verdicts: Sequence[Verdict | None] = (),
     is_whole: bool = False,
     held: Since | None = None,
+    other: OtherRun | None = None,
 ) -> int:
     """Shows or prints as JSON; with `checks` and `verdicts`, which `ac` has, these too.
 
@@ -495,14 +509,14 @@ def _finish(
     passports = session.passports(args.left, args.right) if judges else None
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports) + "\n")
+        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports, other) + "\n")
     else:
         if passports is not None and passports.differences:
             from precision_tool.lib.present.passports import passport_lines
 
             output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
-        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held)
+        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held, other=other)
     if is_whole and not any(analysis.overview.compared for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
@@ -554,10 +568,12 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
+    other: OtherRun | None = None
     if compares or session.has_dump_alone():
         try:
             options = replace(_measure_options(args), extremes=True, beside=cast_pairs)
             analyses = _compare(session, args, output, options)
+            other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
             if session.has_pytorch_only():
                 raise
@@ -584,9 +600,22 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    code = _finish(session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held)
+    code = _finish(
+        session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held, other=other
+    )
     _report(session, args, output, analyses, kept, checks)
     return code
+
+
+def _compare_other(session: Session, args: argparse.Namespace, output: Output) -> OtherRun | None:
+    """The run with fusion beside one without it, or the other way round, where no sides were named."""
+    if (args.left, args.right, args.graph) != (None, None, None) or engine_of(session, args) == "cann":
+        return None
+    workers = session.settings.workers if args.workers is None else args.workers
+    with ProgressReport(output.err, "comparing the other run") as progress:
+        return session.compare_other_run(
+            args.threshold, workers, progress, _measure_options(args), _noise_floor(session, args)
+        )
 
 
 def _report(

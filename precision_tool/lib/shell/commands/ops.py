@@ -107,7 +107,7 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     wanted = OpFilter(
         name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
     )
-    listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines, session.judged_ops)
+    listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines, session.judged_ops, session.scalars)
     for listing in listings if args.wrong else ():
         if not session.judged_ops(listing.run):
             where = where_of([listing.run])
