@@ -10,6 +10,8 @@ from ffts_files import slicing_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.engine.budget import DEFAULT
+from precision_tool.lib.engine.bundles import same_range
 from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.formats.joined import joined
@@ -103,3 +105,18 @@ def test_odd_values_in_it() -> None:
     assert found is not None
     assert (found.is_threaded, found.count, found.cuts) == (False, None, ((1, 1, 1, 3), ()))
     assert found.shapes == (((-1,),), ())
+
+
+def test_joined_tensors_that_differ_in_their_tail_are_not_the_same(tmp_path: Path) -> None:
+    """Also where large ones are held against each other part by part, as other workers do it."""
+    first, second = (np.arange(8, dtype=np.float32).reshape(2, 4) + start for start in (0, 100))
+    other = second.copy()
+    other[1, 3] = -1
+    left, right = (
+        joined((part(tmp_path, 2 * side, first), part(tmp_path, 2 * side + 1, tail)), 0, 0)
+        for side, tail in enumerate((second, other))
+    )
+    assert left is not None
+    assert right is not None
+    assert [same_range(left, right, start, 32, DEFAULT) for start in (0, 32)] == [True, False]
+    assert same_range(left, left, 32, 32, DEFAULT)

@@ -113,20 +113,21 @@ class Worker:
         with self.stream(pair) as stream:
             return bool(stream.holds_values(self.known))
 
-    def same_bytes(self, left: Tensor, right: Tensor) -> bool:
-        """True if two tensors of one size have the same bytes."""
+    def same_bytes(self, left: Tensor, right: Tensor, start: int = 0, stop: int | None = None) -> bool:
+        """True if two tensors of one size have the same bytes, or those from `start` to `stop`."""
         if left.nbytes != right.nbytes:
             return False
+        end = left.nbytes if stop is None else stop
         one, two = self.opened.stored(left), self.opened.stored(right)
         if one is not None and two is not None:
-            return _equal(one, two)
+            return _equal(one[start:end], two[start:end])
         size = self.budget.compare_bytes
         buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
         with self.opened.open(left) as a, self.opened.open(right) as b:
-            for start in range(0, left.nbytes, size):
-                count = min(size, left.nbytes - start)
-                a.read_into(left.offset + start, buffers[0, :count].data)
-                b.read_into(right.offset + start, buffers[1, :count].data)
+            for begin in range(start, end, size):
+                count = min(size, end - begin)
+                a.read_into(left.offset + begin, buffers[0, :count].data)
+                b.read_into(right.offset + begin, buffers[1, :count].data)
                 if not _equal(buffers[0, :count], buffers[1, :count]):
                     return False
         return True
@@ -348,9 +349,8 @@ def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, b
 
 def same_range(left: Tensor, right: Tensor, start: int, size: int, budget: Budget) -> bool:
     """Whether `size` bytes from `start` of two tensors are the same, as a task."""
-    parts = (replace(one, offset=one.offset + start, nbytes=size) for one in (left, right))
     with worker(budget) as one:
-        return one.same_bytes(*parts)
+        return one.same_bytes(left, right, start, start + size)
 
 
 # --- parts of a large pair, as tasks ----------------------------------------------------------------------------------

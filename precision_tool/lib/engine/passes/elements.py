@@ -102,10 +102,11 @@ class Worst:
     found: list[tuple[float, int, float, float]] = field(default_factory=list)
 
     def offer(self, keys: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]) -> None:
-        """Takes over what is larger than the least of those found; `place` gives the flat position of an item."""
+        """Takes over what is as large as the least of those found; `place` gives the flat position of an item."""
         if not self.limit:
             return
-        at = np.flatnonzero(keys > self.threshold)
+        # Of equal keys too: in a blocked layout an element that comes first may lie in a later box.
+        at = np.flatnonzero(keys >= self.threshold if self.threshold else keys > 0)
         if at.size > self.limit:
             values = keys[at]
             least = np.partition(values, at.size - self.limit)[at.size - self.limit]
