@@ -298,7 +298,9 @@ def test_equal_errors_are_told_in_order_in_a_blocked_layout_too(tmp_path: Path, 
         npu[place] = 1
     path = write_dump(tmp_path / "Add.op.1.1.1700000000000000", "op", (), (OutTensor.packed(npu, "FRACTAL_NZ", "ND"),))
     np.save(tmp_path / "golden.npy", golden)
-    pair = pair_of(read_dump(str(path)).outputs[0], read_npy(str(tmp_path / "golden.npy")), "ND")
+    dumped = read_dump(str(path)).outputs[0]
+    assert isinstance(dumped, Tensor)
+    pair = pair_of(dumped, read_npy(str(tmp_path / "golden.npy")), "ND")
     with ThreadPoolExecutor(2) as executor:
         for found in (
             compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, workers=1),

@@ -227,7 +227,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         def place(item: int) -> int:
             return found.flat_position(span, item)
 
-        if biggest > found.absolute.threshold:
+        if biggest >= found.absolute.threshold:
             found.absolute.offer(error, x, y, place)
         if self._first.mismatches:
             if biggest == inf:
@@ -305,7 +305,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         if error.dtype == np.float32:  # a little less, for its rounding; what is larger than it holds, it cannot be
             threshold = min(threshold * (1 - _ROUNDING), _LARGEST_FLOAT32) if threshold < inf else inf
         np.multiply(size, threshold, out=other)
-        worse = error > other
+        worse = (error >= other) & (error > 0)
         if self._first.mismatches:
             worse |= (error == inf) & ~np.isfinite(y)
         if not worse.any():
