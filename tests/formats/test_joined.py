@@ -10,7 +10,7 @@ from ffts_files import slicing_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.engine.budget import DEFAULT
+from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.bundles import same_range
 from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.formats.h5_bytes import open_bytes
@@ -63,6 +63,24 @@ def test_many_rows_of_small_pieces(tmp_path: Path) -> None:
         assert file.read_at(tensor.offset + 1234567, 99999) == whole[1234567 : 1234567 + 99999]
 
 
+def test_a_range_of_two_joined_tensors_is_compared(tmp_path: Path) -> None:
+    """As large ones are, part by part: each part is read where it stands, not from the beginning."""
+    one, other = np.arange(40, dtype=np.float32).reshape(4, 10), np.arange(40, dtype=np.float32).reshape(4, 10)
+    other[3, 9] += 1
+    tensors = []
+    for name, whole in (("one", one), ("other", other)):
+        (tmp_path / name).mkdir()
+        parts = (part(tmp_path / name, number, half) for number, half in enumerate(np.split(whole, 2, 1)))
+        tensors.append(joined(tuple(parts), 1, 0))
+    left, right = tensors
+    assert left is not None
+    assert right is not None
+    budget = Budget()
+    assert same_range(left, right, 0, 80, budget)
+    assert same_range(left, right, 80, 76, budget)
+    assert not same_range(left, right, 80, 80, budget)
+
+
 def test_what_cannot_be_joined(tmp_path: Path) -> None:
     one, other = np.zeros((2, 3), np.float32), np.zeros((2, 4), np.float32)
     assert joined((part(tmp_path, 0, one), part(tmp_path, 1, other)), 0, 0) is None
@@ -105,18 +123,3 @@ def test_odd_values_in_it() -> None:
     assert found is not None
     assert (found.is_threaded, found.count, found.cuts) == (False, None, ((1, 1, 1, 3), ()))
     assert found.shapes == (((-1,),), ())
-
-
-def test_joined_tensors_that_differ_in_their_tail_are_not_the_same(tmp_path: Path) -> None:
-    """Also where large ones are held against each other part by part, as other workers do it."""
-    first, second = (np.arange(8, dtype=np.float32).reshape(2, 4) + start for start in (0, 100))
-    other = second.copy()
-    other[1, 3] = -1
-    left, right = (
-        joined((part(tmp_path, 2 * side, first), part(tmp_path, 2 * side + 1, tail)), 0, 0)
-        for side, tail in enumerate((second, other))
-    )
-    assert left is not None
-    assert right is not None
-    assert [same_range(left, right, start, 32, DEFAULT) for start in (0, 32)] == [True, False]
-    assert same_range(left, left, 32, 32, DEFAULT)

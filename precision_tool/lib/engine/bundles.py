@@ -113,21 +113,24 @@ class Worker:
         with self.stream(pair) as stream:
             return bool(stream.holds_values(self.known))
 
-    def same_bytes(self, left: Tensor, right: Tensor, start: int = 0, stop: int | None = None) -> bool:
-        """True if two tensors of one size have the same bytes, or those from `start` to `stop`."""
+    def same_bytes(self, left: Tensor, right: Tensor) -> bool:
+        """True if two tensors of one size have the same bytes."""
         if left.nbytes != right.nbytes:
             return False
-        end = left.nbytes if stop is None else stop
         one, two = self.opened.stored(left), self.opened.stored(right)
         if one is not None and two is not None:
-            return _equal(one[start:end], two[start:end])
+            return _equal(one, two)
+        return self.same_range(left, right, 0, left.nbytes)
+
+    def same_range(self, left: Tensor, right: Tensor, first: int, size_of_range: int) -> bool:
+        """True if two tensors have the same bytes in a range."""
         size = self.budget.compare_bytes
         buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
         with self.opened.open(left) as a, self.opened.open(right) as b:
-            for begin in range(start, end, size):
-                count = min(size, end - begin)
-                a.read_into(left.offset + begin, buffers[0, :count].data)
-                b.read_into(right.offset + begin, buffers[1, :count].data)
+            for start in range(first, first + size_of_range, size):
+                count = min(size, first + size_of_range - start)
+                a.read_into(left.offset + start, buffers[0, :count].data)
+                b.read_into(right.offset + start, buffers[1, :count].data)
                 if not _equal(buffers[0, :count], buffers[1, :count]):
                     return False
         return True
@@ -350,7 +353,7 @@ def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, b
 def same_range(left: Tensor, right: Tensor, start: int, size: int, budget: Budget) -> bool:
     """Whether `size` bytes from `start` of two tensors are the same, as a task."""
     with worker(budget) as one:
-        return one.same_bytes(left, right, start, start + size)
+        return one.same_range(left, right, start, size)
 
 
 # --- parts of a large pair, as tasks ----------------------------------------------------------------------------------
