@@ -15,9 +15,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from precision_tool import open_data
 from precision_tool.lib.report.making import make_report
-from precision_tool.lib.session import Session
-from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.stored import read_beside
 
 #: Networks whose reports are measured, by ops.
@@ -58,7 +57,7 @@ def bench_report(folder: Path) -> None:
 
 def write(data: Path, path: Path) -> str:
     """Time and memory of writing a report on a result that is in memory."""
-    session = Session(load_settings(["--data", str(data / "precision_data")]))
+    session = open_data(str(data / "precision_data"))
     analyses = session.results()
     verdicts = [read_beside(one.path) for one in analyses]
     session.run_graphs()

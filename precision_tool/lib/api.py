@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
-from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
-from precision_tool.lib.compare.pytorch import are_h5, compare_h5
+from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
@@ -177,12 +177,7 @@ def compare(
     sides = os.fspath(npu), os.fspath(golden)
     graph = None if graph is None else os.fspath(graph)
     options = options or CompareOptions()
-    if are_h5(*sides, graph):
-        results = compare_h5(*sides, workers=workers, executor=executor, progress=progress, options=options)
-    else:
-        results = compare_folders(
-            *sides, graph=graph, workers=workers, executor=executor, progress=progress, options=options
-        )
+    results = compare_sides(*sides, graph=graph, workers=workers, executor=executor, progress=progress, options=options)
     return [
         CompareResult(
             rows=tuple(result.rows),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.data.folder import DataFolder, Kept
 from precision_tool.lib.data.names import DataNames
 from precision_tool.lib.data.sides import default_npu, has_dump_alone, has_pytorch_only, pytorch_files
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.graph.catalog import DataOverview, FoundOp, RunGraph, overview
+from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.results.result_files import newest_results
@@ -248,11 +250,11 @@ class Session(DataFolder):
         found = (one.ops_of(run.leaf.path, run.file.path) for one in self.stored_verdicts())
         return next(filter(None, found), {})
 
-    def examine(self, found: FoundOp) -> Examined | None:
+    def examine(self, run: RunGraph, op: Op) -> Examined | None:
         """An op judged by itself, now, with some of its elements; None where its graph has no dump."""
         from precision_tool.lib.verdict.examine import examine
 
-        return examine(found.run, found.op, *self.beside(found.run))
+        return examine(run, op, *self.beside(run))
 
     def beside(self, run: RunGraph) -> tuple[BenchmarkSide, GraphFile | None]:
         """What an op of a run is judged beside: the benchmark, and a graph that has the original ops of fused ones."""
@@ -288,6 +290,25 @@ class Session(DataFolder):
         from precision_tool.lib.checks.overflow_search import find_overflow
 
         return find_overflow(self, folder, graph, limit, progress, max_bytes, known)
+
+    def judged_overflow(self, report: OverflowReport) -> OverflowReport:
+        """The same with what recomputing says of the ops that overflow first."""
+        from precision_tool.lib.verdict.told import with_judged_overflow
+
+        return with_judged_overflow(report, self._judge_op)
+
+    def judged_random(self, reports: Sequence[RandomReport], graph: str | None = None) -> list[RandomReport]:
+        """The same with what recomputing says, in both runs, of the ops that compute differently first."""
+        from precision_tool.lib.verdict.told import with_judged_random
+
+        runs: dict[str, RunGraph] = {}
+        with suppress(PrecisionToolError):  # without a graph nothing is recomputed
+            runs = {leaf.path: replace(run, leaf=leaf) for run in self.run_graphs(graph) for leaf in run.leaves}
+        return with_judged_random(reports, runs, self._judge_op)
+
+    def _judge_op(self, run: RunGraph, op: Op) -> JudgedOp | None:
+        found = self.examine(run, op)
+        return None if found is None else found.judged
 
     def random_errors(
         self,

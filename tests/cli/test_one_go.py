@@ -106,3 +106,19 @@ def test_a_graph_is_chosen_anew_when_its_folder_changed(tmp_path: Path) -> None:
     Path(run_graph.file.path).unlink()
     with pytest.raises(DataNotFoundError):
         chooser.of(run_graph.leaf)
+
+
+def test_the_verdict_opens_and_reads_each_file_once_more(
+    tmp_path: Path, reads: tuple[Counter[str], Counter[str]]
+) -> None:
+    """Each op's file is read to judge it; which copies of a tensor are the same, checksums tell."""
+    data = tmp_path / "precision_data"
+    generate_demo(data)
+    opens, sizes = reads
+    opens.clear()
+    sizes.clear()
+    assert run("ac", "-c", "--workers", "1", data=data, file=io.StringIO()) == 0
+    dumps = [path for path in (data / "npu").rglob("*") if path.is_file() and str(path) in sizes]
+    assert len(dumps) > 50
+    assert sum(opens[str(path)] for path in dumps) <= 3.2 * len(dumps)
+    assert sum(sizes[str(path)] for path in dumps) <= 2 * sum(path.stat().st_size for path in dumps)

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from precision_tool.lib.ops import table
-from precision_tool.lib.ops.base import Call, Input, Kind, Wanted
+from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, Wanted
 from precision_tool.lib.verdict import in_blocks
 from precision_tool.lib.verdict.formulas import Formula, Ref, Stage
-from precision_tool.lib.verdict.in_blocks import right_in_blocks
+from precision_tool.lib.verdict.in_blocks import right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.rounding import misfit, rounded_to
 
 Array = npt.NDArray[Any]
@@ -128,6 +128,32 @@ def test_the_blocks_do_not_show(case: tuple[Formula, dict[int, Input], Input], m
     assert other[0].size == one[0].size
     assert other[0].own == pytest.approx(one[0].own, rel=1e-3)
     assert other[0].rounding == pytest.approx(one[0].rounding, rel=5e-2)
+
+
+def test_what_is_made_part_by_part_is_what_is_made_at_once(
+    case: tuple[Formula, dict[int, Input], Input], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formula, given, got = case
+    inputs = {number: Input(array=one.array.astype(np.float64), dtype=one.dtype, layout=one.layout)
+              for number, one in given.items()}  # fmt: skip
+    monkeypatch.setattr(in_blocks, "_BLOCK", 1 << 10)
+    for stored in ("", "float16"):
+        parts, whole = run_in_blocks(formula, inputs, {0: got}, stored)[0], formula.run(inputs, stored)[0]
+        assert parts.array.shape == whole.array.shape
+        assert np.allclose(parts.array, whole.array, rtol=1e-12, atol=1e-12)
+        for one, other in ((parts.summed, whole.summed), (parts.terms, whole.terms)):
+            assert np.allclose(np.broadcast_to(one, whole.array.shape), other, rtol=1e-6)
+        assert (parts.doubtful is None) == (whole.doubtful is None)
+        assert whole.doubtful is None or np.array_equal(np.asarray(parts.doubtful), whole.doubtful)
+
+
+def test_a_result_of_another_shape_is_not_put_together() -> None:
+    """The whole op says what contradicts what."""
+    inputs = {0: _numbers(3000, 64), 1: _numbers(64, 90)}
+    with pytest.raises(NotComputedError):
+        run_in_blocks(_formula("MatMul"), {**inputs, 1: _numbers(65, 90)}, {0: _numbers(3000, 90)})
+    found = run_in_blocks(_formula("MatMul"), inputs, {0: _numbers(3000, 91)})
+    assert found[0].array.shape == (3000, 90)
 
 
 def test_what_leaves_the_range_does_not_pass() -> None:

@@ -15,10 +15,9 @@ from precision_tool.lib.compare.folders import (
     CompareOptions,
     ComparisonStoppedError,
     LeafResult,
-    compare_folders,
 )
-from precision_tool.lib.compare.pytorch import are_h5, compare_h5
 from precision_tool.lib.compare.result_source import read_source
+from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit
 from precision_tool.lib.compare.written import prefix_of, write_results
 from precision_tool.lib.data.folder import DataFolder, way_back_from
@@ -81,30 +80,24 @@ def compare(
         newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
         if newer is not None:
             space.notes.append(newer)
-    is_h5 = are_h5(npu, golden, graph, options.other_graph)
-    if not is_h5 and is_default and any(pytorch_files(space)):
+    if is_default and npu != str(space.pt_npu_dir) and any(pytorch_files(space)):
         place = space.pt_npu_dir.parent
         space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
     chosen = data.chosen_graph() if graph is None else None
     folder = space.new_compare_dir()
     try:
         with way_back_from(chosen):
-            if is_h5:
-                results = compare_h5(
-                    npu, golden, workers=workers, executor=executor, progress=progress, options=options
-                )
-            else:
-                results = compare_folders(
-                    npu,
-                    golden,
-                    graph=graph,
-                    graphs=data.graph_chooser(graph),
-                    find=data.inputs,
-                    workers=workers,
-                    executor=executor,
-                    progress=progress,
-                    options=options,
-                )
+            results = compare_sides(
+                npu,
+                golden,
+                graph=graph,
+                graphs=data.graph_chooser(graph),
+                find=data.inputs,
+                workers=workers,
+                executor=executor,
+                progress=progress,
+                options=options,
+            )
             _check_any_rows(results)
     except ComparisonStoppedError as stop:
         with _ctrl_c_ignored():  # once was enough: what is done is being saved

@@ -27,6 +27,7 @@ from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.inspect.named_tensors import read_named, view_of
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import TensorDesc
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted
@@ -102,6 +103,8 @@ class OverflowOp:
     original_names: tuple[str, ...] = ()
     is_gradient: bool = False
     paths: tuple[str, ...] = ()
+    #: What recomputing says of it, where that was asked for.
+    judged: JudgedOp | None = None
 
     @property
     def bad_outputs(self) -> tuple[SlotValues, ...]:

@@ -18,6 +18,7 @@ from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
+from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
@@ -94,6 +95,8 @@ class RandomOp:
     number: int = 0
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
+    #: What recomputing says of it in the first run and in the other, where that was asked for.
+    judged: tuple[JudgedOp, ...] = ()
 
     @property
     def outputs(self) -> tuple[SlotPair, ...]:

@@ -14,7 +14,8 @@ class JudgedOp:
     relative distances of the output `slot`, the farthest beyond rounding: `own_error` of what its inputs do not
     explain, `rounding` of what rounding makes of it, `fed` of what it inherited, `benchmark_own` the benchmark's own;
     None where that is not known. `worst` is the largest error of an element over its rounding, of which `slack` is
-    allowed. `output_types` are those of the graph.
+    allowed. `overflowed` elements of it have a true result beyond the type's range, up to `largest`. `output_types` are
+    those of the graph.
     """
 
     name: str
@@ -29,6 +30,8 @@ class JudgedOp:
     benchmark_own: float | None = None
     worst: float | None = None
     slack: float | None = None
+    overflowed: int = 0
+    largest: float | None = None
     how: Sequence[str] = ()
     passes: Sequence[str] = ()
     output_types: Sequence[str] = ()

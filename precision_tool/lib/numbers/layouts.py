@@ -347,25 +347,6 @@ def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> Non
         _copy_runs(stored[taken].transpose(order), out[target].reshape(shape))
 
 
-def convert(array: npt.NDArray[Any], layout: str, target: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """A stored array in another layout. `shape` is its shape in a plain layout: that of `target`, or, when
-    `target` is blocked, that of `layout`.
-
-    Every pair of FORMATS.md §2; padding is cut off, or filled with zeros where the target has blocks.
-    """
-    if is_plain(target):
-        to_plain = plan(layout, array.shape, target, shape)
-        result = np.empty(to_plain.logical_shape, array.dtype)
-        copy_box(to_plain, array.reshape(to_plain.storage_shape), result)
-        return result.reshape(shape)
-    if prod(shape) != array.size:
-        raise LayoutError(f"the shape {list(shape)} is not that of {array.size} elements in {layout}")
-    to_plain, stored_shape = blocked_plan(layout, shape, target)
-    result = np.zeros(stored_shape, array.dtype)
-    fill_blocks(to_plain, array.reshape(shape), result.reshape(to_plain.storage_shape))
-    return result
-
-
 def fill_blocks(plan_to_plain: Plan, array: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
     """The reverse of `copy_box`: fills the blocks of `stored`, element by index arithmetic on whole axes."""
     index: list[npt.NDArray[Any]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from math import inf, isnan
 from typing import Any
 
@@ -28,6 +29,7 @@ from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.judged import judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
     byte_size,
@@ -137,6 +139,7 @@ def status_block(one: StatusReport) -> RenderableType:
         lines.append(("task", plain(_task_words(unit, one))))
     if one.op is not None:
         lines.append(("origin", _origin_line(one.op)))
+        lines += _judged_lines(one.op)
         lines += _op_lines(one.op)
     lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, one.doubt) if note]
     lines.append(("file", whole_path(one.file.path)))
@@ -154,6 +157,10 @@ def _task_words(unit: UnitStatus, one: StatusReport) -> str:
     parts.append(f"model {unit.model_id}")
     parts += [f"{what} {value}" for what, value in (("device", one.device), ("step", one.step)) if value]
     return ", ".join(parts)
+
+
+def _judged_lines(op: OverflowOp) -> list[tuple[str, Text]]:
+    return [] if op.judged is None else [("recomputed", plain(shown_reason(judged_words(op.judged))))]
 
 
 def _op_lines(op: OverflowOp) -> Iterator[tuple[str, Text]]:
@@ -212,6 +219,7 @@ def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collecti
             ("found", plain(f"{counted(len(one.ops), 'op')} with such values: {told}")),
             ("first", plain(f"[{first.number}] {first.name} ({first.op_type})", "bold red")),
             ("", _origin_line(first)),
+            *([] if first.name in shown else _judged_lines(first)),
             *([] if first.name in shown else _op_lines(first)),
         ]
     )
@@ -364,6 +372,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "type": op.op_type,
         "origin": op.origin,
         "why": op.why,
+        "judged": None if op.judged is None else asdict(op.judged),
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
         "gradient": op.is_gradient,

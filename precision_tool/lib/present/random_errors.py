@@ -14,6 +14,7 @@ from rich.text import Text
 from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp, memory_advice
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.judged import judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -116,6 +117,8 @@ def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
         rows.append(("pass", plain(", ".join(op.pass_names))))
     if op.original_names and op.original_names != (op.name,):
         rows.append(("original", plain(", ".join(op.original_names))))
+    for name, judged in zip(("first run", "other run"), op.judged, strict=False):
+        rows.append((name, plain(shown_reason(judged_words(judged)))))
     what = "the first op that computes differently: " if is_first else ""
     body = Group(plain(f"{what}{op.why}", "bold"), LabelledLines(rows) if rows else Text(), slot_table(op.slots))
     title = Text.assemble(op_heading(op.number, op.name, op.op_type), " ", (words, style))
@@ -249,6 +252,7 @@ def _op_json(op: RandomOp) -> dict[str, Any]:
         "type": op.op_type,
         "kind": op.kind,
         "why": op.why,
+        "judged": [asdict(one) for one in op.judged],
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
         "tensors": [

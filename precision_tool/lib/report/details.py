@@ -17,6 +17,7 @@ from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.report.columns import number, sound
+from precision_tool.lib.workspace import shown_path
 
 #: Bins of a histogram, and pieces that an axis is cut into.
 BINS, PIECES = 32, 64
@@ -60,7 +61,12 @@ def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
     if tensor is None:
         return None
     layout = tensor.layout if isinstance(tensor, Tensor) else ""
-    return {"dtype": tensor.dtype, "layout": layout, "shape": list(tensor.shape), "path": sound(tensor.path)}
+    return {
+        "dtype": tensor.dtype,
+        "layout": layout,
+        "shape": list(tensor.shape),
+        "path": sound(shown_path(tensor.path)),
+    }
 
 
 def _looked_at(pair: Pair, budget: Budget) -> dict[str, Any]:

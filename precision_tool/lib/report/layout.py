@@ -303,6 +303,10 @@ def _order(items: Sequence[int], local: _Local, ranks: Sequence[int], orders: li
     rows: dict[int, list[int]] = {}
     for item in items:
         rows.setdefault(ranks[item], []).append(item)
+    if len(rows) == len(items):  # a chain: one in each row
+        for item in items:
+            orders[item] = 0
+        return
     place: dict[int, float] = {}
 
     def number(row: list[int]) -> None:

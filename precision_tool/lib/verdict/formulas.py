@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from precision_tool.lib.ops.base import (
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, originals
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.verdict.rounding import rounded_to
+from precision_tool.lib.verdict.rounding import norm, rounded_to
 from precision_tool.lib.verdict.values import PARAMETER_TYPES
 
 #: Multiplications and additions that are made for one op at most.
@@ -409,14 +409,21 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
 def noise_of(
     formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
 ) -> dict[int, Doubles]:
-    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it."""
-    if len(formula.stages) < 2:
-        return {}
-    stored = formula.run(inputs, inside)
+    """What a type inside makes of each output of a chain, flat; of a single op nothing."""
+    return noise_between(true, formula.run(inputs, inside)) if len(formula.stages) > 1 else {}
+
+
+def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> dict[int, Doubles]:
+    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
+
+    `true` are the results in float64, `stored` those with every stage's result rounded to the type.
+    """
     noise = {}
     for slot, one in stored.items():
         with np.errstate(all="ignore"):
-            off = np.abs(np.asarray(one.array, np.float64) - np.asarray(true[slot].array, np.float64)).reshape(-1)
-        off = np.where(np.isfinite(off), off, 0.0)
-        noise[slot] = np.maximum(off, float(np.sqrt(np.mean(off**2))) if off.size else 0.0)
+            off = np.asarray(one.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(-1)
+        np.abs(off, out=off)
+        if not np.isfinite(off).all():
+            off = np.where(np.isfinite(off), off, 0.0)
+        noise[slot] = np.maximum(off, norm(off) / sqrt(off.size), out=off) if off.size else off
     return noise

@@ -7,7 +7,7 @@ What does not plainly pass here is judged again by `judge`, whole and in float64
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, prod, sqrt
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, Output
-from precision_tool.lib.verdict.formulas import Formula, noise_of
+from precision_tool.lib.ops.products import MAX_RESULT, MAX_WORK
+from precision_tool.lib.verdict.formulas import Formula, noise_between
 from precision_tool.lib.verdict.judgement import SlotJudgement
 from precision_tool.lib.verdict.rounding import ACCUMULATED, APPROXIMATED, LIMIT, MEAN_SQUARE, SLACK, SMALLEST, UNIT
 
@@ -30,6 +31,8 @@ _TRIED = 1 << 12
 MOST_WORK, MOST_WIDE_WORK = 1e9, 2e7
 #: A correctly rounded element is off by at most so many times its rms, squared; the last digits are float32's.
 _EXACT = 1 / MEAN_SQUARE * 1.0005
+#: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
+_HF32 = 2.0**-12
 _IN_FLOAT32 = (Kind.EXACT, Kind.ROUNDED, Kind.MATRIX)
 
 Array = npt.NDArray[Any]
@@ -70,6 +73,76 @@ def right_in_blocks(
             if not sums[slot].add(np.asarray(flat[slot].array), true[slot], dtype):
                 return None
     return tuple(one.judgement(slot) for slot, one in sorted(sums.items()) if one.size)
+
+
+def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
+    """The coarsest type of the inputs that parameters were folded into; empty if none were."""
+    if not formula.lent:
+        return ""
+    used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
+    types = [one.dtype for slot, one in inputs.items() if slot not in used and one.dtype in UNIT]
+    return max(types, key=lambda dtype: UNIT[dtype], default="")
+
+
+def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
+    """To what the matrix unit may round the inputs, or folding has rounded them."""
+    folded = folded_type(formula, inputs)
+    if folded:
+        return UNIT[folded]
+    specs = map(table.find, formula.how)
+    on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
+    return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
+
+
+def run_in_blocks(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], stored: str = ""
+) -> dict[int, Output]:
+    """`Formula.run`, part by part where the op can be cut, so that what it makes on the way stays small.
+
+    What is too large for `Formula.run` is not run in parts either.
+    """
+    parts = _parts(formula, inputs, got) if not formula.lent else None
+    size = max((one.array.size for one in got.values()), default=0)
+    if parts is None or parts.rows <= parts.per_block or size > MAX_RESULT or formula.work(inputs) > MAX_WORK:
+        return formula.run(inputs, stored)
+    chain = formula.unshaped()
+    made: dict[int, _Assembled] = {}
+    for some, flat in parts.blocks(inputs, got):
+        for slot, out in chain.run(some, stored).items():
+            if slot not in flat:
+                continue
+            if out.array.shape != flat[slot].array.shape:  # the whole says why
+                return formula.run(inputs, stored)
+            made.setdefault(slot, _Assembled(got[slot].array.shape)).add(out)
+    return {slot: one.output() for slot, one in made.items()}
+
+
+@dataclass(slots=True)
+class _Assembled:
+    """An output put together from its parts."""
+
+    shape: tuple[int, ...]
+    done: int = 0
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def add(self, out: Output) -> None:
+        """Takes the next part in."""
+        parts = {"array": out.array, "summed": out.summed, "terms": out.terms, "doubtful": out.doubtful}
+        for name, part in parts.items():
+            if part is None or (not isinstance(part, np.ndarray) and not part):
+                continue
+            wide = np.broadcast_to(part, out.array.shape)
+            whole = self.arrays.setdefault(name, np.zeros(prod(self.shape), wide.dtype))
+            whole[self.done : self.done + wide.size] = wide.reshape(-1)
+        self.done += out.array.size
+
+    def output(self) -> Output:
+        """The whole."""
+        shaped = {name: one.reshape(self.shape) for name, one in self.arrays.items()}
+        return Output(
+            array=shaped["array"], summed=shaped.get("summed", 0.0), terms=shaped.get("terms", 0.0),
+            doubtful=shaped.get("doubtful"),
+        )  # fmt: skip
 
 
 def _is_half(one: Input) -> bool:
@@ -173,7 +246,8 @@ def _noise(formula: Formula, inputs: Mapping[int, Input], parts: _Parts) -> dict
     rows = np.unique(np.linspace(0, parts.rows - 1, count).astype(np.intp))
     some = {slot: _as(one, np.float64) for slot, one in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
-    noise = {slot: float(found.min()) for slot, found in noise_of(chain, some, chain.run(some)).items() if found.size}
+    found = noise_between(chain.run(some), chain.run(some, "float32"))
+    noise = {slot: float(one.min()) for slot, one in found.items() if one.size}
     return noise if noise and all(map(isfinite, noise.values())) else None
 
 

@@ -25,10 +25,10 @@ from precision_tool.lib.verdict.formulas import (
     UnfusedGraph,
     direct,
     is_fused,
-    noise_of,
+    noise_between,
     script_tensor,
 )
-from precision_tool.lib.verdict.in_blocks import right_in_blocks
+from precision_tool.lib.verdict.in_blocks import folded_type, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
@@ -52,8 +52,6 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
     "MemcpyAsync",
     "End", "TensorDataset", "DeviceQueueDataset", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "AtomicAddrClean", "MemSet",
 }  # fmt: skip
-#: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
-_HF32 = 2.0**-12
 #: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
 _DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
@@ -261,7 +259,7 @@ class Judge:
         """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
         for formula in self._formulas(base.op, fed, got, known_only=True):
             try:
-                slots = right_in_blocks(formula, fed.inputs, got, _narrowing(formula, fed.inputs))
+                slots = right_in_blocks(formula, fed.inputs, got, narrowing(formula, fed.inputs))
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
                 continue
             if slots:
@@ -378,7 +376,7 @@ class Judge:
         if found is not None and 0 in got:
             places, out = found
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
-            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=_narrowing(formula, inputs))
+            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs))
             slot = replace(_slot(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
             return replace(base, how=formula.how, formula=formula, slots=(slot,), state=_state(base, [slot]))
         batch = formula.batch_of(inputs)
@@ -400,10 +398,11 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement:
         """The op judged by every element."""
-        true = formula.run(inputs)
+        true = run_in_blocks(formula, inputs, got)
         kind = formula.kind
-        u_in = _narrowing(formula, inputs)
-        noise = noise_of(formula, inputs, true, _folded_type(formula, inputs) or "float32")
+        u_in = narrowing(formula, inputs)
+        inside = folded_type(formula, inputs) or "float32"
+        noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
         for slot, out in true.items():
@@ -418,7 +417,7 @@ class Judge:
             if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
                 if have.dtype not in stored:
-                    stored[have.dtype] = formula.run(inputs, have.dtype)
+                    stored[have.dtype] = run_in_blocks(formula, inputs, got, have.dtype)
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
                 if other.worst < fit.worst and other.worst <= _DOUBT * other.slack:
                     fit = other
@@ -445,25 +444,6 @@ class Judge:
         slot = replace(_slot(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
-
-
-def _folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
-    """The coarsest type of the inputs that parameters were folded into; empty if none were."""
-    if not formula.lent:
-        return ""
-    used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
-    types = [one.dtype for slot, one in inputs.items() if slot not in used and one.dtype in UNIT]
-    return max(types, key=lambda dtype: UNIT[dtype], default="")
-
-
-def _narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
-    """To what the matrix unit may round the inputs, or folding has rounded them."""
-    folded = _folded_type(formula, inputs)
-    if folded:
-        return UNIT[folded]
-    specs = map(table.find, formula.how)
-    on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
-    return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
 
 
 def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:

@@ -111,9 +111,11 @@ class OpJudgement:
         worst = self.worst_slot
         if worst is None:
             return known
+        over = self.overflow
         return replace(
             known, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
+            overflowed=over.overflowed if over is not None else 0, largest=over.largest if over is not None else None,
         )  # fmt: skip
 
     @property

@@ -33,7 +33,7 @@ _PREFIX = "verdict_"
 _ALONE = "verdict"
 _PIECE = 1 << 20
 #: Of a judged op, the numbers; NaN and Inf stand in JSON as text.
-_NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack")
+_NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack", "largest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,5 +224,5 @@ def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
 
 
 def _op_read(op: Mapping[str, Any]) -> JudgedOp:
-    numbers = {name: float(op[name]) for name in _NUMBERS if op[name] is not None}
+    numbers = {name: float(op[name]) for name in _NUMBERS if op.get(name) is not None}
     return JudgedOp(**{**op, **numbers})

@@ -40,9 +40,9 @@ MAX_ELEMENTS = 1 << 26
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
-_KEPT_BYTES = 96 << 20
+_KEPT_BYTES = 64 << 20
 #: Tensors up to so many bytes are read once.
-_BUDGET = Budget(stored_bytes=32 << 20, stored_tensor=32 << 20)
+_BUDGET = Budget(stored_bytes=16 << 20, stored_tensor=16 << 20)
 #: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
 PASSING = frozenset({
     "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",

@@ -118,7 +118,12 @@ export class MapView {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     const x = this.tree.x[item] + this.tree.w[item] / 2;
     const y = this.tree.y[item] + this.tree.h[item] / 2;
-    this.transformTo(zoomIdentity.translate(width / 2 - x * k, height / 2 - y * k).scale(k), isSmooth);
+    // On a phone the panel covers the lower part.
+    const panel = document.getElementById('panel');
+    const covered = panel && !panel.hidden && panel.offsetWidth >= width - 1
+      ? Math.max(0, this.canvas.getBoundingClientRect().bottom - panel.getBoundingClientRect().top) : 0;
+    const middle = Math.max(40, (height - covered) / 2);
+    this.transformTo(zoomIdentity.translate(width / 2 - x * k, middle - y * k).scale(k), isSmooth);
   }
 
   zoomBy(factor) {

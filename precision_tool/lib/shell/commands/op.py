@@ -111,7 +111,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(hit.op, pairs, session.settings.workers, progress)
     run = hit.run
-    examined = session.examine(hit)
+    examined = session.examine(run, hit.op)
     not_dumped = ""
     if not rows:
         not_dumped = "no dump belongs to this graph"

@@ -83,6 +83,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         _check_target(session, args.mixlist)
     with ProgressReport(output.err, "scanning") as progress:
         found, looked_in = session.overflow(args.folder, args.graph, args.limit, progress)
+    found = session.judged_overflow(found)
     advice = advise(found)
     mixlist = "" if args.mixlist is None else _write_mixlist(session, args.mixlist, advice)
     if found.unreadable and engine == "auto":

@@ -67,6 +67,7 @@ def _parser(session: Session) -> Parser:
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     with ProgressReport(output.err, "comparing") as progress:
         reports = session.random_errors(args.left, args.right, args.graph, args.workers, progress)
+    reports = session.judged_random(reports, args.graph)
     limit = args.limit or max((len(one.ops) + len(one.stomps) for one in reports), default=0)
     noise = _write_noise(session, reports)
     space = session.workspace
