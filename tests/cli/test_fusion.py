@@ -262,6 +262,12 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     assert "GE takes this file" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
+def test_all_of_one_section_off_counts_the_passes_of_that_section(demo: Path) -> None:
+    path = demo / "my.cfg"
+    path.write_text('{"Switch": {"UBFusion": {"ALL": "off"}}}')
+    assert "of the data 2 of 4 passes seen there are off" in tool("fusion", "show", "--file", path, cwd=demo).text
+
+
 @pytest.mark.parametrize("action", [["off", "APass"], ["bisect", "--check", "true", "--passes", "APass"]])
 def test_a_file_that_ge_refuses_is_not_written(demo: Path, action: list[str]) -> None:
     """Members that the tool does not edit are the user's to mend."""

@@ -10,6 +10,8 @@ from ffts_files import slicing_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.engine.budget import Budget
+from precision_tool.lib.engine.bundles import same_range
 from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.formats.joined import joined
@@ -59,6 +61,24 @@ def test_many_rows_of_small_pieces(tmp_path: Path) -> None:
     with open_bytes(tensor) as file:
         assert file.read_at(tensor.offset, len(whole)) == whole
         assert file.read_at(tensor.offset + 1234567, 99999) == whole[1234567 : 1234567 + 99999]
+
+
+def test_a_range_of_two_joined_tensors_is_compared(tmp_path: Path) -> None:
+    """As large ones are, part by part: each part is read where it stands, not from the beginning."""
+    one, other = np.arange(40, dtype=np.float32).reshape(4, 10), np.arange(40, dtype=np.float32).reshape(4, 10)
+    other[3, 9] += 1
+    tensors = []
+    for name, whole in (("one", one), ("other", other)):
+        (tmp_path / name).mkdir()
+        parts = (part(tmp_path / name, number, half) for number, half in enumerate(np.split(whole, 2, 1)))
+        tensors.append(joined(tuple(parts), 1, 0))
+    left, right = tensors
+    assert left is not None
+    assert right is not None
+    budget = Budget()
+    assert same_range(left, right, 0, 80, budget)
+    assert same_range(left, right, 80, 76, budget)
+    assert not same_range(left, right, 80, 80, budget)
 
 
 def test_what_cannot_be_joined(tmp_path: Path) -> None:

@@ -196,3 +196,27 @@ def test_any_part_of_what_is_by_element_is_computed_alone(op_type: str) -> None:
     for number, one in enumerate(whole):
         assert one.shape == (rows, 5)
         assert np.array_equal(np.concatenate([part[number] for part in parts]), one)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes"),
+    [
+        ("MatMul", [(300, 40), (40, 50)]),
+        ("Conv2D", [(2, 12, 12, 8), (3, 3, 8, 16)]),
+        ("DepthwiseConv2D", [(2, 12, 12, 8), (3, 3, 8, 2)]),
+    ],
+)
+def test_sampled_places_are_computed_in_float64_whatever_the_inputs_are_held_in(
+    op_type: str, shapes: list[tuple[int, ...]]
+) -> None:
+    spec = table.find(op_type)
+    assert spec is not None
+    assert spec.sampled is not None
+    attrs = {"strides": [1, 1, 1, 1], "padding": "SAME", "data_format": "NHWC"}
+    held = tuple(_numbers(*shape, dtype="float32") for shape in shapes)
+    wide = tuple(Input(array=one.array.astype(np.float64), dtype=one.dtype, layout=one.layout) for one in held)
+    (whole,) = spec.function(Call(op_type=op_type, inputs=wide, attrs=attrs))
+    assert whole is not None
+    places = np.arange(0, whole.array.size, 7, dtype=np.intp)
+    found = spec.sampled(Call(op_type=op_type, inputs=held, attrs=attrs), places)
+    assert np.allclose(found.array, whole.array.reshape(-1)[places], rtol=1e-12, atol=1e-12)

@@ -515,7 +515,7 @@ def memory_advice(stomps: Sequence[Stomp]) -> str:
 
 def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:
     """Whether a tensor's memory holds any byte of a range."""
-    if not isinstance(tensor, Tensor) or not tensor.address:
+    if not isinstance(tensor, Tensor) or not tensor.address or tensor.parts:  # parts lie apart
         return False
     return tensor.address < stop and start < tensor.address + tensor.nbytes
 

@@ -120,11 +120,15 @@ class Worker:
         one, two = self.opened.stored(left), self.opened.stored(right)
         if one is not None and two is not None:
             return _equal(one, two)
+        return self.same_range(left, right, 0, left.nbytes)
+
+    def same_range(self, left: Tensor, right: Tensor, first: int, size_of_range: int) -> bool:
+        """True if two tensors have the same bytes in a range."""
         size = self.budget.compare_bytes
         buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
         with self.opened.open(left) as a, self.opened.open(right) as b:
-            for start in range(0, left.nbytes, size):
-                count = min(size, left.nbytes - start)
+            for start in range(first, first + size_of_range, size):
+                count = min(size, first + size_of_range - start)
                 a.read_into(left.offset + start, buffers[0, :count].data)
                 b.read_into(right.offset + start, buffers[1, :count].data)
                 if not _equal(buffers[0, :count], buffers[1, :count]):
@@ -348,9 +352,8 @@ def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, b
 
 def same_range(left: Tensor, right: Tensor, start: int, size: int, budget: Budget) -> bool:
     """Whether `size` bytes from `start` of two tensors are the same, as a task."""
-    parts = (replace(one, offset=one.offset + start, nbytes=size) for one in (left, right))
     with worker(budget) as one:
-        return one.same_bytes(*parts)
+        return one.same_range(left, right, start, size)
 
 
 # --- parts of a large pair, as tasks ----------------------------------------------------------------------------------

@@ -122,14 +122,15 @@ def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
 
 
 def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
-    """The graph of the dump's model among those of an offline model, with the subgraphs it reaches.
+    """The graph of the dump's model among several in one file, with the subgraphs it reaches.
 
-    It is the one named like the model folder, else the one that names most of the dumped ops. Any other file is of one
-    model, whose graphs all belong to it, called by an op or not.
+    It is the one named like the model folder, else the one that names most of the dumped ops. An offline model may hold
+    several models, of which this is one; any other file is of one, to which further graphs belong that name dumped ops
+    no other graph names, called by an op or not.
     """
     called = {name for op in file.ops for name in op.subgraph_names}
     roots = [graph for graph in file.graphs if graph.name not in called]
-    if len(roots) < 2 or not is_om(file.path):
+    if len(roots) < 2:
         return file
     below = {graph.name: graph for graph in file.graphs}
     parts = []
@@ -142,7 +143,17 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
             reached.update(fresh)
             waiting += fresh.values()
         parts.append(replace(file, graphs=tuple(reached.values())))
-    return max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
+    best = max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
+    if is_om(file.path):
+        return best
+    kept = list(best.graphs)
+    for part in parts:
+        more = [graph for graph in part.graphs if all(graph is not one for one in kept)]
+        if matched_ops(replace(file, graphs=(*kept, *more)), leaf) > matched_ops(
+            replace(file, graphs=tuple(kept)), leaf
+        ):
+            kept += more
+    return best if len(kept) == len(best.graphs) else replace(file, graphs=tuple(kept))
 
 
 def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:

@@ -278,7 +278,7 @@ def windows_at(images: Doubles, windows: Windows, places: Places) -> Doubles:
         where = (window[:, None] * windows.strides[axis] + taps).reshape(_beside(len(places), axis, rank))
         valid = valid & (where >= 0) & (where < windows.size[axis])
         index.append(np.clip(where, 0, windows.size[axis] - 1))
-    return np.where(valid[..., None], images[tuple(index)], np.float64(0))
+    return np.where(valid[..., None], np.asarray(images[tuple(index)], np.float64), 0.0)
 
 
 def windows_over(grads: Doubles, windows: Windows, places: Places) -> Doubles:
@@ -296,7 +296,7 @@ def windows_over(grads: Doubles, windows: Windows, places: Places) -> Doubles:
         window, rest = (one.reshape(_beside(len(places), axis, rank)) for one in (window, rest))
         valid = valid & (rest == 0) & (window >= 0) & (window < windows.count[axis])
         index.append(np.clip(window, 0, windows.count[axis] - 1))
-    return np.where(valid[..., None], grads[tuple(index)], np.float64(0))
+    return np.where(valid[..., None], np.asarray(grads[tuple(index)], np.float64), 0.0)
 
 
 def _beside(count: int, axis: int, rank: int) -> tuple[int, ...]:

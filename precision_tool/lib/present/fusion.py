@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, isnan
 from typing import Any
@@ -116,8 +116,10 @@ def passes_json(graphs: Sequence[GraphFusion]) -> str:
 # --- switch files -----------------------------------------------------------------------------------------------------
 
 
-def switch_lines(path: str, switches: Switches, seen: Sequence[str], warnings: Sequence[str]) -> list[RenderableType]:
-    """One switch file: what it says, pass by pass, and what the passes that were `seen` are by it."""
+def switch_lines(
+    path: str, switches: Switches, seen: Mapping[str, str | None], warnings: Sequence[str]
+) -> list[RenderableType]:
+    """One switch file, pass by pass, and what the passes that were `seen`, with their sections, are by it."""
     lines: list[RenderableType] = [whole_path(path)]
     if switches.refused:
         lines += [plain(f"GE refuses this file: {reason}", "bold yellow") for reason in switches.refused]
@@ -138,7 +140,7 @@ def switch_lines(path: str, switches: Switches, seen: Sequence[str], warnings: S
         lines.append(table)
     else:
         lines.append(plain("names no pass: every pass is on", "dim"))
-    off = [name for name in seen if is_switchable(name) and not switches.is_on(name)]
+    off = [name for name, section in seen.items() if is_switchable(name) and switches.told(name, section) is False]
     always = [name for name in seen if not is_switchable(name)]
     rows = [("of the data", plain(f"{len(off)} of {counted(len(seen), 'pass', 'passes')} seen there are off"))]
     if always:

@@ -184,7 +184,7 @@ def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
     """
     first = max(tensor.address, output.address)
     end = min(tensor.address + tensor.nbytes, output.address + output.nbytes)
-    if not output.address or first >= end:
+    if not output.address or first >= end or output.parts or tensor.parts:  # parts lie apart
         return False
     if tensor.dataset or output.dataset:
         return True  # HDF5 does not tell where bytes lie

@@ -300,7 +300,7 @@ def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
         warnings = _warnings(switches, list(seen), list(named))
         if file.note:
             output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
-        parts.append(report.switch_lines(file.path, switches, list(seen), warnings))
+        parts.append(report.switch_lines(file.path, switches, seen, warnings))
         documents.append(report.switch_json(file.path, switches, warnings))
     if args.json and not problems:
         output.out.file.write(json_text({"files": documents}) + "\n")
@@ -429,7 +429,7 @@ def _write(
             output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
         for note in (*before.refused, *before.notes):
             output.err.print(plain(f"note: before, {note}; the file is written anew", "yellow"), soft_wrap=True)
-        output.out.print(*report.switch_lines(path, after, list(seen), warnings), sep="\n")
+        output.out.print(*report.switch_lines(path, after, seen, warnings), sep="\n")
         if exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
         output.out.print(report.script_block(script_lines(file)))
