@@ -5,6 +5,7 @@ codes: 0 done, 1 findings (with `--fail`), 2 the user's error, 3 ours, 130 stopp
 does not need. This module runs on Python 3.7, so that training environments get clear answers.
 """
 
+import codecs
 import difflib
 import errno
 import os
@@ -39,6 +40,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started us: there is nobody to tell
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as we run
+    if argv is None:
+        _write_ascii_where_asked()
     from precision_tool.lib.errors import PrecisionToolError
 
     try:
@@ -70,6 +73,36 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         # Ctrl+C while an import makes a class is said by an error about the class.
         is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
         return _stopped(argv is None) if is_stopped else _internal_error(arguments)
+
+
+#: What stands for the signs that reports use, where there is only ASCII.
+_ASCII_SIGNS = {"…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "─": "-", "━": "-", "│": "|", "┃": "|", "–": "-"}
+
+
+def _write_ascii_where_asked() -> None:
+    """In the locales C and POSIX, where Python writes UTF-8 all the same, output is ASCII."""
+    every, kind, usual = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    # Python itself sets LC_CTYPE so where LANG asks for ASCII (PEP 538).
+    locale = every or (usual if kind in ("C.UTF-8", "C.utf8", "UTF-8") and usual else kind or usual)
+    if locale not in ("C", "POSIX") or os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8") == "1":
+        return
+    codecs.register_error("precision_tool_ascii", _ascii_signs)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="ascii", errors="precision_tool_ascii")
+
+
+def _ascii_signs(error: UnicodeError) -> Tuple[str, int]:
+    """A sign that ASCII has not as one that looks like it, anything else escaped as JSON does it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII_SIGNS.get(char) or _escaped(char) for char in text), error.end
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join("\\u{:02x}{:02x}".format(*units[at : at + 2]) for at in range(0, len(units), 2))
 
 
 def _stopped(is_process: bool) -> int:

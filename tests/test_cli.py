@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import tool
+from small_tree import chain, small_tree
 
 from precision_tool import __version__
 from precision_tool.cli import STOPPED, main
@@ -332,3 +334,16 @@ def test_ctrl_c_while_a_class_is_made_is_no_internal_error(
     monkeypatch.setattr("precision_tool.cli._run", stopped)
     assert main([]) == STOPPED
     assert capsys.readouterr().err == "stopped\n"
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LANG": "POSIX"}])
+def test_an_ascii_locale_gets_ascii(tmp_path: Path, locale: dict[str, str]) -> None:
+    """Python would write UTF-8 there all the same."""
+    wide = chain()[0].name
+    tree = small_tree(tmp_path / "precision_data", chain())
+    tool("vc", cwd=tmp_path)
+    for words in (["vcs"], ["ls"], ["ni", wide], ["-h"], ["no\u00e9"]):
+        run = tool(*words, cwd=tree.root.parent, env=locale, code=None)
+        assert (run.out + run.err).isascii(), words
+    assert "no\\u00e9" in run.err
+    assert not tool("vcs", cwd=tmp_path, env={"LC_ALL": "C.UTF-8"}).out.isascii()

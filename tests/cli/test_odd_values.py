@@ -194,3 +194,11 @@ def test_single_numbers_show_their_values_and_no_cosine(scale: Path) -> None:
     rows = {row["name"]: row for one in json.loads(tool("ls", "--json", cwd=scale).out)["graphs"] for row in one["ops"]}
     assert rows["scale"]["values"] == [1024.0, 1.0]
     assert rows["IteratorV2"]["values"] is None
+
+
+def test_the_star_of_a_result_is_explained(tmp_path: Path) -> None:
+    source = Node(name="IteratorV2", type="IteratorV2")
+    op = Node(name="op", type="Add", inputs=(source,), output=values(3, 4), golden=values(4, 3), originals=("op",))
+    cast = Node(name="trans_Cast_0", type="Cast", inputs=(op,), output=values(3, 4), originals=())
+    small_tree(tmp_path / "precision_data", [source, op, cast])
+    assert "Right: * (no op of this side stands for it)" in tool("vc", "-l", "0", cwd=tmp_path).text

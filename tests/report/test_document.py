@@ -141,6 +141,18 @@ def test_nan_and_inf_everywhere(tmp_path: Path) -> None:
     assert tensors["cosine"][rows["output:0"]] == "nan"
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_scalars(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    wrong, right = np.full(shape, 3.0, np.float32), np.full(shape, 2.0, np.float32)
+    inputs = [np.full(shape, 1.0, np.float32)] * 2
+    one_op_tree(tmp_path / "precision_data", output=wrong, golden=right, inputs=inputs, input_goldens=inputs)
+    result = result_of(compared(tmp_path))
+    at = names_of(result).index("block/add")
+    (output,) = [one for one in result["details"][str(at)] if one["slot"] == "output:0"]
+    assert output["worst"][0]["error"] == 1
+    assert sum(output["npu_histogram"]["counts"]) == 1
+
+
 def test_without_a_graph_there_is_no_map(tmp_path: Path) -> None:
     tree = one_op_tree(
         tmp_path / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, op_name="add", golden_name="add"

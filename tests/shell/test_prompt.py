@@ -123,6 +123,22 @@ def test_a_word_that_is_neither_names_the_closest(tree: SmallTree) -> None:
                                           "hint: did you mean vcs or vc?"]  # fmt: skip
 
 
+def test_help_for_a_word_that_is_none_names_the_closest(tree: SmallTree) -> None:
+    run = piped("help lls\n", tree.root.parent, code=2)
+    assert run.stderr.split("\n")[0] == "error: help: no command lls"
+    assert run.stderr.split("\n")[1].startswith("hint: did you mean ls")
+
+
+def test_help_is_paged(open_prompt: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is longer than most screens."""
+    prompt = open_prompt()
+    paged: list[object] = []
+    monkeypatch.setattr(prompt, "_can_page", lambda out: True)
+    monkeypatch.setattr(prompt, "_show_paged", paged.append)
+    prompt.onecmd_plus_hooks("help")
+    assert len(paged) == 1
+
+
 def test_output_goes_to_files_and_pipes(tree: SmallTree) -> None:
     cwd = tree.root.parent
     run = piped("ac -c > first.txt\nvcs | wc -l > lines.txt\nvcs -h >> first.txt\nac | head -n 1\n", cwd)

@@ -15,7 +15,7 @@ from rich.text import Text
 from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, joined
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from precision_tool.lib.verdict.model import Verdict
     from precision_tool.lib.verdict.since import Since
 
+#: What the `*` of a result file means.
+_NO_OPS_WORDS = "* (no op of this side stands for it)"
 #: The statuses in the user's words, for the count of tensors that were not compared.
 STATUS_WORDS = {
     Status.COMPARED: "tensors without elements",
@@ -258,7 +260,10 @@ def _listed(names: Sequence[str], unlisted: int = 0) -> Text:
 
 def _ops(op: OpAgreement, side: int) -> Text:
     """The ops of the group on the NPU (0) or the benchmark side (1)."""
-    return _listed((op.npu_ops, op.golden_ops)[side], op.rows[0].unlisted[side])
+    names = (op.npu_ops, op.golden_ops)[side]
+    if names == NO_OPS:
+        return plain(_NO_OPS_WORDS, "dim")
+    return _listed(names, op.rows[0].unlisted[side])
 
 
 def _noise_words(row: Row) -> str:
@@ -349,7 +354,9 @@ def finding_panel(finding: Finding) -> RenderableType:
     if finding.pass_names:
         rows.append(("pass", plain(", ".join(map(marked_pass, finding.pass_names)))))
     originals = joined(finding.original_ops)
-    if originals and originals != finding.op_name:
+    if finding.original_ops == NO_OPS:
+        rows.append(("original ops", plain(_NO_OPS_WORDS, "dim")))
+    elif originals and originals != finding.op_name:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
         label = "benchmark" if originals.startswith("/") else "original ops"
         rows.append((label, _listed(finding.original_ops)))

@@ -71,7 +71,10 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         for kind, (words, _) in KIND_WORDS.items()
         if counts[kind]
     )
-    bits = f"{slots[State.EQUAL] + slots[State.SAME_VALUES]} of {counted(slots.total(), 'tensor')} are the same"
+    compared = slots.total() - slots[State.UNKNOWN]
+    bits = f"{slots[State.EQUAL] + slots[State.SAME_VALUES]} of {counted(compared, 'tensor')} are the same"
+    if slots[State.UNKNOWN]:
+        bits += f"; {slots[State.UNKNOWN]} more could not be compared"
     lines = [
         ("bit by bit", plain(bits)),
         ("ops", plain(f"{len(report.ops)}: {told}")),
@@ -195,7 +198,8 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
     names = ", ".join(one.name for one in others[:_SHOWN_BETWEEN])
     more = stomp.ran_between - len(stomp.suspects) - min(len(others), _SHOWN_BETWEEN)
     if others:
-        rows.append(("also between", plain(names + (f" and {more} more" if more > 0 else ""), "dim")))
+        which = f"between the two: {names}" + (f" and {more} more" if more > 0 else "")
+        rows.append(("ran too", plain(which + ("; none writes there" if stomp.address else ""), "dim")))
     if not stomp.ran_between:
         rows.append(("between", plain("no dumped op ran between: look at what is not dumped (communication, host)")))
     message = f"{stomp.consumer} reads something else than {stomp.producer} put out ({shown_path(stomp.run)})"

@@ -145,7 +145,7 @@ def _pass(pair: Pair, shape: Sequence[int], low: float, high: float) -> tuple[Co
         with np.errstate(all="ignore"):
             squares = (sides[0] - sides[1]) ** 2
         squares[~np.isfinite(squares)] = 0.0
-        if not squares.any() or len(span.extents) != len(axes):
+        if not squares.any() or not axes or len(span.extents) != len(axes):  # a scalar has no axes
             continue
         places = np.unravel_index(np.arange(span.start, span.start + squares.size), span.extents)
         for axis, (place, lowest) in enumerate(zip(places, span.lows, strict=True)):

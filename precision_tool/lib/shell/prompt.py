@@ -374,12 +374,16 @@ class Prompt(cmd2.Cmd):
                 "`data DIR` goes on with another data folder; for the rest leave and start again",
             )
         if shutil.which(name) is None and not _SHELL_SYNTAX.match(name):
-            known = [command for command in self.get_visible_commands() if self.get_command_func(command)]
-            close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else "`help` lists the commands"
+            hint = self._closest(name) or "`help` lists the commands"
             raise UsageError(f"{name}: no command here, and no program of that name", hint)
         self.output().err.print(plain(f"{name} is no command here: run by your shell", "dim"))
         self.do_shell(statement.command_and_args)
+
+    def _closest(self, name: str) -> str:
+        """Which commands may have been meant by a name that none has; empty if none is near."""
+        known = [command for command in self.get_visible_commands() if self.get_command_func(command)]
+        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        return f"did you mean {' or '.join(close)}?" if close else ""
 
     def do_shell(self, statement: cmd2.Statement | str) -> None:
         """Run a command of the operating system."""
@@ -481,10 +485,13 @@ class Prompt(cmd2.Cmd):
         """List the commands, or explain one."""
         if not isinstance(statement, cmd2.Statement):
             statement = self.statement_parser.parse(f"help {statement}")
-        if statement.arg_list:
-            super().do_help(statement)
-        else:
-            self.output().out.print(command_list(_families()))
+        if not statement.arg_list:
+            self.output().show(command_list(_families()))
+            return
+        topic = statement.arg_list[0]
+        if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
+            raise UsageError(f"help: no command {topic}", self._closest(topic) or "`help` lists the commands")
+        super().do_help(statement)
 
     def help_help(self) -> None:
         """How `help` is used."""
