@@ -16,8 +16,9 @@ from training_side import REPO
 
 from precision_tool import open_data
 from precision_tool.lib.checks.passports import compare_passports
+from precision_tool.lib.collect.passport import Passport as Writer
 from precision_tool.lib.collect.passport import fingerprint
-from precision_tool.lib.formats.passport import Optimizer, Passport, TensorHash
+from precision_tool.lib.formats.passport import Optimizer, Passport, TensorHash, read_passport
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.present.passports import passport_lines
 
@@ -207,3 +208,37 @@ def test_random_begins_with_what_differs_between_two_runs(tmp_path: Path) -> Non
     assert second.strip() == "seed: NPU 1, other run 2"
     document = json.loads(tool("random", "--json", cwd=tmp_path).out)
     assert [one["topic"] for one in document["passports"]["differences"]] == ["variables", "seeds"]
+
+
+def test_of_several_outputs_of_one_op_any_may_differ() -> None:
+    npu, other = {"it:0": tensor(ONE), "it:1": tensor(ONE)}, {"it:0": tensor(OTHER), "it:1": tensor(ONE)}
+    pair = compare_passports(passport(batch=npu), passport("benchmark", batch=other))
+    assert pair.hash_differs("it") is True
+    assert pair.hash_differs("a") is False
+    assert pair.hash_differs("nowhere") is None
+
+
+def test_the_name_of_a_file_is_no_difference() -> None:
+    def switches(text: str) -> dict[str, Any]:
+        return {"switches": {"op_precision_mode": text}}
+
+    assert texts(switches("x.ini sha256:1234"), switches("y.ini sha256:1234")) == []
+    (line,) = texts(switches("x.ini sha256:1234"), switches("x.ini sha256:5678"))
+    assert line.startswith("precision: op_precision_mode")
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    """Long texts, seeds of numpy, a variable that stands twice in its collection, one that was left out at first."""
+    one = Writer("npu", tmp_path / "passport.json")
+    one.set_switches({"dump_layer": " ".join(f"block_{number}/conv2d/Conv2D" for number in range(300))})
+    seed: Any = np.int64(5)
+    one.set_seeds(seed, 0)
+    one.leave_out("w", "it has no value yet")
+    one.set_tensors("variables", [("w", np.zeros(2)), ("w", np.zeros(2)), ("v" * 5000, np.ones(3))])
+    one.save()
+    found = read_passport(str(one.path))
+    assert found.seeds["graph"] == 5
+    assert [name[:3] for name in found.variables] == ["w", "vvv"]
+    assert found.left_out == {}
+    assert found.switches["dump_layer"].startswith("block_0/conv2d/Conv2D ")
+    assert " sha256:" in found.switches["dump_layer"]

@@ -252,6 +252,7 @@ def test_ops_of_a_call_become_files_that_ge_takes() -> None:
         ({"op_precision_mode": {}}, "no op given"),
         ({"customize_dtypes": {"a\nb": "OutputDtype:float"}}, "is no name of an op"),
         ({"customize_dtypes": {"a": "float"}}, "say 'InputDtype:float,float,OutputDtype:float'"),
+        ({"customize_dtypes": {"a": "InputDtype:,"}}, "which names no type"),
         ({"customize_dtypes": {"a": "OutputDtype:float12"}}, "has the type 'float12'"),
         ({"customize_dtypes": {"a": "InputDtype:" + "float," * 300}}, "too long for GE"),
         ({"customize_dtypes": "nowhere.cfg"}, r"nowhere\.cfg: no such file"),

@@ -290,6 +290,25 @@ def test_equal_errors_are_told_in_order(tmp_path: Path) -> None:
     assert detail.worst_relative == ()  # the benchmark is zero
 
 
+def test_equal_errors_are_told_in_order_in_a_blocked_layout_too(tmp_path: Path, tiny: None) -> None:
+    """Its boxes are not in the order of the elements, and parts of it are not either."""
+    golden = np.zeros((70, 4000), np.float16)
+    npu = golden.copy()
+    for place in ((1, 3999), (3, 3500), (5, 2), (20, 3900)):
+        npu[place] = 1
+    path = write_dump(tmp_path / "Add.op.1.1.1700000000000000", "op", (), (OutTensor.packed(npu, "FRACTAL_NZ", "ND"),))
+    np.save(tmp_path / "golden.npy", golden)
+    dumped = read_dump(str(path)).outputs[0]
+    assert isinstance(dumped, Tensor)
+    pair = pair_of(dumped, read_npy(str(tmp_path / "golden.npy")), "ND")
+    with ThreadPoolExecutor(2) as executor:
+        for found in (
+            compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, workers=1),
+            compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, executor=executor),
+        ):
+            assert [one.index for one in found.worst_absolute] == [(1, 3999), (3, 3500)]
+
+
 @pytest.mark.parametrize("value", [1e-42, 1e-30, 3e38])
 def test_extreme_values(tmp_path: Path, value: float) -> None:
     y = np.linspace(-1, 1, 400, dtype=np.float32) * np.float32(value)

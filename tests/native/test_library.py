@@ -38,14 +38,17 @@ def test_a_file_that_is_cut_off_is_not_loaded(tmp_path: Path) -> None:
         assert load(path) in ("it is cut off", "it is no shared library of Linux")
 
 
-def test_a_library_without_the_functions_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("interface", "why"), [(0, "it is of another version of precision_tool"), (1, "pt_first_float32")]
+)
+def test_a_library_that_is_not_ours_is_not_used(tmp_path: Path, interface: int, why: str) -> None:
     source = tmp_path / "other.c"
-    source.write_text("int pt_interface(void) { return 0; }\n")
+    source.write_text(f"int pt_interface(void) {{ return {interface}; }}\n")
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler here")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "other.so"), str(source)], check=True)
-    assert load(tmp_path / "other.so") == "it is of another version of precision_tool"
+    assert why in load(tmp_path / "other.so")
 
 
 def test_of_another_machine(tmp_path: Path) -> None:
@@ -56,8 +59,16 @@ def test_of_another_machine(tmp_path: Path) -> None:
     assert "kernel.so" in load(path)
 
 
-@pytest.mark.parametrize("setting", ["numpy", ""])
-def test_the_variable_switches_it_off(setting: str) -> None:
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("numpy", "numpy (PRECISION_TOOL_KERNEL=numpy)"),
+        ("off", "numpy (PRECISION_TOOL_KERNEL='off' is unknown: numpy or compiled)"),
+        ("compiled", "compiled, "),
+        ("", "compiled, "),
+    ],
+)
+def test_the_variable_switches_it_off(setting: str, said: str) -> None:
     compiled_library()
     program = "from precision_tool.lib.native import library; print(library.description())"
     done = subprocess.run(
@@ -67,7 +78,7 @@ def test_the_variable_switches_it_off(setting: str) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("numpy (PRECISION_TOOL_KERNEL=numpy)" if setting else "compiled, ")
+    assert done.stdout.startswith(said)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

@@ -198,6 +198,11 @@ def test_any_part_of_what_is_by_element_is_computed_alone(op_type: str) -> None:
         assert np.array_equal(np.concatenate([part[number] for part in parts]), one)
 
 
+def test_a_condition_along_the_first_axis_is_not_cut() -> None:
+    """Select takes a condition of one axis along the first; blocks of rows would hold it along the last."""
+    assert not table.is_by_element("Select")
+
+
 @pytest.mark.parametrize(
     ("op_type", "shapes"),
     [

@@ -62,10 +62,10 @@ class PassportPair:
     def hash_differs(self, name: str) -> bool | None:
         """Whether a variable, or what was fed as `name`, has other values; None where a side has no hash of it."""
         for part in ("variables", "batch"):
-            ours = _by_op(getattr(self.npu, part)).get(name)
-            theirs = _by_op(getattr(self.other, part)).get(name)
-            if ours is not None and theirs is not None:
-                return ours.sha256 != theirs.sha256
+            ours, theirs = getattr(self.npu, part), getattr(self.other, part)
+            both = [each for each in ours if each in theirs and each.partition(":")[0] == name]
+            if both:
+                return any(ours[each].sha256 != theirs[each].sha256 for each in both)
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,10 +113,6 @@ def compare_passports(npu: Passport, other: Passport) -> PassportPair:
 
 
 _SEED_WORDS = {"helper": "seed", "graph": "seed of the graph", "ops_without_seed": "random ops without a seed"}
-
-
-def _by_op(tensors: Mapping[str, TensorHash]) -> dict[str, TensorHash]:
-    return {name.partition(":")[0]: one for name, one in tensors.items()}
 
 
 def _tensors(
@@ -193,9 +189,15 @@ def _order(one: Optimizer) -> tuple[str, int]:
 def _precision(npu: Mapping[str, str], other: Mapping[str, str], label: str) -> Iterator[Difference]:
     for name in _PRECISION:
         ours, theirs = npu.get(name), other.get(name)
-        if ours == theirs or (theirs is None and ours in _AS_THE_SCRIPT):
+        if _content(ours) == _content(theirs) or (theirs is None and ours in _AS_THE_SCRIPT):
             continue
         yield _difference("precision", name, name, ours, theirs, label)
+
+
+def _content(switch: str | None) -> str | None:
+    """What a switch says: of a file its content, whatever its name."""
+    _, marked, digest = (switch or "").partition(" sha256:")
+    return digest if marked else switch
 
 
 def _versions(one: Passport) -> dict[str, Plain]:

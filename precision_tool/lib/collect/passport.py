@@ -26,6 +26,8 @@ from precision_tool.lib.workspace import Workspace
 #: To be raised when a key changes its meaning or goes; not for a new one.
 VERSION = 1
 NPU, BENCHMARK = "npu", "benchmark"
+#: The longest text in a passport.
+MOST_CHARACTERS = 4096
 
 #: The variables that are written: they change what is computed, or say where. None of them holds a secret.
 ENVIRONMENT = (
@@ -81,7 +83,13 @@ class Passport:
 
     def save(self) -> None:
         """Write the file, to a temporary name first. What goes wrong is said."""
-        document = {
+        try:
+            write_whole(self.path, json.dumps(_bounded(self._document()), indent=1, sort_keys=False) + "\n")
+        except (PrecisionToolError, OSError, ValueError, TypeError) as error:
+            say(f"the passport of the run is not written: {reason_of(error)}")
+
+    def _document(self) -> Dict[str, Any]:
+        return {
             "format": "precision_tool passport",
             "version": VERSION,
             "side": self.side,
@@ -93,10 +101,6 @@ class Passport:
             **{name: self._parts[name] for name in ("switches", "optimizers", "variables", "batch")},
             "left_out": self._left_out,
         }
-        try:
-            write_whole(self.path, json.dumps(document, indent=1, sort_keys=False) + "\n")
-        except (PrecisionToolError, OSError, ValueError) as error:
-            say(f"the passport of the run is not written: {reason_of(error)}")
 
     def set_switches(self, options: Mapping[str, object]) -> None:
         """The options of the NPU as they are set, by the adapter's names; others than `SWITCHES` are left out."""
@@ -111,7 +115,7 @@ class Passport:
 
     def set_seeds(self, graph_seed: Optional[int], unseeded: int) -> None:
         """The graph's seed, and how many random ops have none."""
-        self._parts["seeds"] = {"helper": last_seed(), "graph": graph_seed, "ops_without_seed": unseeded}
+        self._parts["seeds"] = {"helper": last_seed(), "graph": plain(graph_seed), "ops_without_seed": unseeded}
 
     def set_optimizers(self, optimizers: Iterable[Mapping[str, Any]]) -> None:
         """Kinds of optimizers with their hyperparameters."""
@@ -119,17 +123,33 @@ class Passport:
 
     def set_tensors(self, part: str, values: Iterable[Tuple[str, Any]]) -> None:
         """Hash the arrays of `variables` or of the `batch`, by name, one after the other."""
-        found = []
+        found: Dict[str, Dict[str, Any]] = {}
         for name, value in values:
+            if name in found:  # a collection may hold a variable twice
+                continue
             try:
-                found.append(dict(name=name, **fingerprint(value)))
+                found[name] = dict(name=name, **fingerprint(value))
             except (TypeError, ValueError) as error:
                 self.leave_out(name, reason_of(error))
-        self._parts[part] = found
+            else:
+                self._left_out.pop(name, None)  # of an earlier run of the same script
+        self._parts[part] = list(found.values())
 
     def leave_out(self, name: str, reason: str) -> None:
         """Say why there is no hash of a tensor."""
         self._left_out[name] = reason
+
+
+def _bounded(value: Any) -> Any:
+    """The same with no text longer than its reader takes: the beginning of a long one, and its hash."""
+    if isinstance(value, dict):
+        return {_bounded(name): _bounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_bounded(item) for item in value]
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{value[: MOST_CHARACTERS - 100]}… sha256:{digest}"
+    return value
 
 
 #: The passports that this process has begun, by side.

@@ -171,6 +171,11 @@ def _dtype_lines(given: Mapping[Any, Any]) -> List[str]:
             if listed:
                 types = [_data_type(each.strip(), f"customize_dtypes: {name}") for each in listed.split(",")]
                 parts.append(f"{word}:{','.join(types)}")
+        if not parts:
+            raise ScriptError(
+                f"customize_dtypes: {name} has {shown(str(value))}, which names no type",
+                "say 'InputDtype:float,float,OutputDtype:float'",
+            )
         line = f"{_OF_TYPE}{name}:" if is_type else f"{name}::"
         lines.append(line + ",".join(parts))
         if len(lines[-1]) > _MOST_CHARACTERS:
@@ -224,7 +229,8 @@ def _check_dtype_line(line: str, where: str) -> None:
     rest = line[len(_OF_TYPE) :] if line.startswith(_OF_TYPE) else line
     name, colon, types = rest.strip().partition(":")
     match = _DTYPES.match(types.lstrip(":"))
-    if not name or not colon or match is None or not any(match.groups()) or len(line) > _MOST_CHARACTERS:
+    named = match is not None and any((group or "").strip(" ,") for group in match.groups())
+    if not name or not colon or match is None or not named or len(line) > _MOST_CHARACTERS:
         raise ScriptError(
             f"{where}: {shown(line)} is no line of customize_dtypes, and GE refuses the whole file for it",
             "NAME::InputDtype:float,OutputDtype:float or OpType::TYPE:InputDtype:…; no empty lines, no comments",

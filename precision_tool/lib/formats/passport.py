@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
+from precision_tool.lib.collect.passport import MOST_CHARACTERS
 from precision_tool.lib.errors import FormatError, PrecisionToolError, shown
 from precision_tool.lib.user_files import open_binary, read_text
 from precision_tool.lib.workspace import PASSPORT
@@ -20,7 +21,6 @@ Plain = str | int | float | bool | None
 T = TypeVar("T")
 
 _MAX_BYTES = 64 << 20
-_MOST_CHARACTERS = 4096
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _HINT = "run the training script again, or move the file away"
 #: Folders above a leaf folder of dump files up to that of its run, at most.
@@ -134,8 +134,8 @@ class _Reader:
 
     def text(self, value: object, where: str) -> str:
         """A text of bounded length."""
-        if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-            self.fail(where, f"must be a text of at most {_MOST_CHARACTERS} characters")
+        if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+            self.fail(where, f"must be a text of at most {MOST_CHARACTERS} characters")
         return value
 
     def plain(self, value: object, where: str) -> Plain:

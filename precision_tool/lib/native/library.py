@@ -76,6 +76,8 @@ def description() -> str:
 def _found() -> tuple[Library | None, str]:
     """The library, or why there is none."""
     asked = os.environ.get(VARIABLE, "")
+    if asked not in ("", "numpy", "compiled"):
+        return None, f"{VARIABLE}={asked[:40]!r} is unknown: numpy or compiled"
     if asked == "numpy":
         return None, f"{VARIABLE}=numpy"
     path = Path(__file__).with_name("kernel.so")

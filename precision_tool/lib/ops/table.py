@@ -50,7 +50,7 @@ _BY_ELEMENT = frozenset({
     "HardSwish", "Swish", "ReluGrad", "Relu6Grad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "SoftplusGrad",
     "SoftsignGrad", "EluGrad", "SeluGrad", "GeluGrad", "FastGeluGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad",
     "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
-    "Select", "SelectV2",
+    "SelectV2",  # not Select, whose condition of one axis chooses along the first
     "ApplyGradientDescent", "ApplyMomentum", "ApplyMomentumD", "ApplyKerasMomentum", "ApplyAdam", "ApplyAdamD",
     "ApplyRMSProp", "ApplyRMSPropD", "ApplyAdagrad", "ApplyAdagradD",
 })  # fmt: skip

@@ -102,10 +102,11 @@ class Worst:
     found: list[tuple[float, int, float, float]] = field(default_factory=list)
 
     def offer(self, keys: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]) -> None:
-        """Takes over what is larger than the least of those found; `place` gives the flat position of an item."""
+        """Takes over what is as large as the least of those found; `place` gives the flat position of an item."""
         if not self.limit:
             return
-        at = np.flatnonzero(keys > self.threshold)
+        # Of equal keys too: in a blocked layout an element that comes first may lie in a later box.
+        at = np.flatnonzero(keys >= self.threshold if self.threshold else keys > 0)
         if at.size > self.limit:
             values = keys[at]
             least = np.partition(values, at.size - self.limit)[at.size - self.limit]
@@ -226,7 +227,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         def place(item: int) -> int:
             return found.flat_position(span, item)
 
-        if biggest > found.absolute.threshold:
+        if biggest >= found.absolute.threshold:
             found.absolute.offer(error, x, y, place)
         if self._first.mismatches:
             if biggest == inf:
@@ -304,7 +305,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         if error.dtype == np.float32:  # a little less, for its rounding; what is larger than it holds, it cannot be
             threshold = min(threshold * (1 - _ROUNDING), _LARGEST_FLOAT32) if threshold < inf else inf
         np.multiply(size, threshold, out=other)
-        worse = error > other
+        worse = (error >= other) & (error > 0)
         if self._first.mismatches:
             worse |= (error == inf) & ~np.isfinite(y)
         if not worse.any():
