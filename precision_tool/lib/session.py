@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.data.folder import DataFolder, Kept
 from precision_tool.lib.data.names import DataNames
-from precision_tool.lib.data.sides import default_npu, has_dump_alone, has_pytorch_only, pytorch_files
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
 from precision_tool.lib.model.graph import Op
@@ -17,14 +16,13 @@ from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.workspace import check_data, open_workspace
+from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.checks.comparing import OtherRun
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.checks.random_errors import RandomReport
@@ -56,22 +54,6 @@ class Session(DataFolder):
         super().refresh(*what)
         if not what:
             self._toolkit = None
-
-    def check_data(self) -> None:
-        """Raises DataNotFoundError where there is no data folder."""
-        check_data(self.workspace.root)
-
-    def default_npu(self) -> str:
-        """The dump of the NPU run under test."""
-        return default_npu(self.workspace)
-
-    def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The `.h5` files of the NPU and of the benchmark, by name only."""
-        return pytorch_files(self.workspace)
-
-    def has_pytorch_only(self) -> bool:
-        """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
-        return has_pytorch_only(self.workspace)
 
     def overview(self) -> DataOverview:
         """What the data folder holds, by names alone: nothing is opened."""
@@ -169,19 +151,6 @@ class Session(DataFolder):
 
         return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix, executor)
 
-    def compare_other_run(
-        self,
-        threshold: float,
-        workers: int,
-        progress: Progress | None = None,
-        options: CompareOptions | None = None,
-        noise: NoiseFloor | None = None,
-    ) -> OtherRun | None:
-        """Compares the other of two runs that differ in fusion (see `checks.comparing.compare_other_run`)."""
-        from precision_tool.lib.checks.comparing import compare_other_run
-
-        return compare_other_run(self, threshold, workers, progress, options, noise)
-
     def results(
         self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
     ) -> list[Analysis]:
@@ -266,10 +235,6 @@ class Session(DataFolder):
         with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
             others = self.run_graphs()
         return benchmark, next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
-
-    def has_dump_alone(self) -> bool:
-        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
-        return has_dump_alone(self.workspace)
 
     # --- causes ---
 

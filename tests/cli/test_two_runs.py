@@ -48,3 +48,13 @@ def test_two_runs_of_the_same_graph_are_not_compared_twice(tmp_path: Path) -> No
     said = tool("ac", "-c", cwd=tmp_path)
     assert "debug_1 is there too" in said.text
     assert list((tree.root / "temp" / "vector_compare").glob("*/debug_*")) == []
+
+
+def test_a_pass_that_the_data_does_not_know_is_remarked(demo: tuple[Path, str]) -> None:
+    """GE ignores unknown names: a misspelt one would switch nothing."""
+    cwd, _ = demo
+    file = ("--file", "mine.cfg")
+    run = tool("fusion", "off", "TbeConvDequantVaddReluQuantFussionPass", *file, cwd=cwd)
+    assert "no op of the data was made by a pass of this name; did you mean TbeConvDequantVaddReluQuant" in run.text
+    known = tool("fusion", "off", "TbeConvDequantVaddReluQuantFusionPass", *file, cwd=cwd)
+    assert "no op of the data" not in known.text

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from precision_tool.lib.compare.cosines import Cosines, ResultCosines, result_cosines
 from precision_tool.lib.compare.result_source import source_path
 from precision_tool.lib.data.op_pairs import OpPairs
-from precision_tool.lib.data.sides import benchmark_folder, has_pytorch_only, pytorch_files
+from precision_tool.lib.data.sides import (
+    benchmark_folder,
+    default_npu,
+    has_dump_alone,
+    has_pytorch_only,
+    pytorch_files,
+)
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph import catalog
 from precision_tool.lib.graph import chosen as graph_choice
@@ -97,6 +103,26 @@ class DataFolder:
             self._cosines = (None, ResultCosines(()))
         if Kept.CHOICE in kinds:
             self._choice = None
+
+    def check_data(self) -> None:
+        """Raises DataNotFoundError where there is no data folder."""
+        check_data(self.workspace.root)
+
+    def default_npu(self) -> str:
+        """The dump of the NPU run under test."""
+        return default_npu(self.workspace)
+
+    def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The `.h5` files of the NPU and of the benchmark, by name only."""
+        return pytorch_files(self.workspace)
+
+    def has_pytorch_only(self) -> bool:
+        """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
+        return has_pytorch_only(self.workspace)
+
+    def has_dump_alone(self) -> bool:
+        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        return has_dump_alone(self.workspace)
 
     def _keep(self, key: tuple[Kept, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
         """What `read` gives, read again only when a folder or file that it noted has changed."""

@@ -611,10 +611,12 @@ def _compare_other(session: Session, args: argparse.Namespace, output: Output) -
     """The run with fusion beside one without it, or the other way round, where no sides were named."""
     if (args.left, args.right, args.graph) != (None, None, None) or engine_of(session, args) == "cann":
         return None
+    from precision_tool.lib.checks.comparing import compare_other_run
+
     workers = session.settings.workers if args.workers is None else args.workers
     with ProgressReport(output.err, "comparing the other run") as progress:
-        return session.compare_other_run(
-            args.threshold, workers, progress, _measure_options(args), _noise_floor(session, args)
+        return compare_other_run(
+            session, args.threshold, workers, progress, _measure_options(args), _noise_floor(session, args)
         )
 
 

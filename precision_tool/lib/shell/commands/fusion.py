@@ -337,6 +337,11 @@ def _meant(session: Session, args: argparse.Namespace, names: Sequence[str], kno
                 f"{name}: no pass of this name is in the data, and it does not look like one (…FusionPass)",
                 "`fusion` lists those of the data; --force takes the name as it is",
             )
+    for name in dict.fromkeys(meant):
+        if known and name not in known and is_switchable(name):
+            close = _closest(name, known)
+            hint = f"; did you mean {', '.join(close)}?" if close else ""
+            session.workspace.notes.append(f"{name}: no op of the data was made by a pass of this name{hint}")
     return list(dict.fromkeys(meant))
 
 
