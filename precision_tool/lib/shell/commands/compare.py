@@ -565,6 +565,10 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
+    if args.report:  # before the hours that a comparison may take
+        from precision_tool.lib.report.making import place_of
+
+        place_of(session, args.report, *filter(None, (args.left, args.right)))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
