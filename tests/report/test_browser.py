@@ -250,10 +250,7 @@ def test_a_row_leads_to_its_op(browse: Browse, demo_report: Path) -> None:
 
 def integer_report(folder: Path) -> Path:
     large = np.array([1234567891, 2, -1987654321], np.int32)
-    one_op_tree(
-        folder / "precision_data", output=large, golden=large + np.int32(1234567), inputs=[large, large],
-        input_goldens=[large, large],
-    )  # fmt: skip
+    one_op_tree(folder / "precision_data", output=large, golden=large + np.int32(1234567), inputs=[large, large])
     return compared(folder)
 
 
