@@ -225,3 +225,30 @@ def test_sampled_places_are_computed_in_float64_whatever_the_inputs_are_held_in(
     places = np.arange(0, whole.array.size, 7, dtype=np.intp)
     found = spec.sampled(Call(op_type=op_type, inputs=held, attrs=attrs), places)
     assert np.allclose(found.array, whole.array.reshape(-1)[places], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("outlier", "fault"), [(1e6, 0.5), (1e4, 0.01), (1.0, 1e-6)])
+@pytest.mark.parametrize("places", [[0], [-1], [0, -1]])
+def test_one_large_element_allows_nothing_to_the_others(outlier: float, fault: float, places: list[int]) -> None:
+    size = 1 << 18
+    first, second, third = (_RANDOM.uniform(0.5, 1.5, size).astype(np.float32) for _ in range(3))
+    first *= np.float32(1e-3)
+    third *= np.float32(1e-3)
+    first[places] = np.float32(outlier)
+    put_out = (first * second + third).astype(np.float32)
+    wrong = np.ones(size, np.bool_)
+    wrong[places] = False
+    put_out[wrong] *= np.float32(1 + fault)
+    inputs = {slot: Input(array=array, dtype="float32") for slot, array in enumerate((first, second, third))}
+    assert right_in_blocks(_formula("Mul", "Add"), inputs, {0: Input(array=put_out, dtype="float32")}, 0.0) is None
+
+
+def test_stacks_of_matrices_are_cut_on_both_sides() -> None:
+    formula = _formula("BatchMatMul", "Add")
+    inputs = dict(enumerate([_numbers(16, 64, 32), _numbers(16, 32, 48), _numbers(16, 64, 48)]))
+    assert formula.batch_of(inputs) == (16, frozenset({0, 1, 2}))
+    assert right_in_blocks(formula, inputs, {0: _put_out(formula, inputs, "float16")}, 0.0) is not None
+    few = {slot: Input(array=one.array[[0, 7]], dtype=one.dtype) for slot, one in inputs.items()}
+    assert formula.unshaped().run(few)[0].array.shape == (2, 64, 48)
+    one_matrix = {**inputs, 1: _numbers(1, 32, 48)}
+    assert formula.batch_of(one_matrix) is None, "one matrix for all"

@@ -159,6 +159,11 @@ class Formula:
         rows = inputs[ref.slot].array.shape[0]
         rank = inputs[ref.slot].array.ndim
         slots = {ref.slot}
+        if first.op_type in _STACKS and rank > 2:
+            others = [other for other in first.args[1:] if other is not None]
+            if any(other.stage is not None or inputs[other.slot].array.shape[:1] != (rows,) for other in others):
+                return None
+            slots.update(other.slot for other in others)
         for stage in self.stages[1:]:
             if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
                 return None
@@ -215,8 +220,9 @@ def _value(
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
-#: Ops whose first input has the rows that they work on one by one.
-_ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2"})
+#: Ops whose first input has the rows that they work on one by one; of stacks of matrices the second has them too.
+_STACKS = frozenset({"BatchMatMul", "BatchMatMulV2"})
+_ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2"}) | _STACKS
 
 
 def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:

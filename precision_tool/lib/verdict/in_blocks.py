@@ -17,9 +17,18 @@ import numpy.typing as npt
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, Output
 from precision_tool.lib.ops.products import MAX_RESULT, MAX_WORK
-from precision_tool.lib.verdict.formulas import Formula, noise_between
+from precision_tool.lib.verdict.formulas import Formula
 from precision_tool.lib.verdict.judgement import SlotJudgement
-from precision_tool.lib.verdict.rounding import ACCUMULATED, APPROXIMATED, LIMIT, MEAN_SQUARE, SLACK, SMALLEST, UNIT
+from precision_tool.lib.verdict.rounding import (
+    ACCUMULATED,
+    APPROXIMATED,
+    LIMIT,
+    MEAN_SQUARE,
+    SLACK,
+    SMALLEST,
+    UNIT,
+    norm,
+)
 
 #: Elements of a block, of all its tensors about four times as many.
 _BLOCK = 1 << 17
@@ -27,6 +36,8 @@ _BLOCK = 1 << 17
 _TIMES_FACTOR, _MOST_ROWS = 4, 1 << 22
 #: Elements of a chain that are computed twice to tell what float32 inside makes of all.
 _TRIED = 1 << 12
+#: Groups that these are told apart in.
+_GROUPS = 16
 #: Products and sums up to which an op is looked at whole.
 MOST_WORK, MOST_WIDE_WORK = 1e9, 2e7
 #: A correctly rounded element is off by at most so many times its rms, squared; the last digits are float32's.
@@ -246,8 +257,14 @@ def _noise(formula: Formula, inputs: Mapping[int, Input], parts: _Parts) -> dict
     rows = np.unique(np.linspace(0, parts.rows - 1, count).astype(np.intp))
     some = {slot: _as(one, np.float64) for slot, one in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
-    found = noise_between(chain.run(some), chain.run(some, "float32"))
-    noise = {slot: float(one.min()) for slot, one in found.items() if one.size}
+    true, stored = chain.run(some), chain.run(some, "float32")
+    noise: dict[int, float] = {}
+    for slot, out in stored.items():
+        off = np.asarray(out.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(-1)
+        # The least of several groups: one large element must not allow more to all others.
+        groups = [group for group in np.array_split(off, _GROUPS) if group.size]
+        if groups:
+            noise[slot] = min(norm(group) / sqrt(group.size) for group in groups)
     return noise if noise and all(map(isfinite, noise.values())) else None
 
 

@@ -31,7 +31,7 @@ from precision_tool.lib.verdict.formulas import (
 from precision_tool.lib.verdict.in_blocks import folded_type, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import places_of
-from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, misfit, rounded_to
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, is_judged, misfit, rounded_to
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -286,6 +286,9 @@ class Judge:
             got[slot] = self.values.load(tensor, desc, stored=True)
         if not fed.inputs and fed.missing:
             return replace(base, reason=next(iter(fed.missing.values())))
+        unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
+        if unknown:
+            return replace(base, reason=f"how {unknown} is rounded is not known here")
         largest = {slot: largest_of(one) for slot, one in fed.inputs.items()}
         finite = all(map(isfinite, largest.values()))
         halves = [largest[slot] for slot, one in fed.inputs.items() if one.dtype == "float16"]
@@ -405,6 +408,7 @@ class Judge:
         noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
+        is_told = False
         for slot, out in true.items():
             if slot not in got:
                 continue
@@ -421,9 +425,12 @@ class Judge:
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
                 if other.worst < fit.worst and other.worst <= _DOUBT * other.slack:
                     fit = other
+            is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(_slot(slot, have, out, fit, kind))
         if not slots:
             raise NotComputedError("no output that has a formula was dumped")
+        if not is_told:
+            raise NotComputedError("its true result is nowhere finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=_state(base, slots))
 
     def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:

@@ -18,6 +18,8 @@ Flags = npt.NDArray[np.bool_]
 #: Unit roundoff, largest number and half the distance of neighbours near 0, by type.
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32")} | {"float64": inf}
+#: Types of whole numbers, whose results are right or wrong; what else has no unit is not judged.
+_WHOLE = ("int", "uint", "bool", "qint", "quint", "dual_sub")
 #: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
 SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
 #: The mean square of rounding to nearest, in units of the unit roundoff (VERDICT.md §2).
@@ -111,6 +113,11 @@ def norm(array: npt.NDArray[Any]) -> float:
             return direct
         largest = float(np.abs(flat).max())
         return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
+
+
+def is_judged(dtype: str) -> bool:
+    """Whether it is known how a type is rounded: not of complex numbers, nor of floats of 8 bits and fewer."""
+    return dtype in UNIT or dtype.startswith(_WHOLE)
 
 
 def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:

@@ -21,7 +21,7 @@ def _parser(session: Session) -> Parser:
         prog="repro",
         description="Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
         "with a script of numpy alone that shows the error on any machine.",
-        epilog="example: repro conv2/Relu /tmp/conv2",
+        epilog="example: repro conv2/Relu conv2_relu",
     )
     completes(parser.add_argument("name", metavar="OP", help="the op, as for `ni`"), Completion.OP)
     folder = parser.add_argument(
