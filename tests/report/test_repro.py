@@ -124,13 +124,20 @@ def test_what_is_left_out_hides_nothing_else(tmp_path: Path) -> None:
     assert code == 1
 
 
-def test_where_no_element_can_be_compared(tmp_path: Path) -> None:
-    # exp(1000) is beyond float64.
-    pair_tree(tmp_path, np.array([5, 7], np.float32), [np.array([1000, 2000], np.float32)], "Exp")
+@pytest.mark.parametrize(
+    ("output", "value", "op_type"),
+    [
+        (np.array([5, 7], np.float32), np.array([1000, 2000], np.float32), "Exp"),  # beyond float64
+        (np.array([np.inf, np.inf], np.float16), np.array([60000, 50000], np.float16), "Add"),  # beyond float16
+    ],
+)
+def test_where_no_element_can_be_compared(tmp_path: Path, output: Array, value: Array, op_type: str) -> None:
+    inputs = [value] if op_type == "Exp" else [value, value]
+    pair_tree(tmp_path, output, inputs, op_type)
     tool("repro", "block/add", "out", cwd=tmp_path)
     code, text = check(tmp_path / "out")
     assert code == 2
-    assert "no element to compare" in text
+    assert "nothing to compare" in text
     assert "right" not in text
 
 
