@@ -572,6 +572,10 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     compares = args.compare or any(option is not None for option in asked)
     if compares and args.file is not None:
         raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")
+    if args.report:  # before the hours that a comparison may take
+        from precision_tool.lib.report.making import place_of
+
+        place_of(session, args.report, *filter(None, (args.left, args.right)))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
