@@ -33,6 +33,8 @@ from vendor_cells import (
 
 import precision_tool
 from precision_tool.lib.api import CompareOptions, CompareResult
+from precision_tool.lib.demo.dump_writer import OutTensor
+from precision_tool.lib.model.graph import TensorDesc
 
 GIVES_UP = {"vendor_gives_up"}
 NOT_FINITE = {"finite_elements"}
@@ -224,6 +226,40 @@ def test_compat_has_the_vendors_lines_and_no_others(vendor: Vendor, tmp_path: Pa
         assert names == wanted
         count += len(names)
     assert count > 150
+
+
+def test_compat_of_tensors_with_too_few_bytes(vendor: Vendor, tmp_path: Path) -> None:
+    """Each has its line with address and shape as declared; the other tensors of the file keep their figures."""
+    tree, full = CornerTree(root=tmp_path), corner_trees.noise(20, seed=5)
+
+    def tensor(count: int, *shape: int) -> OutTensor:
+        return OutTensor(
+            data=full[:count].tobytes(), dtype="float32", shape=shape, origin_shape=shape, address=4096 + count
+        )
+
+    outputs = {
+        "alone": [tensor(10, 20)],
+        "second": [tensor(20, 20), tensor(10, 20)],
+        "first": [tensor(10, 20), tensor(20, 20)],
+        "planes": [tensor(10, 4, 5)],
+        "none": [tensor(0, 20)],
+    }
+    for name, tensors in outputs.items():
+        tree.dump(name, outputs=tensors)
+        for number, one in enumerate(tensors):
+            tree.benchmark(name, full.reshape(one.shape or ()), number)
+        desc = TensorDesc(dtype="float32", layout="ND", shape=(20,), dump_origin_name=name, dump_origin_index=0)
+        tree.ops.append(graph_op(name, output_descs=[desc] * len(tensors)))
+    tree.finish()
+    ran = vendor.compare(tree.leaf, tree.golden, "-f", tree.graph_json, output=tree.root / "out")
+    options = CompareOptions(compat=True)
+    (result,) = precision_tool.compare(tree.leaf, tree.golden, graph=tree.graph, workers=1, options=options)
+    result.write_csv(tree.root / "ours.csv")
+    header, lines = table(tree.root / "ours.csv")
+    _, vendor_lines = table(ran.result)
+    end = header.index("MaxAbsoluteError")
+    assert [line[:end] for line in lines] == [line[:end] for line in vendor_lines]
+    assert sum(line[header.index("Address")] == "4106" for line in lines) == 4
 
 
 def test_two_runs(vendor: Vendor, tmp_path: Path) -> None:

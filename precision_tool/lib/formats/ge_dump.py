@@ -103,6 +103,14 @@ def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
     return None if data_types.is_impossible(dims) else tuple(dims)
 
 
+class _ShortError(FormatError):
+    """The header gives a tensor fewer bytes than its shape needs; all of them are there."""
+
+    def __init__(self, message: str, hint: str, declared: Tensor) -> None:
+        super().__init__(message, hint)
+        self.declared = declared
+
+
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
     """The tensor of a slot whose bytes start at `offset`; FormatError says what about it is wrong."""
     hint = "dump this op again"
@@ -120,17 +128,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         raise FormatError(f"unknown data type {slot.data_type}", "a newer CANN wrote it: tell us the release")
     count = prod(slot.shape)
     needed = data_type.byte_size(count)
-    if data_type.is_numeric and nbytes < needed and not (data_type.bits < 8 and nbytes >= count):
-        raise FormatError(
-            f"shape {slot.shape} of {data_type.name} needs {needed} bytes, the header gives {nbytes}", hint
-        )
-    if offset + nbytes > file_size:
-        raise FormatError(
-            f"its bytes {offset} to {offset + nbytes} lie past the end of the file ({file_size} bytes): "
-            "the file is cut off or its header is damaged",
-            hint,
-        )
-    return Tensor(
+    tensor = Tensor(
         path=path,
         offset=offset,
         nbytes=nbytes,
@@ -140,6 +138,16 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         origin_shape=_origin_shape(slot),
         address=slot.address,
     )
+    if data_type.is_numeric and nbytes < needed and not (data_type.bits < 8 and nbytes >= count):
+        message = f"shape {slot.shape} of {data_type.name} needs {needed} bytes, the header gives {nbytes}"
+        raise FormatError(message, hint) if offset + nbytes > file_size else _ShortError(message, hint, tensor)
+    if offset + nbytes > file_size:
+        raise FormatError(
+            f"its bytes {offset} to {offset + nbytes} lie past the end of the file ({file_size} bytes): "
+            "the file is cut off or its header is damaged",
+            hint,
+        )
+    return tensor
 
 
 def _v2_header_length(file: StoredFile) -> int | None:
@@ -198,6 +206,7 @@ def _assemble(path: str, header: _Header, file_size: int, data_start: int | None
     """Places the slots: one after the other from `data_start` (v2), or where their `data` field lies (v1)."""
     sides: dict[str, list[Tensor | None]] = {"input": [], "output": []}
     bad: list[tuple[str, str]] = []
+    declared: list[tuple[str, Tensor]] = []
     position = data_start or 0
     for side, slots in (("input", header.inputs), ("output", header.outputs)):
         for index, slot in enumerate(slots):
@@ -211,11 +220,14 @@ def _assemble(path: str, header: _Header, file_size: int, data_start: int | None
             except FormatError as error:
                 sides[side].append(None)
                 bad.append((f"{side}:{index}", error.advice))
+                if isinstance(error, _ShortError):
+                    declared.append((f"{side}:{index}", error.declared))
     return OpDump(
         path=path,
         op_name=header.op_name,
         inputs=tuple(sides["input"]),
         outputs=tuple(sides["output"]),
         bad_slots=tuple(bad),
+        declared=tuple(declared),
         slicing=header.slicing,
     )

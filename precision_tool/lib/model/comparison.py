@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isnan, log2, nan
 
-from precision_tool.lib.model.tensor import AnyTensor, Plan
+from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
 
 #: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
 ZERO_BELOW = 2.2e-16
@@ -38,7 +38,8 @@ class Pair:
     `index` numbers the op groups in execution order; `npu_ops` and `golden_ops` are all ops of the group on either
     side, NO_OPS where a side has none. `shape` is the shape both are compared in, as the result file prints it.
     `status` is a Status, or what a newer release wrote. With one other than COMPARED, `reason` is a sentence for the
-    user. `sequence` is the op's id in the graph, where it was asked for.
+    user. `sequence` is the op's id in the graph, where it was asked for. `declared` is what the header says of an NPU
+    tensor that has too few bytes to be read.
     """
 
     index: int
@@ -59,6 +60,7 @@ class Pair:
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
     sequence: int | None = None
+    declared: Tensor | None = None
 
     @property
     def is_input(self) -> bool:

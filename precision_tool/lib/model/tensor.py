@@ -142,4 +142,6 @@ class OpDump:
     outputs: tuple[AnyTensor | None, ...] = ()
     #: Slots of this op that could not be read, as "input:0" -> why. The others are good.
     bad_slots: tuple[tuple[str, str], ...] = ()
+    #: Those of them that have fewer bytes than their shape needs, as they are declared. Never to be read.
+    declared: tuple[tuple[str, Tensor], ...] = ()
     slicing: Slicing | None = None

@@ -541,7 +541,7 @@ def _pair_up(
     orders: dict[str, str],
 ) -> Pair:
     if isinstance(tensor, Missing):
-        return _without(row, Status.UNREADABLE, tensor.reason)
+        return _without(replace(row, declared=tensor.declared), Status.UNREADABLE, tensor.reason)
     row = _with_npu(row, tensor)
     if isinstance(golden, Missing):
         return _without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)

@@ -71,8 +71,19 @@ def _one_dump(rows: list[Row]) -> list[Row]:
     if all(not row.pair.slot for row in rows):
         return rows[:1]
     names = rows[0].pair.op_name
-    lost = any(_is_unreadable(row) for row in rows) or " " in names or "\\" in names or _is_version_1(rows)
-    return [_whole_op(rows[0], Status.NO_NPU_DUMP, _NO_FILE)] if lost else rows
+    lost = (
+        any(_is_unreadable(row) and row.pair.declared is None for row in rows)
+        or " " in names
+        or "\\" in names
+        or _is_version_1(rows)
+    )
+    return [_whole_op(rows[0], Status.NO_NPU_DUMP, _NO_FILE)] if lost else [_as_declared(row) for row in rows]
+
+
+def _as_declared(row: Row) -> Row:
+    """The vendor reads the bytes that a tensor has and prints what its header says of it."""
+    tensor = row.pair.declared
+    return row if tensor is None else replace(row, pair=replace(row.pair, npu=tensor, shape=tensor.shape))
 
 
 def _is_unreadable(row: Row) -> bool:

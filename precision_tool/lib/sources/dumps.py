@@ -27,12 +27,14 @@ _NAMED = 8
 class Missing:
     """A tensor that is not there or cannot be read, and why. `damaged` tells the two apart.
 
-    `path` is the file that cannot be read, empty where there is none.
+    `path` is the file that cannot be read, empty where there is none. `declared` is what the header says of a tensor
+    that has too few bytes.
     """
 
     reason: str
     damaged: bool = False
     path: str = ""
+    declared: Tensor | None = None
 
 
 Found = AnyTensor | Missing
@@ -186,7 +188,8 @@ class DumpIndex:
                         continue
                     if tensor is None:
                         why = f"{file.path}: {side} {index}: {bad[slot]}"
-                        merged[index] = Missing(why, damaged=True, path=file.path)
+                        declared = dict(dump.declared).get(slot)
+                        merged[index] = Missing(why, damaged=True, path=file.path, declared=declared)
                         continue
                     merged[index] = tensor
                     if op.errors:
