@@ -80,7 +80,7 @@ def judge_ops(judge: Judge, *, workers: int = 0, progress: Progress | None = Non
 
 
 def elements_of(judge: Judge, op: Op) -> int:
-    """The elements of an op's inputs and outputs; of one without a dump those of its outputs that others show, twice."""
+    """The elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
     dump = judge.values.dumped(op)
     if dump is None:
         return 1 + 2 * sum(one.size for one in judge.outputs(op).values())
