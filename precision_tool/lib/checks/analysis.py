@@ -85,13 +85,16 @@ def analyse(
 ) -> Analysis:
     """Runs the checks over the rows of one result, compared now (`leaf`) or read back."""
     ops = ops_of(rows, threshold)
+    faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")
+    if part:
+        faults = [replace(one, facts=(("caveat", part), *one.facts)) for one in faults]
     return Analysis(
         path=path,
         threshold=threshold,
         rows=rows,
         ops=ops,
         overview=overview(rows, ops, threshold),
-        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")],
+        findings=[*find_unreadable(rows), *faults],
         choice=rows.choice,
         leaf=leaf,
         source=source_of(leaf) if leaf is not None else source,
