@@ -173,6 +173,17 @@ def test_the_result_of_a_part_acquits_nobody(tree: SmallTree, tmp_path: Path, op
     (result,) = tool("vcs", "-f", path, "--json", cwd=tmp_path).results
     (note,) = result["notes"]
     assert note.startswith("only a part")
+    # `ac` recomputes what the part does not show, and says first that it is one.
+    judged = tool("ac", "-f", path, "--fail", "--threshold", "0.99", cwd=tmp_path, code=1)
+    assert re.search(r"Verdict ━+┓ ┃ only a part: the ops, .* that were asked for ┃ ┃ middle/Mul \(Mul\)", judged.text)
+    stopped = path.rename(path.with_name(path.name.replace("part_", "partial_", 1)))
+    source = path.with_suffix(".json").rename(stopped.with_suffix(".json"))
+    judged = tool("ac", "-f", stopped, "--threshold", "0.99", cwd=tmp_path)
+    assert re.search(r"Verdict ━+┓ ┃ only a part: the comparison was stopped; [^┃]*┃ ┃ middle/Mul \(Mul\)", judged.text)
+    stopped.rename(path)
+    source.rename(path.with_suffix(".json"))
+    refused = tool("ac", "-c", "-f", path, cwd=tmp_path, code=2)
+    assert "-f reads an earlier result" in refused.err
     tool(*args(tree, "vc"), cwd=tmp_path)
     judged = tool(*args(tree, "ac", "--fail", "--threshold", "0.99"), cwd=tmp_path, code=1)
     assert re.search(r"Verdict ━+┓ ┃ middle/Mul \(Mul\)", judged.text)

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from report_files import data_of, names_of, result_of
+from builders import graph_op, one_op_tree, text_graph
+from command_line import tool
+from report_files import compared, data_of, names_of, result_of
 
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.report.document import Material, document_of
@@ -243,6 +246,58 @@ def test_a_row_leads_to_its_op(browse: Browse, demo_report: Path) -> None:
     assert page.ask("report.state.tab") == "map"
     page.page.keyboard.press("Escape")
     assert not page.page.is_visible("#panel")
+
+
+def integer_report(folder: Path) -> Path:
+    large = np.array([1234567891, 2, -1987654321], np.int32)
+    one_op_tree(folder / "precision_data", output=large, golden=large + np.int32(1234567), inputs=[large, large])
+    return compared(folder)
+
+
+def test_integers_are_shown_with_all_their_digits(browse: Browse, tmp_path: Path) -> None:
+    page = browse(integer_report(tmp_path))
+    page.page.click("#button-tensors")
+    cells = table_cells(page, "tensors", 1)
+    page.page.locator("#tab-tensors .grid-row").nth(cells.index("output:0")).click()
+    panel = page.text("#panel")
+    for value in ("-1,987,654,321", "1,235,802,458", "1,234,567", "1,234,569"):
+        assert value in panel
+    shown = {cell for column in range(30) for cell in table_cells(page, "tensors", column)}
+    assert {"1,234,567", "-1,987,654,321", "1,235,802,458"} <= shown
+
+
+def test_what_a_result_lacks_is_not_shown_as_zero(browse: Browse, tmp_path: Path) -> None:
+    compared_at = integer_report(tmp_path)
+    (path,) = (tmp_path / "precision_data" / "temp" / "vector_compare").glob("*/result_*.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [*csv.reader(file)]
+    left_out = rows[0].index("NPUNaN")
+    old = tmp_path / "result_20260101000000.csv"
+    with old.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([*row[:left_out], *row[left_out + 1 :]] for row in rows)
+    tool("report", old, "-o", "old.html", cwd=tmp_path)
+    for report, wanted in ((compared_at, "0"), (tmp_path / "old.html", "–")):
+        page = browse(report)
+        page.page.click("#button-tensors")
+        keys = page.ask("report.parts.tensors.columns.map((column) => column.key)")
+        output = table_cells(page, "tensors", 1).index("output:0")
+        assert table_cells(page, "tensors", keys.index("npu_nan"))[output] == wanted
+
+
+def test_the_compared_one_of_several_ops_of_a_name_is_meant(browse: Browse, tmp_path: Path) -> None:
+    one, two = np.ones(3, np.float32), np.full(3, 5.0, np.float32)
+    tree = one_op_tree(
+        tmp_path / "precision_data", output=two, golden=one * 2, inputs=[one, one], input_goldens=[one, one]
+    )
+    compared(tmp_path)
+    text = tree.graph_path.read_text("utf-8")
+    tree.graph_path.write_text(text + text_graph([graph_op("block/add")], name="branch"), "utf-8")
+    tool("report", "-g", tree.graph_path, "-o", "both.html", cwd=tmp_path)
+    page = browse(tmp_path / "both.html")
+    last = len(names_of(result_of(tmp_path / "both.html"))) - 1
+    assert page.ask(CULPRIT) == last
+    page.page.click("#button-map")
+    assert page.ask("report.state.result.culprit >= report.state.result.inGraph")
 
 
 def test_charts(browse: Browse, demo_report: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from report_files import compared, data_of, names_of, result_of
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.ge_graph import load_graph_file
-from precision_tool.lib.report.columns import Texts, number, sound
+from precision_tool.lib.report.columns import Texts, number, sound, whole
 from precision_tool.lib.report.document import SCHEMA, Material, document_of
 from precision_tool.lib.report.network import error_path, network_of
 
@@ -289,3 +291,105 @@ def test_golden_files_named_after_the_script(tmp_path: Path) -> None:
     write_golden(tree.golden_dir, "other", 0, SUM)
     result = result_of(compared(tmp_path))
     assert len(result["map"]["parent"]) == 4 + len(result["map"]["groups"]["name"])
+
+
+def test_counts_that_are_not_known_are_not_zero(tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    (path,) = (tmp_path / "precision_data" / "temp" / "vector_compare").glob("*/result_*.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [*csv.reader(file)]
+    left_out = rows[0].index("NPUNaN")
+    old = tmp_path / "result_20260101000000.csv"
+    with old.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([*row[:left_out], *row[left_out + 1 :]] for row in rows)
+    tool("report", old, "-o", "old.html", cwd=tmp_path)
+    assert set(result_of(report)["tensors"]["npu_nan"]) <= {0}
+    tensors = result_of(tmp_path / "old.html")["tensors"]
+    assert tensors["npu_nan"] == [None] * len(tensors["op"])
+
+
+def test_ops_of_one_name_in_two_graphs(tmp_path: Path) -> None:
+    tree = one_op_tree(tmp_path / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, input_goldens=INPUTS)
+    text = tree.graph_path.read_text("utf-8")
+    tree.graph_path.write_text(text + text_graph([graph_op("block/add")], name="branch"), "utf-8")
+    compared(tmp_path)
+    tool("report", "-g", tree.graph_path, "-o", "both.html", cwd=tmp_path)
+    result = result_of(tmp_path / "both.html")
+    at = [op for op, name in enumerate(names_of(result)) if name == "block/add"]
+    assert len(at) == 3
+    in_graph = len(result["map"]["parent"]) - len(result["map"]["groups"]["name"])
+    assert [op < in_graph for op in at] == [True, True, False]
+    assert [result["ops"]["agree"][op] for op in at] == [None, None, False]
+    assert set(result["tensors"]["op"]) & set(at) == {at[2]}
+    assert not {*map(str, at[:2])} & {*result["details"]}
+    assert any("(block/add)" in note for note in result["notes"])
+
+
+def test_an_empty_tensor_of_a_huge_claimed_shape(tmp_path: Path) -> None:
+    # 80 GB as float64, one for each index of the axis.
+    empty = np.zeros((0, 10**10), np.float32)
+    one_op_tree(
+        tmp_path / "precision_data", output=np.zeros(3, np.float32), golden=np.ones(3, np.float32),
+        inputs=[np.ones(3, np.float32), empty], input_goldens=[np.ones(3, np.float32), empty],
+    )  # fmt: skip
+    run = tool("ac", "-c", "--report", "report.html", cwd=tmp_path, code=None, prefix=("prlimit", "--as=6000000000"))
+    assert "report: report.html" in run.out, run
+    details = result_of(tmp_path / "report.html")["details"]
+    (one,) = [one for tensors in details.values() for one in tensors if one["slot"] == "input:1"]
+    assert one["npu"]["shape"] == [0, 10**10]
+
+
+def test_integers_have_all_their_digits(tmp_path: Path) -> None:
+    large = np.array([1234567891, 2, -1987654321], np.int32)
+    one_op_tree(tmp_path / "precision_data", output=large, golden=large + np.int32(1234567), inputs=[large, large])
+    result = result_of(compared(tmp_path))
+    at = names_of(result).index("block/add")
+    (output,) = [one for one in result["details"][str(at)] if one["slot"] == "output:0"]
+    assert (output["npu_summary"]["min"], output["npu_summary"]["max"]) == (-1987654321, 1234567891)
+    assert {(one["npu"], one["golden"], one["error"]) for one in output["worst"]} == {
+        (1234567891, 1235802458, 1234567), (2, 1234569, 1234567), (-1987654321, -1986419754, 1234567),
+    }  # fmt: skip
+    tensors = result["tensors"]
+    row = [result["texts"][slot] for slot in tensors["slot"]].index("output:0")
+    assert (tensors["npu_min"][row], tensors["golden_max"][row]) == (-1987654321, 1235802458)
+    assert tensors["max_absolute_error"][row] == 1234567
+
+
+def test_integers_that_the_page_cannot_hold_are_text() -> None:
+    assert whole(2**53) == 2**53
+    assert whole(2**53 + 1) == "9007199254740993"
+    assert whole(-(2**63)) == "-9223372036854775808"
+    assert (whole(1234567.0), whole(0.1234567), whole(None)) == (1234567, 0.123457, None)
+
+
+def test_a_place_is_looked_at_before_the_comparison(tmp_path: Path) -> None:
+    one_op_tree(tmp_path / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine", "ascii")
+    dump = tmp_path / "precision_data" / "npu" / "debug_0" / "dump"
+    for place, what in (("folder", "a folder"), (dump / "x.html", "only read"), ("file/x.html", "cannot be written")):
+        assert what in tool("ac", "-c", "--report", place, cwd=tmp_path, code=2).text
+    assert not (tmp_path / "precision_data" / "temp" / "vector_compare").exists()
+
+
+def test_a_folder_that_begins_like_ours_is_not_ours(tmp_path: Path) -> None:
+    small_report(tmp_path)
+    (path,) = (tmp_path / "precision_data" / "temp" / "vector_compare").glob("*/result_*.csv")
+    (tmp_path / "precision_data" / "temp_of_mine").mkdir()
+    mine = Path(shutil.copy(path, tmp_path / "precision_data" / "temp_of_mine" / path.name))
+    tool("report", mine, cwd=tmp_path)
+    assert [*mine.parent.iterdir()] == [mine]
+    assert list((tmp_path / "precision_data" / "temp" / "report").glob("report_*.html"))
+
+
+def test_each_result_is_held_against_the_threshold_of_its_verdict(tmp_path: Path) -> None:
+    one_op_tree(tmp_path / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS)
+    results = tmp_path / "results"
+    results.mkdir()
+    for at, threshold in enumerate(("0.5", "0.9999")):
+        tool("ac", "-c", "--threshold", threshold, cwd=tmp_path, code=None)
+        newest = max((tmp_path / "precision_data" / "temp" / "vector_compare").iterdir())
+        for path in newest.iterdir():
+            shutil.copy(path, results / path.name.replace(newest.name, f"2026010100000{at}"))
+    tool("report", "results", "-o", "both.html", cwd=tmp_path)
+    assert sorted(one["threshold"] for one in data_of(tmp_path / "both.html")["results"]) == [0.5, 0.9999]

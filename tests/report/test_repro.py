@@ -97,6 +97,90 @@ def test_nan_and_inf(tmp_path: Path) -> None:
     assert "2 of 24 elements are beyond" in text
 
 
+def pair_tree(root: Path, output: Array, inputs: list[Array], op_type: str = "Add") -> None:
+    one_op_tree(root / "precision_data", output=output, golden=output, inputs=inputs, op_type=op_type)
+
+
+def test_what_is_beyond_the_types_range_is_not_wrong(tmp_path: Path) -> None:
+    large = np.array([60000, 2, -60000, 4], np.float16)
+    with np.errstate(over="ignore"):
+        doubled = large + large
+    assert np.isinf(doubled).sum() == 2
+    pair_tree(tmp_path, doubled, [large, large])
+    tool("repro", "block/add", "out", cwd=tmp_path)
+    code, text = check(tmp_path / "out")
+    assert "2 of 4 elements left out: the true result is beyond the type's range" in text
+    assert "0 of 2 elements are beyond" in text
+    assert code == 0
+
+
+def test_what_is_left_out_hides_nothing_else(tmp_path: Path) -> None:
+    large = np.array([60000, 2, 3, 4], np.float16)
+    wrong = np.array([np.inf, 4, 7, 8], np.float16)
+    pair_tree(tmp_path, wrong, [large, large])
+    tool("repro", "block/add", "out", cwd=tmp_path)
+    code, text = check(tmp_path / "out")
+    assert "1 of 3 elements are beyond" in text
+    assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "value", "op_type"),
+    [
+        (np.array([5, 7], np.float32), np.array([1000, 2000], np.float32), "Exp"),  # beyond float64
+        (np.array([np.inf, np.inf], np.float16), np.array([60000, 50000], np.float16), "Add"),  # beyond float16
+    ],
+)
+def test_where_no_element_can_be_compared(tmp_path: Path, output: Array, value: Array, op_type: str) -> None:
+    inputs = [value] if op_type == "Exp" else [value, value]
+    pair_tree(tmp_path, output, inputs, op_type)
+    tool("repro", "block/add", "out", cwd=tmp_path)
+    code, text = check(tmp_path / "out")
+    assert code == 2
+    assert "nothing to compare" in text
+    assert "right" not in text
+
+
+def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.report import repro
+    from precision_tool.lib.session import Session
+    from precision_tool.lib.settings import Settings
+    from precision_tool.lib.verdict.values import RunValues
+
+    tree(tmp_path, SUM)
+    session = Session(Settings(data=tmp_path / "precision_data"))
+    (hit,) = session.find_ops("block/add")
+    beside = session.beside(hit.run)
+
+    def no_memory(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repro, "_MOST_ELEMENTS", 50)  # the output has 24, as each input
+        with pytest.raises(UsageError, match="72 elements are too many"):
+            repro.reproduction(hit.run, hit.op, *beside)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunValues, "load", no_memory)
+        with pytest.raises(UsageError, match="too many"):
+            repro.reproduction(hit.run, hit.op, *beside)
+    with monkeypatch.context() as patched:
+        patched.setattr(repro, "misfit", no_memory)
+        assert "memory" in repro.reproduction(hit.run, hit.op, *beside).reason
+
+
+def test_the_home_is_the_home(tmp_path: Path) -> None:
+    tree(tmp_path, SUM)
+    (tmp_path / "home").mkdir()
+    home = {"HOME": str(tmp_path / "home")}
+    tool("repro", "block/add", "~/out", cwd=tmp_path, env=home)
+    tool("ac", "-c", "--report", "~/a.html", cwd=tmp_path, env=home)
+    tool("report", "-o", "~/b.html", cwd=tmp_path, env=home)
+    tool("report", "--model-explorer", "~/c.json", cwd=tmp_path, env=home)
+    assert {"out", "a.html", "b.html", "c.json"} <= {path.name for path in (tmp_path / "home").iterdir()}
+    assert not (tmp_path / "~").exists()
+
+
 def test_bfloat16_is_written_as_float32(tmp_path: Path) -> None:
     values = np.arange(8, dtype=np.float32)
     stored = OutTensor(data=values.astype(ml_dtypes.bfloat16), origin_shape=(8,))

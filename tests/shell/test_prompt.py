@@ -322,6 +322,7 @@ def test_the_example_of_every_command_runs(tmp_path: Path, demo: Path, word: str
     help_ = tool(word, "-h", cwd=tmp_path, columns=300).out
     (example,) = re.findall(r"^example: (.*)$", help_, re.MULTILINE)
     for line in example.split("; "):
+        assert not re.search(r"(?<!\S)/", line), "a place outside of the folder"
         tool(*shlex.split(line), cwd=tmp_path)
 
 

@@ -84,6 +84,21 @@ def test_ctrl_c_clears_a_line_and_leaves_an_empty_prompt(terminal: Terminal) -> 
     assert terminal.end() == 0
 
 
+def test_the_terminal_is_not_asked_where_the_cursor_is(terminal: Terminal) -> None:
+    """Its answer may come late, after Ctrl+L and Ctrl+C say: then `^[[1;1R` would stand on the screen."""
+    sent: list[str] = []
+    terminal.process.logfile_send = type("Log", (), {"write": sent.append, "flush": lambda self: None})()
+    terminal.type("half a line")
+    terminal.expect("half a line")
+    terminal.type("\x03")
+    terminal.ready()
+    terminal.type("\x0c")
+    terminal.wait(lambda: terminal.screen[0] == PROMPT, "a cleared screen")
+    terminal.type("\x0c\x03")
+    assert terminal.end() == 0
+    assert sent == ["half a line", "\x03", "\x0c", "\x0c\x03"]
+
+
 def test_ctrl_d_leaves(terminal: Terminal) -> None:
     terminal.type("\x04")
     assert terminal.end() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -244,3 +244,13 @@ def test_an_h5_file_of_another_store_is_refused() -> None:
     store.put("/run/b.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
     with mounted("/run", store), pytest.raises(PrecisionToolError, match="on no disk"):
         compare("/run/a.h5", "/run/b.h5")
+
+
+def test_of_mounts_in_one_another_the_inner_one_counts() -> None:
+    outer, inner = MemoryStore(), MemoryStore()
+    for paths in ((("/run", outer), ("/run/deep", inner)), (("/run/deep", inner), ("/run", outer))):
+        with ExitStack() as stack:
+            for path, store in paths:
+                stack.enter_context(mounted(path, store))
+            assert store_of("/run/deep/x") is inner
+            assert store_of("/run/deeper") is outer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -12,6 +13,7 @@ import pytest
 from builders import Array
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from small_tree import Node, small_tree, values
 
 from precision_tool.lib.checks.analysis import analyse
@@ -22,6 +24,7 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.present.fusion import blame_lines
 from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.verdict.blame import (
     NO_PASS,
@@ -210,6 +213,29 @@ def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor:
         if factor == 1.0:
             expected = "it was fed" if name == "fed" else "the other side's is wrong"
             assert expected in found.reason
+
+
+@pytest.mark.parametrize(("end", "word"), [(65504, "saturates"), (np.inf, "overflows")])
+def test_an_op_that_is_right_and_saturates_says_so(tmp_path: Path, end: float, word: str) -> None:
+    """The square of 300 is 90000, and float16 ends at 65504."""
+    fed = np.array([-1, 2, 3, 300], np.float16)
+    op = Node(
+        name="r/Relur/Square", type="Relu", inputs=(data(fed),), output=np.array([0, 4, 9, end], np.float16),
+        originals=("r/Relu", "r/Square"), passes=("ChainPass",),
+    )  # fmt: skip
+    source = data(fed)
+    relu = Node(name="r/Relu", type="Relu", inputs=(source,), output=np.maximum(fed, 0), originals=("r/Relu",))
+    true = np.array([0, 4, 9, 90000], np.float32)
+    square = Node(name="r/Square", type="Square", inputs=(relu,), output=true, originals=("r/Square",))
+    found = judged(tmp_path, [data(fed), op], [source, relu, square])
+    (one,) = found.ops
+    told = f"it {word} in 1 of 4 elements (the true result reaches 90000, where float16 ends at 65504)"
+    assert one.verdict is Verdict.CLEAN
+    assert told in one.reason
+    assert told in found.passes[0].reason
+    out = io.StringIO()
+    Console(file=out, width=250).print(*(part for parts in blame_lines(found, 3) for part in parts))
+    assert f"1 clean, 1 beyond its type's range: [{one.index}] {told}" in out.getvalue()
 
 
 def test_a_formula_that_fits_neither_side_is_not_trusted(tmp_path: Path) -> None:

@@ -58,10 +58,14 @@ export class Result {
     this.tensorCount = raw.tensors.op.length;
     prepareColumns(this.tensors, raw.texts, TENSOR_TEXTS, this.tensorCount);
     this.byName = new Map();
-    for (let op = this.count - 1; op >= 0; op -= 1) this.byName.set(this.ops.name[op], op);
+    this.inGraph = raw.map ? raw.map.parent.length - raw.map.groups.name.length : 0;
+    for (let op = this.count - 1; op >= 0; op -= 1) {
+      // Of several ops of one name that which was compared stands behind those of the graph.
+      const known = this.byName.get(this.ops.name[op]) ?? -1;
+      if (known < this.inGraph || op >= this.inGraph) this.byName.set(this.ops.name[op], op);
+    }
     this.tensorsOf = Array.from({ length: this.count }, () => []);
     raw.tensors.op.forEach((op, row) => this.tensorsOf[op].push(row));
-    this.inGraph = raw.map ? raw.map.parent.length - raw.map.groups.name.length : 0;
     this.searchable = null;
     this.connect();
     this.suspects = new Set();

@@ -1,11 +1,11 @@
 // All about one op.
 import { html, nothing, svg } from 'lit-html';
 import { copyButton, opLink } from './verdict.js';
-import { cosine, count, figure, has, percent, t } from './words.js';
+import { cosine, count, figure, has, percent, shownAs, t } from './words.js';
 
 const quoted = (name) => (/\s/.test(name) ? `"${name}"` : name);
 
-function histogram(label, one, other) {
+function histogram(label, one, other, show) {
   if (!one) return nothing;
   const highest = Math.max(1, ...one.counts, ...(other ? other.counts : []));
   const width = 8;
@@ -13,7 +13,7 @@ function histogram(label, one, other) {
     60 - 58 * scaled(number, highest)} height=${58 * scaled(number, highest)}><title>${count(number)}</title></rect>`);
   return html`<figure class="histogram"><figcaption>${label}</figcaption><svg viewBox="0 0 ${
     one.counts.length * width} 60" role="img" aria-label="${label}: ${t('op.histogram')}" preserveAspectRatio="none">${
-    bars}</svg><div class="ends"><span>${figure(num(one.low), 4)}</span><span>${figure(num(one.high), 4)}</span></div></figure>`;
+    bars}</svg><div class="ends"><span>${show(num(one.low), 4)}</span><span>${show(num(one.high), 4)}</span></div></figure>`;
 }
 
 /** Few values stay visible beside many. */
@@ -36,10 +36,11 @@ function worst(detail) {
   if (!detail.worst || !detail.worst.length) return nothing;
   return html`<table class="small"><caption>${t('op.worst')}</caption><thead><tr><th>${t('op.index')}</th><th>${
     t('side.npu')}</th><th>${t('side.golden')}</th><th>${t('op.error')}</th></tr></thead><tbody>${detail.worst.map((one) => html`<tr><td>[${
-    one.index.join(',')}]</td><td>${figure(num(one.npu), 7)}</td><td>${figure(num(one.golden), 7)}</td><td>${
-    figure(num(one.error), 4)}</td></tr>`)}</tbody></table>`;
+    one.index.join(',')}]</td><td>${shownAs(detail.npu?.dtype)(num(one.npu), 7)}</td><td>${
+    shownAs(detail.golden?.dtype)(num(one.golden), 7)}</td><td>${shownAs(detail.npu?.dtype)(num(one.error), 4)}</td></tr>`)}</tbody></table>`;
 }
 
+const WHOLE = new Set(['nan', 'inf', 'zeros']);
 const FIGURES = ['min', 'max', 'mean', 'std', 'nan', 'inf', 'zeros'];
 
 function summaryOf(result, row, side) {
@@ -59,10 +60,21 @@ function sides(result, row, detail) {
   const line = (key, one, other) => html`<tr><th scope="row">${key}</th><td>${one}</td><td>${other}</td></tr>`;
   const type = (side) => [detail?.[side]?.dtype ?? (row >= 0 ? tensors[`${side}_type`][row] : ''), detail?.[side]?.layout]
     .filter(Boolean).join(' ') || '–';
+  const value = (side, name, one) => {
+    const dtype = detail?.[side]?.dtype ?? (row >= 0 ? tensors[`${side}_type`][row] : '');
+    const isExact = name === 'min' || name === 'max';
+    return WHOLE.has(name) ? count(num(one)) : (isExact ? shownAs(dtype) : figure)(num(one));
+  };
   const shape = (side) => (detail?.[side] ? `[${detail[side].shape.join(',')}]` : row >= 0 ? tensors.shape[row] || '–' : '–');
   return html`<table class="small sides"><thead><tr><td></td><th>${t('side.npu')}</th><th>${t('side.golden')}</th></tr></thead><tbody>
     ${line(t('op.dtype'), type('npu'), type('golden'))}${line(t('op.shape'), shape('npu'), shape('golden'))}
-    ${FIGURES.map((name) => line(t(`figure.${name}`), figure(num(npu?.[name])), figure(num(golden?.[name]))))}</tbody></table>`;
+    ${FIGURES.map((name) => line(t(`figure.${name}`), value('npu', name, npu?.[name]), value('golden', name, golden?.[name])))}</tbody></table>`;
+}
+
+function metric(name, value, dtype) {
+  if (name === 'relative_distance') return percent(value);
+  if (name === 'mismatches') return count(value);
+  return (name === 'max_absolute_error' ? shownAs(dtype) : figure)(value, 4);
 }
 
 function tensor(result, row, detail, op) {
@@ -79,12 +91,13 @@ function tensor(result, row, detail, op) {
       agree === false ? 'is-bad' : 'is-good'}>${agree === false ? '✖' : '✓'} ${t('cosine')} ${cosine(tensors.cosine[row])}</span>`
     : html`<span class="soft">${has(`status.${status}`) ? t(`status.${status}`) : t('op.not_compared')}</span>`}</summary>
     ${metrics.length ? html`<p class="metrics">${metrics.map((name) => html`<span>${t(`column.${name}`)} <b>${
-      name === 'relative_distance' ? percent(tensors[name][row]) : figure(tensors[name][row], 4)}</b></span>`)}${
+      metric(name, tensors[name][row], tensors.npu_type[row])}</b></span>`)}${
       at ? html`<span>${t('op.at')} <b>${at}</b></span>` : nothing}</p>` : nothing}
     ${reason ? html`<p class="note"><bdi>${reason}</bdi></p>` : nothing}
     ${sides(result, row, detail)}
-    ${detail ? html`<div class="histograms">${histogram(t('side.npu'), detail.npu_histogram, detail.golden_histogram)}${
-      histogram(t('side.golden'), detail.golden_histogram, detail.npu_histogram)}</div>
+    ${detail ? html`<div class="histograms">${histogram(t('side.npu'), detail.npu_histogram, detail.golden_histogram,
+      shownAs(detail.npu?.dtype))}${histogram(t('side.golden'), detail.golden_histogram, detail.npu_histogram,
+      shownAs(detail.golden?.dtype))}</div>
       ${axes(detail.axes)}${worst(detail)}${detail.too_large ? html`<p class="note">${t('op.too_large')}</p>` : nothing}
       ${['npu', 'golden'].map((side) => (detail[side] ? html`<p class="path"><bdi>${detail[side].path}</bdi></p>` : nothing))}`
     : nothing}

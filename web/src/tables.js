@@ -1,6 +1,6 @@
 // The columns of the two tables.
 import { GridTable } from './table.js';
-import { cosine, figure, has, percent, t } from './words.js';
+import { cosine, count, figure, has, percent, shownAs, t } from './words.js';
 
 const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
 
@@ -30,22 +30,25 @@ function opColumns(result) {
 function tensorColumns(result) {
   const { ops, tensors } = result;
   const of = (name) => (row) => tensors[name][row];
+  const isWhole = new Set(['nan', 'pos_inf', 'neg_inf', 'zeros']);
+  const value = (side) => (one, row) => shownAs(tensors[`${side}_type`][row])(one, 5);
+  const difference = (one, row) => shownAs(tensors.npu_type[row])(one, 5);
   return [
     { key: 'name', value: (row) => ops.name[tensors.op[row]], wide: 320 },
     { key: 'slot', value: of('slot'), wide: 90 },
     { ...number('cosine', of('cosine'), cosine), mark: (row) => (tensors.agree[row] === false ? 'is-bad' : '') },
-    number('max_absolute_error', of('max_absolute_error')),
+    number('max_absolute_error', of('max_absolute_error'), difference),
     number('relative_distance', of('relative_distance'), percent),
     number('mean_absolute_error', of('mean_absolute_error')),
     number('max_relative_error', of('max_relative_error')),
-    number('mismatches', of('mismatches')),
+    number('mismatches', of('mismatches'), count),
     { key: 'worst_at', value: of('worst_at'), wide: 110 },
     { key: 'npu_type', value: of('npu_type'), wide: 96 },
     { key: 'golden_type', value: of('golden_type'), wide: 96 },
     { key: 'shape', value: of('shape') },
     number('headroom', of('headroom'), (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
     ...['npu', 'golden'].flatMap((side) => ['min', 'max', 'mean', 'std', 'nan', 'pos_inf', 'neg_inf', 'zeros']
-      .map((name) => number(`${side}_${name}`, of(`${side}_${name}`)))),
+      .map((name) => number(`${side}_${name}`, of(`${side}_${name}`), isWhole.has(name) ? count : value(side)))),
     { key: 'status', value: of('status'), show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'), wide: 200 },
     { key: 'golden_tensor', value: of('golden_tensor'), wide: 260 },
     { key: 'reason', value: of('reason'), wide: 320 },

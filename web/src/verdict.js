@@ -4,6 +4,7 @@ import { copy } from './csv.js';
 import { count, figure, has, percent, t } from './words.js';
 
 const PERCENTS = new Set(['own', 'rounding', 'distance', 'fed', 'lost']);
+const WHOLE = new Set(['count', 'elements', 'bytes', 'first', 'last']);
 const NUMBERS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 
 /** A sentence of the evidence in the language of the page. */
@@ -12,6 +13,7 @@ export function sentence({ key, values }) {
   for (const [name, value] of Object.entries(values)) {
     const real = value in NUMBERS && typeof value === 'string' ? NUMBERS[value] : value;
     if (PERCENTS.has(name)) shown[name] = percent(real);
+    else if (WHOLE.has(name)) shown[name] = count(real);
     else if (typeof real === 'number') shown[name] = figure(real);
     else shown[name] = name === 'mistake' ? t(`mistake.${real}`) : real;
   }

@@ -43,6 +43,12 @@ export function figure(value, digits = 6) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** A value of a tensor of integers with all its digits, as far as a number here has them; more come as text. */
+export const exact = (value, digits) => (Number.isSafeInteger(value) ? count(value) : figure(value, digits));
+
+/** How a value of a tensor of this type is shown. */
+export const shownAs = (type) => (/^u?int\d/.test(type ?? '') ? exact : figure);
+
 /** A cosine, with digits enough to tell it from 1. */
 export function cosine(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return figure(value);

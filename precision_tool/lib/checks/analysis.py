@@ -58,6 +58,12 @@ class Analysis:
         return sum(bool(op.inputs or op.outputs) for op in self.ops)
 
     @property
+    def statistics(self) -> tuple[int, int]:
+        """How many tensors were compared by their statistics only, and of how many these differ."""
+        told = [row.statistics_agree for row in self.rows if row.statistics_agree is not None]
+        return len(told), told.count(False)
+
+    @property
     def is_two_runs(self) -> bool:
         """True if the other side is an NPU run as well: the result then has the address of its tensors too."""
         return self.leaf.golden_is_dump if self.leaf is not None else self.choice.golden_address
@@ -79,13 +85,16 @@ def analyse(
 ) -> Analysis:
     """Runs the checks over the rows of one result, compared now (`leaf`) or read back."""
     ops = ops_of(rows, threshold)
+    faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")
+    if part:
+        faults = [replace(one, facts=(("caveat", part), *one.facts)) for one in faults]
     return Analysis(
         path=path,
         threshold=threshold,
         rows=rows,
         ops=ops,
         overview=overview(rows, ops, threshold),
-        findings=[*find_unreadable(rows), *find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")],
+        findings=[*find_unreadable(rows), *faults],
         choice=rows.choice,
         leaf=leaf,
         source=source_of(leaf) if leaf is not None else source,

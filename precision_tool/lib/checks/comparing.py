@@ -103,7 +103,8 @@ def compare(
         with _ctrl_c_ignored():  # once was enough: what is done is being saved
             paths = write_results(space, folder, stop.results, PARTIAL_PREFIX)
         kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
-        raise ComparisonStoppedError(stop.message + kept, stop.hint, stop.results, stop.exit_code) from stop
+        hint = stop.hint or ("`ac -f` with that file judges what was compared" if kept else "")
+        raise ComparisonStoppedError(stop.message + kept, hint, stop.results, stop.exit_code) from stop
     except BaseException:
         space.remove_empty(folder)
         raise

@@ -413,7 +413,7 @@ def _cause(outputs: Sequence[SlotPair]) -> str:
         else:
             small.append(one.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
     if all(small):
-        return "by roundings only, as of sums in another order (NPURunConfig(deterministic=1) fixes it)"
+        return "by roundings only, as of sums in another order (deterministic=True fixes it)"
     return "by more than roundings"
 
 

@@ -38,7 +38,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
             raise MissingPackageError(error.message, f"{error.hint}; train -d cpu needs none") from None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what TensorFlow tells of the machine
     workspace = Workspace(settings.data)
-    step = replay.load_step(workspace)
+    step = replay.load_step(workspace, settings.dump_seed)
     _show_step(step)
     # The switches' mistakes, and folders that cannot be written, come before anything is half done.
     config = None if args.device == "cpu" else replay.npu_config(args.action, settings)

@@ -13,7 +13,6 @@ from precision_tool.lib.collect.packages import reason_of, require_npu_bridge, t
 from precision_tool.lib.collect.passport import NPU, begun
 from precision_tool.lib.collect.randomness import Fixed, fix_randomness
 from precision_tool.lib.collect.recording import record_replay
-from precision_tool.lib.collect.seeds import DEFAULT_SEED
 from precision_tool.lib.collect.session_runs import ancestors
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.settings import Settings
@@ -25,12 +24,13 @@ _SAVE_HINT = "save a step first: run the training script with precision_tool.tf_
 
 
 class SavedStep(NamedTuple):
-    """A saved step, ready to be imported: `meta_graph` has had its randomness taken out."""
+    """A saved step, ready to be imported: `meta_graph` has had its randomness taken out, by `seed`."""
 
     checkpoint: Path
     meta_graph: Any
     fixed: Fixed
     input_dir: Path
+    seed: int
 
 
 class Replayed(NamedTuple):
@@ -40,8 +40,8 @@ class Replayed(NamedTuple):
     fed: Tuple[str, ...]
 
 
-def load_step(workspace: Workspace) -> SavedStep:
-    """Read the saved step of a data folder. Raises DataNotFoundError, FormatError."""
+def load_step(workspace: Workspace, seed: int) -> SavedStep:
+    """Read the saved step of a data folder, to be replayed with this seed. Raises DataNotFoundError, FormatError."""
     v1 = tensorflow_v1()
     checkpoint = _newest_checkpoint(workspace.tf_checkpoint_dir)
     path = Path(str(checkpoint) + ".meta")
@@ -53,10 +53,10 @@ def load_step(workspace: Workspace) -> SavedStep:
     except Exception as error:  # protobuf's DecodeError has no public place in all releases
         raise FormatError(f"{path}: damaged ({error})", _SAVE_HINT) from None
     try:
-        fixed = fix_randomness(meta_graph.graph_def, DEFAULT_SEED, tensorflow_module("python.framework.tensor_util"))
+        fixed = fix_randomness(meta_graph.graph_def, seed, tensorflow_module("python.framework.tensor_util"))
     except IndexError:
         raise FormatError(f"{path}: damaged (an op lacks inputs)", _SAVE_HINT) from None
-    return SavedStep(checkpoint, meta_graph, fixed, workspace.tf_input_dir)
+    return SavedStep(checkpoint, meta_graph, fixed, workspace.tf_input_dir, seed)
 
 
 def replay_on_cpu(step: SavedStep, settings: Settings) -> Replayed:
@@ -107,7 +107,7 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
             raise _not_imported(step, error) from None
         if saver is None:
             raise FormatError(f"{step.checkpoint}.meta says nothing about its checkpoint", _SAVE_HINT)
-        v1.set_random_seed(DEFAULT_SEED)
+        v1.set_random_seed(step.seed)
         placeholders = [op.outputs[0] for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderV2")]
         saved = read_feeds(step.input_dir, [tensor.name for tensor in placeholders])
         train_ops = _train_ops(graph, step, saved)

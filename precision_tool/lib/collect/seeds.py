@@ -9,8 +9,6 @@ from precision_tool.lib.settings import load_settings
 
 #: `off` leaves all random generators alone when `tf_config` is imported, a number is the seed to take.
 SEED_VARIABLE = "PRECISION_TOOL_SEED"
-#: That of the setting DUMP_SEED where it is not set.
-DEFAULT_SEED = 0
 
 _LARGEST_SEED = 2**32 - 1  # numpy takes no more
 #: What was seeded last in this process.

@@ -217,6 +217,9 @@ def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
         counts = [f"{one.count(verdict)} {verdict}" for verdict in Verdict if one.count(verdict)]
         if not one.is_switchable:
             counts.append(ALWAYS_MARK)
+        beyond = [op for op in one.ops if op.beyond_range]
+        if beyond:
+            counts.append(f"{len(beyond)} beyond its type's range: [{beyond[0].index}] {beyond[0].beyond_range}")
         name.append(f"\n  {', '.join(counts)}", style="dim")
         table.add_row(
             name, Text(one.verdict, style=_VERDICT_STYLE[one.verdict]), str(len(one.ops)), _error(one.worst),

@@ -64,8 +64,8 @@ def verdict_line(verdict: Verdict) -> Text:
     return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_SENTENCES[first.cause]}")
 
 
-def verdict_block(verdict: Verdict) -> RenderableType:
-    """The heaviest thing on the screen."""
+def verdict_block(verdict: Verdict, part: str = "") -> RenderableType:
+    """The heaviest thing on the screen; what is missing of its comparison (`part`) comes first."""
     first = verdict.first
     rows: list[tuple[str, Text]] = []
     if first is None:
@@ -78,6 +78,8 @@ def verdict_block(verdict: Verdict) -> RenderableType:
     rows.append(("judged", plain(_judged(verdict), "dim")))
     rows += [("gaps" if not number else "", plain(line, "dim")) for number, line in enumerate(verdict.gaps)]
     rows += _next(verdict)
+    if part:
+        head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
 
 

@@ -24,6 +24,22 @@ def number(value: float | None, digits: int = 6) -> Number:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
+#: The largest integer up to which float64, and so the page, holds all of them.
+_LARGEST_EXACT = 1 << 53
+
+
+def whole(value: float | None) -> Number:
+    """The same of a value of integers, or what was computed of them: with all the digits that are known.
+
+    An integer is text where the page would round it; a float beyond that has lost digits already.
+    """
+    if isinstance(value, int):
+        return value if abs(value) <= _LARGEST_EXACT else str(value)
+    if value is None or not isfinite(value) or abs(value) > _LARGEST_EXACT or not value.is_integer():
+        return number(value)
+    return int(value)
+
+
 #: Powers of ten that float64 holds exactly.
 _EXACT = 22
 

@@ -16,7 +16,7 @@ from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.report.columns import number, sound
+from precision_tool.lib.report.columns import Number, number, sound, whole
 from precision_tool.lib.workspace import shown_path
 
 #: Bins of a histogram, and pieces that an axis is cut into.
@@ -88,9 +88,9 @@ def _alone(pair: Pair) -> dict[str, Any]:
     for name, side, plan in (("npu", pair.npu, pair.npu_plan), ("golden", pair.golden, pair.golden_plan)):
         if isinstance(side, Tensor):
             figures = figures_of(side, plan, bins=BINS)
-            document[f"{name}_summary"] = _summary(figures.summary)
+            document[f"{name}_summary"] = summary = _summary(figures.summary, side)
             document[f"{name}_histogram"] = {
-                "low": number(figures.summary.minimum), "high": number(figures.summary.maximum),
+                "low": summary["min"], "high": summary["max"],
                 "counts": [int(count) for count in figures.histogram],
             }  # fmt: skip
     return document
@@ -104,21 +104,29 @@ def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
     finite = [end for end in ends if isfinite(end)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     npu, golden, shares = _pass(pair, detail.shape, low, high)
+    are_integers = _has_integers(pair.npu) and _has_integers(pair.golden)
+    end = whole if are_integers else number
+    between = {"low": end(low), "high": end(high)}
+
+    def value(one: float, tensor: AnyTensor | None) -> Number:
+        return whole(one) if _has_integers(tensor) else number(float(one), 9)
+
     return {
         "shape": list(detail.shape),
         "elements": detail.count,
         "equal": detail.equal,
-        "npu_summary": _summary(row.npu),
-        "golden_summary": _summary(row.golden),
-        "npu_histogram": {"low": number(low), "high": number(high), "counts": npu.tolist()},
-        "golden_histogram": {"low": number(low), "high": number(high), "counts": golden.tolist()},
+        "npu_summary": _summary(row.npu, pair.npu),
+        "golden_summary": _summary(row.golden, pair.golden),
+        "npu_histogram": {**between, "counts": npu.tolist()},
+        "golden_histogram": {**between, "counts": golden.tolist()},
         "errors": [
             {"from": number(one.low), "to": number(one.high), "count": one.count} for one in detail.histogram
         ],
         "worst": [
             {
-                "index": list(one.index), "npu": number(float(one.npu), 9), "golden": number(float(one.golden), 9),
-                "error": number(float(one.error)), "relative": number(one.relative),
+                "index": list(one.index), "npu": value(one.npu, pair.npu), "golden": value(one.golden, pair.golden),
+                "error": whole(one.error) if are_integers else number(float(one.error)),
+                "relative": number(one.relative),
             }
             for one in detail.worst_absolute
         ],
@@ -126,9 +134,14 @@ def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _summary(one: Summary) -> dict[str, Any]:
+def _has_integers(tensor: AnyTensor | None) -> bool:
+    return tensor is not None and data_types.BY_NAME[tensor.dtype].is_integer
+
+
+def _summary(one: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
+    end = whole if _has_integers(tensor) else number
     return {
-        "count": one.count, "min": number(one.minimum), "max": number(one.maximum), "mean": number(one.mean),
+        "count": one.count, "min": end(one.minimum), "max": end(one.maximum), "mean": number(one.mean),
         "std": number(one.std), "nan": one.nan_count, "inf": one.positive_inf_count + one.negative_inf_count,
         "zeros": one.zero_count,
     }  # fmt: skip
@@ -137,7 +150,7 @@ def _summary(one: Summary) -> dict[str, Any]:
 def _pass(pair: Pair, shape: Sequence[int], low: float, high: float) -> tuple[Counts, Counts, list[dict[str, Any]]]:
     """Histograms of both sides between `low` and `high`, and the share of each piece of each axis in the error."""
     counts = [np.zeros(BINS, np.int64), np.zeros(BINS, np.int64)]
-    axes = [np.zeros(extent) for extent in shape]
+    axes = [np.zeros(extent if prod(shape) else 0) for extent in shape]  # whatever size an empty tensor claims
     for span, x, y, _ in elements_of(pair):
         sides = (np.asarray(x, np.float64), np.asarray(y, np.float64))
         for side, values in enumerate(sides):

@@ -6,11 +6,12 @@ positions in the table `texts`; numbers that are not finite are "nan", "inf" and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, log2
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
@@ -19,10 +20,11 @@ from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.table import ColumnChoice, Row
+from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.present.op import attribute_text
-from precision_tool.lib.report.columns import Texts, number, numbers, sound
+from precision_tool.lib.report.columns import Texts, number, numbers, sound, whole
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
 from precision_tool.lib.results.columns import READABLE
@@ -34,6 +36,8 @@ from precision_tool.lib.workspace import shown_path
 SCHEMA = 1
 #: Attributes are kept of every op of a network up to this size, else of the ops that are looked at closely.
 _MOST_WITH_ATTRIBUTES = 2500
+#: Names that a note tells at most.
+_MOST_NAMED = 3
 #: Significant digits of numbers, with more tensors than this `_FEWER`.
 _DIGITS, _FEWER, _MANY_TENSORS = 6, 4, 20000
 #: The cosine, by which ops are judged, keeps its digits.
@@ -87,10 +91,12 @@ class Material:
     passport: Mapping[str, Any] | None = None
 
     def judged(self) -> Mapping[str, JudgedOp]:
-        """What recomputing said of each op."""
+        """What recomputing said of each op; nothing of names that several ops have."""
         if self.verdict is None or not self.verdict.runs:
             return {}
-        return {op.name: op for op in self.verdict.runs[0].ops}
+        ops = self.verdict.runs[0].ops
+        names = Counter(op.name for op in ops)
+        return {op.name: op for op in ops if names[op.name] == 1}
 
     def verdict_object(self) -> Verdict | None:
         """The verdict; None where there is none, or the file was changed by hand."""
@@ -106,6 +112,13 @@ def document_of(materials: Sequence[Material], *, tool: str, time: str) -> dict[
     return {"schema": SCHEMA, "tool": tool, "time": time, "results": results}
 
 
+class _Key(NamedTuple):
+    """An op of a result by its name; by the number of its group too where the name stands for several ops."""
+
+    name: str
+    group: int = 0
+
+
 class _Result:
     """One result on its way to JSON."""
 
@@ -115,17 +128,32 @@ class _Result:
         self.network: Network | None = network_of(material.file) if material.file is not None else None
         analysis = material.analysis
         self.rows: Sequence[Row] = analysis.rows if analysis is not None else ()
-        self.agreements: dict[str, OpAgreement] = {}
+        self.agreements: dict[_Key, OpAgreement] = {}
         for one in analysis.ops if analysis is not None else ():
-            self.agreements.setdefault(one.op_name, one)
+            self.agreements.setdefault(self._key(one.op_name, one.index), one)
         known = self.network.positions if self.network is not None else {}
         self.graph_ops: Sequence[Op] = self.network.ops if self.network is not None else ()
-        #: Ops that only the result has come behind those of the graph.
-        self.others = [name for name in self.agreements if name not in known]
-        self.positions = {**known, **{name: len(self.graph_ops) + at for at, name in enumerate(self.others)}}
+        #: Ops that only the result has come behind those of the graph; so do those whose name several ops of it have.
+        self.others = [key for key in self.agreements if key.name not in known]
+        self.positions: dict[_Key, int] = {_Key(name): at for name, at in known.items()}
+        self.positions |= {key: len(self.graph_ops) + at for at, key in enumerate(self.others)}
         self._shapes: dict[tuple[int, ...], int] = {}
         self._descs: dict[tuple[str, str, tuple[int, ...]], int] = {}
         self.digits = _DIGITS if len(self.rows) <= _MANY_TENSORS else _FEWER
+
+    def _key(self, name: str, index: int) -> _Key:
+        is_repeated = self.network is not None and name in self.network.repeated
+        return _Key(name, index if is_repeated else 0)
+
+    def _repeated_note(self) -> list[str]:
+        """Says that the values of some ops stand beside the map; nothing where all names tell their op."""
+        names = list(dict.fromkeys(key.name for key in self.others if self._key(key.name, 1).group))
+        if not names:
+            return []
+        shown = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+        stand = "name stands" if len(names) == 1 else "names stand"
+        told = "which one was compared is not known, so its values are in the tables and not on the map"
+        return [f"{len(names)} {stand} for ops of several graphs ({shown}): {told}"]
 
     def document(self) -> dict[str, Any]:
         material, verdict = self.material, self.material.verdict_object()
@@ -140,7 +168,7 @@ class _Result:
             "is_two_runs": analysis is not None and analysis.is_two_runs,
             "compared": analysis is not None,
             "part": analysis.part if analysis is not None else "",
-            "notes": sound(list(material.notes)),
+            "notes": sound([*material.notes, *self._repeated_note()]),
             "passport": sound(material.passport),
             "counts": self._counts(),
             "verdict": verdict_document(verdict) if verdict is not None and not verdict.is_empty else None,
@@ -164,15 +192,18 @@ class _Result:
         )}  # fmt: skip
         graphs = self.network.graphs if self.network is not None else ()
         for op, graph in zip(self.graph_ops, graphs, strict=True):
-            self._add(columns, {**self._of_graph(op, graph), **self._judged(judged.get(op.name)), **self._row(op.name)})
-        for name in self.others:
-            row = self._row(name)
-            one = self.agreements[name]
+            values = self._of_graph(op, graph)
+            if _Key(op.name) in self.positions:
+                values |= {**self._judged(judged.get(op.name)), **self._row(_Key(op.name))}
+            self._add(columns, values)
+        for key in self.others:
+            row = self._row(key)
+            one = self.agreements[key]
             named = {
-                "name": self.texts[name], "type": self.texts[one.op_type], "pass": self.texts.all_of(one.pass_names),
-                "originals": self.texts.all_of(one.original_ops),
+                "name": self.texts[key.name], "type": self.texts[one.op_type],
+                "pass": self.texts.all_of(one.pass_names), "originals": self.texts.all_of(one.original_ops),
             }  # fmt: skip
-            self._add(columns, {**named, **self._judged(judged.get(name)), **row})
+            self._add(columns, {**named, **self._judged(judged.get(key.name)), **row})
         return columns
 
     @staticmethod
@@ -211,8 +242,8 @@ class _Result:
             "benchmark_own": number(one.benchmark_own, 4), "beyond": number(beyond, 4),
         }  # fmt: skip
 
-    def _row(self, name: str) -> dict[str, Any]:
-        one = self.agreements.get(name)
+    def _row(self, key: _Key) -> dict[str, Any]:
+        one = self.agreements.get(key)
         if one is None:
             return {}
         outputs = one.outputs or tuple(row for row in one.rows if not row.slot)
@@ -236,7 +267,7 @@ class _Result:
         assert golden_type is not None
         choice = self.material.analysis.choice if self.material.analysis is not None else ColumnChoice()
         columns: dict[str, list[Any]] = {
-            "op": [self.positions[row.op_name] for row in rows],
+            "op": [self.positions[self._key(row.op_name, row.index)] for row in rows],
             "slot": [texts[row.slot] for row in rows],
             "status": [texts[row.status] for row in rows],
             "reason": [texts[row.reason] for row in rows],
@@ -249,13 +280,16 @@ class _Result:
             "cosine": numbers([row.cosine for row in rows], _COSINE_DIGITS),
             "headroom": numbers([_headroom(row) for row in rows], 3),
         }
+        integers = _integers(rows)
         for part in ("metrics", "npu", "golden"):
             wanted = {name: path for name, path in {**TENSOR_NUMBERS, **TENSOR_COUNTS}.items() if path.startswith(part)}
             for name, column in zip(wanted, _values(rows, part, list(wanted.values())), strict=True):
                 if name in TENSOR_NUMBERS:
                     columns[name] = numbers(column, self.digits)
-                else:  # a column of nothing but zeros is left out
-                    columns[name] = list(column) if any(column) else []
+                    for at in integers.get(name, ()):
+                        columns[name][at] = whole(column[at])
+                else:  # a column of nothing but zeros is left out, None is none
+                    columns[name] = [] if all(count == 0 for count in column) else list(column)
         return columns
 
     def _shape(self, shape: tuple[int, ...] | None) -> int:
@@ -298,11 +332,11 @@ class _Result:
         if culprit is None:
             return []
         positions = network.positions
-        wrong = {positions[name] for name, one in self.agreements.items() if one.is_below and name in positions}
+        wrong = {positions[key.name] for key, one in self.agreements.items() if one.is_below and key.name in positions}
         cosines = {
-            positions[name]: cosine
-            for name, one in self.agreements.items()
-            if name in positions and (cosine := lowest([row.cosine for row in one.outputs])) is not None
+            positions[key.name]: cosine
+            for key, one in self.agreements.items()
+            if key.name in positions and (cosine := lowest([row.cosine for row in one.outputs])) is not None
         }
         return error_path(network, culprit, wrong, cosines)
 
@@ -337,7 +371,9 @@ class _Result:
 
     def _details(self) -> dict[str, Any]:
         details = self.material.details.items()
-        return {str(self.positions[name]): list(tensors) for name, tensors in details if name in self.positions}
+        return {
+            str(self.positions[_Key(name)]): list(tensors) for name, tensors in details if _Key(name) in self.positions
+        }
 
     def _attributes(self) -> dict[str, dict[str, str]]:
         """Attributes by position: of a large network those of the ops that were looked at, of others without GE's."""
@@ -371,6 +407,24 @@ def _values(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[
             values = tuple(None if path in row.absent else value for path, value in zip(paths, values, strict=True))
         found.append(values)
     return list(zip(*found, strict=True)) if found else [() for _ in paths]
+
+
+def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """The rows in which a number is an integer, because of the types of the tensors, by its column."""
+    known: dict[str, bool] = {}
+
+    def is_integer(tensor: AnyTensor | None, read: str) -> bool:
+        name = read or (tensor.dtype if tensor is not None else "")
+        if name not in known:
+            known[name] = name in data_types.BY_NAME and data_types.BY_NAME[name].is_integer
+        return known[name]
+
+    npu = [at for at, row in enumerate(rows) if is_integer(row.pair.npu, row.npu_dtype)]
+    golden = [at for at, row in enumerate(rows) if is_integer(row.pair.golden, row.golden_dtype)]
+    return {
+        "npu_min": npu, "npu_max": npu, "golden_min": golden, "golden_max": golden,
+        "max_absolute_error": sorted(set(npu).intersection(golden)),
+    }  # fmt: skip
 
 
 def _headroom(row: Row) -> float | None:

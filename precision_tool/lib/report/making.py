@@ -10,7 +10,7 @@ from datetime import datetime
 
 from precision_tool import __version__
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.report.document import document_of
 from precision_tool.lib.report.exchange import write_model_explorer
@@ -18,6 +18,7 @@ from precision_tool.lib.report.gather import gather
 from precision_tool.lib.report.page import write_page
 from precision_tool.lib.session import Session
 from precision_tool.lib.verdict.stored import StoredVerdict
+from precision_tool.lib.workspace import lies_in
 
 
 def make_report(
@@ -33,8 +34,7 @@ def make_report(
 
     UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
     """
-    path = path or _default_path(session, analyses)
-    _check(session, path)
+    path = place_of(session, path) if path else _default_path(session, analyses)
     findings = [check.finding for check in checks if check.finding is not None]
     with _no_collections():
         materials = gather(session, analyses, verdicts, graph, findings)
@@ -56,7 +56,7 @@ def export_graphs(
 
     UsageError where no result has a graph, and for a place among the dumps; OutputError where they cannot be written.
     """
-    _check(session, path)
+    path = place_of(session, path)
     with _no_collections():
         materials = gather(session, analyses, verdicts, graph)
         if all(material.file is None for material in materials):
@@ -64,10 +64,24 @@ def export_graphs(
         return write_model_explorer(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
 
 
-def _check(session: Session, path: str) -> None:
-    session.workspace.check_outside_dumps(os.path.dirname(os.path.abspath(path)))
+def place_of(session: Session, path: str, *dumps: str) -> str:
+    """Where a file that was asked for goes, `~` being the home.
+
+    UsageError for a folder, and for a place among the dumps of the data folder or `dumps`; OutputError where nothing
+    can be written.
+    """
+    path = os.path.expanduser(path)
     if os.path.isdir(path):
         raise UsageError(f"{path}: a folder", "name a file, as report.html")
+    folder = os.path.dirname(os.path.abspath(path))
+    session.workspace.check_outside_dumps(folder, *dumps)
+    above = folder
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
+        why = "no permission" if os.path.isdir(above) else f"{above} is no folder"
+        raise OutputError(f"{path}: cannot be written ({why})", "name another file")
+    return path
 
 
 @contextmanager
@@ -88,7 +102,8 @@ def _default_path(session: Session, analyses: Sequence[Analysis]) -> str:
     if analyses and analyses[0].path:
         stem = os.path.splitext(os.path.basename(analyses[0].path))[0]
         folder = os.path.dirname(os.path.abspath(analyses[0].path))
-        if any(os.path.realpath(folder).startswith(os.path.realpath(base)) for base in session.workspace.result_dirs()):
+        place = os.path.realpath(folder)
+        if any(lies_in(place, os.path.realpath(base)) for base in session.workspace.result_dirs()):
             return os.path.join(folder, f"report_{stem}.html")
         return str(session.workspace.output_dir("report") / f"report_{stem}.html")
     return str(session.workspace.output_dir("report") / f"report_{time}.html")

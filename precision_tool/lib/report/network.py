@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
@@ -27,7 +27,8 @@ class Wire(NamedTuple):
 class Network:
     """Ops in order of execution and the wires between them; `positions` finds an op of the dump by its name.
 
-    `graphs` has the name of the graph of each op, `places` its scopes.
+    `graphs` has the name of the graph of each op, `places` its scopes. Names that several ops have are `repeated`:
+    they do not tell which of these a dump is of.
     """
 
     ops: Sequence[Op]
@@ -35,6 +36,7 @@ class Network:
     wires: Sequence[Wire]
     places: Sequence[Place]
     positions: Mapping[str, int]
+    repeated: Collection[str] = ()
 
     def layout(self) -> Layout:
         """Where the ops stand on the map."""
@@ -56,10 +58,10 @@ def network_of(file: GraphFile) -> Network:
     wires.sort(key=lambda one: (one.reader, one.slot, one.producer, one.output))
     ops = [found[old][1] for old in by_position]
     graphs = [found[old][0].name for old in by_position]
-    positions: dict[str, int] = {}
-    for position, op in enumerate(ops):
-        positions.setdefault(op.name, position)
-    return Network(ops, graphs, wires, _places(file, ops, graphs, wires), positions)
+    names = Counter(op.name for op in ops)
+    positions = {op.name: position for position, op in enumerate(ops) if names[op.name] == 1}
+    repeated = {name for name, count in names.items() if count > 1}
+    return Network(ops, graphs, wires, _places(file, ops, graphs, wires), positions, repeated)
 
 
 def _number(op: Op, otherwise: int) -> tuple[int, int]:

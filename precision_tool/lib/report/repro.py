@@ -22,15 +22,17 @@ from precision_tool import __version__
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.report.columns import sound
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.storage.files import PART, own_prefix
 from precision_tool.lib.verdict.formulas import Formula, noise_of
+from precision_tool.lib.verdict.in_blocks import folded_type, narrowing
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement
-from precision_tool.lib.verdict.rounding import APPROXIMATED, SLACK, UNIT, sigma_of
+from precision_tool.lib.verdict.rounding import SLACK, UNIT, misfit
 from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
 
 #: To be raised when a key of op.json changes its meaning or goes.
@@ -55,7 +57,9 @@ Array = npt.NDArray[Any]
 class ReproOutput:
     """One output: as the NPU has it, the benchmark (None: it has not), and in float64 from the NPU's inputs.
 
-    `sigma` is the rms of what rounding makes of each element; None where nothing was recomputed.
+    `sigma` is the rms of what rounding makes of each element; None where nothing was recomputed. `beyond` is True where
+    the true result is beyond the type's range, `undecided` where it is at its edge, or at that of a step: the verdict
+    calls neither wrong.
     """
 
     slot: int
@@ -63,6 +67,8 @@ class ReproOutput:
     benchmark: Array | None = None
     true: Array | None = None
     sigma: Array | None = None
+    beyond: Array | None = None
+    undecided: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +92,31 @@ class Repro:
 
 
 def reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Repro:
-    """The values of an op of a run, and what they should be. DataNotFoundError where none of it was dumped."""
+    """The values of an op of a run, and what they should be.
+
+    DataNotFoundError where none of it was dumped, UsageError for what is too large.
+    """
+    try:
+        return _reproduction(run, op, benchmark, unfused)
+    except MemoryError as error:
+        raise _too_large(op, "its tensors") from error
+
+
+def _too_large(op: Op, what: str) -> UsageError:
+    return UsageError(f"{op.name}: {what} are too many for a reproduction", "`dc` writes them as .npy")
+
+
+def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None) -> Repro:
     if run.leaf is None:
         raise DataNotFoundError(f"{op.name}: no dump belongs to its graph", "`graphs` shows which graph a dump has")
     values = RunValues(run.leaf, run.file, benchmark, near=op)
     judge = Judge(values, unfused, only=lambda other: other is op)
     outputs = judge.outputs(op)
-    size = sum(tensor.size for tensor in outputs.values())
+    own = [values.found(slot) for slot in values.input_slots(op)]
+    tensors = [*outputs.values(), *(tensor for tensor in own if isinstance(tensor, Tensor))]
+    size = sum(tensor.size for tensor in tensors)
     if size > _MOST_ELEMENTS:
-        raise UsageError(f"{op.name}: {size:,} elements are too many for a reproduction", "`dc` writes them as .npy")
+        raise _too_large(op, f"{size:,} elements")
     if not outputs:
         raise DataNotFoundError(f"{op.name}: no output of it was dumped", "`ls dump` lists what was dumped")
     judged = judge.examine(op)
@@ -126,29 +148,38 @@ def _recomputed(repro: Repro, formula: Formula) -> Repro:
         if formula.work(repro.inputs) > _MOST_WORK:
             return replace(repro, reason="too large to be recomputed whole")
         true = formula.run(repro.inputs)
+        noise = noise_of(formula, repro.inputs, true, folded_type(formula, repro.inputs) or "float32")
+        u_in = narrowing(formula, repro.inputs)
+        outputs = [
+            _beside(one, true[one.slot], formula.kind, noise.get(one.slot), u_in) if one.slot in true else one
+            for one in repro.outputs
+        ]
     except NotComputedError as error:
         return replace(repro, reason=str(error))
-    noise = noise_of(formula, repro.inputs, true, "float32")
-    outputs = [
-        _beside(one, true[one.slot], formula.kind, noise.get(one.slot)) if one.slot in true else one
-        for one in repro.outputs
-    ]
+    except MemoryError:
+        return replace(repro, reason="too large for the memory there is")
     return replace(repro, outputs=outputs, slack=SLACK[formula.kind], reason="")
 
 
-def _beside(one: ReproOutput, out: Output, kind: Kind, noise: Array | None) -> ReproOutput:
+def _beside(one: ReproOutput, out: Output, kind: Kind, noise: Array | None, u_in: float) -> ReproOutput:
+    """An output beside the true one, as the verdict holds them against each other."""
     if out.array.size != one.npu.array.size:
         return one
     shape = one.npu.array.shape
     true = np.asarray(out.array)
-    if one.npu.dtype not in UNIT or true.dtype.kind == "c":
+    if true.dtype.kind == "c":
         return replace(one, true=true.reshape(shape))
+    fit = misfit(one.npu.array, out, one.npu.dtype, kind, u_in=u_in, noise=noise)
     with np.errstate(all="ignore"):
-        sigma = sigma_of(true.astype(np.float64).reshape(-1), out, one.npu.dtype, 0.0)
-        sigma = sigma if noise is None else np.sqrt(sigma**2 + noise**2)
-        if one.npu.dtype == "float32" and kind in APPROXIMATED:
-            sigma = np.maximum(sigma, APPROXIMATED[kind] * np.abs(true.astype(np.float64).reshape(-1)))
-    return replace(one, true=true.reshape(shape), sigma=np.asarray(sigma).reshape(shape))
+        off = ~(np.abs(fit.got - fit.true) <= fit.slack * fit.sigma) & np.isfinite(fit.true)
+    undecided = off & ~fit.bad & ~fit.over
+    return replace(
+        one,
+        true=true.reshape(shape),
+        sigma=fit.sigma.reshape(shape) if one.npu.dtype in UNIT else None,
+        beyond=fit.over.reshape(shape) if fit.over.any() else None,
+        undecided=undecided.reshape(shape) if undecided.any() else None,
+    )
 
 
 # --- written ----------------------------------------------------------------------------------------------------------
@@ -204,7 +235,10 @@ def _write(folder: str, repro: Repro) -> None:
                 f"{stem}.benchmark.npy", np.asarray(one.benchmark).reshape(one.npu.array.shape)
             ),
             "float64": None if one.true is None else save(f"{stem}.float64.npy", one.true),
-            "rounding": None if one.sigma is None else save(f"{stem}.rounding.npy", one.sigma),
+            **{
+                name: None if array is None else save(f"{stem}.{name}.npy", array)
+                for name, array in (("rounding", one.sigma), ("beyond", one.beyond), ("undecided", one.undecided))
+            },
         })  # fmt: skip
     op = repro.op
     document = {

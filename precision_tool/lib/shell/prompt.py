@@ -26,6 +26,8 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.renderer import CPR_Support
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -259,6 +261,7 @@ class Prompt(cmd2.Cmd):
             shortcuts={"?": "help", "!": "shell", "@": "run_script"},
             terminators=[],
         )
+        self._ask_no_cursor_position()
         self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
         families = dict.fromkeys(word.family for word in WORDS)
         for family in families:
@@ -518,6 +521,13 @@ class Prompt(cmd2.Cmd):
         self.session = session
         self._names.clear()
         self.output().out.print(banner(session.overview()))
+
+    def _ask_no_cursor_position(self) -> None:
+        """The terminal is not asked where the cursor is: a late answer would stand on the screen as ^[[1;1R."""
+        output = self.main_session.output
+        if isinstance(output, Vt100_Output):
+            output.enable_cpr = False
+            self.main_session.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
     def _raise_keyboard_interrupt(self) -> None:
         if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes

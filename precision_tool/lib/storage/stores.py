@@ -45,9 +45,9 @@ def store_of(path: PathLike) -> Store:
     """The store that a path belongs to."""
     if _mounts:
         full = posixpath.join(posixpath.abspath(path), "")
-        for place, store in _mounts.items():
-            if full.startswith(place):
-                return store
+        place = max((place for place in _mounts if full.startswith(place)), key=len, default="")
+        if place:  # of mounts in one another the inner one
+            return _mounts[place]
     return LOCAL
 
 

@@ -30,6 +30,7 @@ from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.rounding import LIMIT
 from precision_tool.lib.verdict.values import RunValues
 
 #: An output this many times as far off as the inputs has an error of its own.
@@ -105,6 +106,8 @@ class OpBlame:
     recomputed: Recomputed | None = None
     #: Why it could not be recomputed.
     not_recomputed: str = ""
+    #: Of an op whose true result is beyond its type's range: what became of that, in how many elements.
+    beyond_range: str = ""
 
     @property
     def error(self) -> float | None:
@@ -261,7 +264,7 @@ class _Judge:
         own = self.alone.examine(op)
         if found is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
             return replace(result, reason="it was not dumped")
-        result = replace(result, recomputed=_recomputed(own))
+        result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, found))
         outputs = [row for row in found.outputs if row.cosine is not None]
         if outputs:
             worst = max(outputs, key=_error)
@@ -365,12 +368,28 @@ def _by_recomputing(op: OpBlame, judged: OpJudgement, found: OpAgreement) -> OpB
             why += f"; so is the other side's, {other:.2%}, which makes the formula doubtful"
         return replace(op, verdict=Verdict.SUSPICIOUS, reason=why)
     why = f"{how}, its output is right ({own.error:.2%} off)"
+    if op.beyond_range:
+        why += f" as far as its type reaches: {op.beyond_range}"
     if found.outputs_agree is False:
         if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
             why += f": the other side's is wrong, {other:.2%} off"
         elif found.inputs_agree is False:
             why += ": what the comparison shows it was fed"
     return replace(op, verdict=Verdict.CLEAN, reason=why)
+
+
+def _beyond_range(judged: OpJudgement, found: OpAgreement) -> str:
+    """What became of results that the type of an output cannot hold; empty where it holds them all."""
+    over = judged.overflow
+    if over is None:
+        return ""
+    row = next((row for row in found.outputs if row.slot == f"output:{over.slot}"), None)
+    npu = row.npu if row is not None else None
+    infinite = npu is not None and bool(npu.positive_inf_count or npu.negative_inf_count)
+    where = f"{over.overflowed:,} of {counted(over.size, 'element')}"
+    limit = LIMIT.get(over.dtype)
+    end = f", where {over.dtype} ends at {limit:g}" if limit is not None else ""
+    return f"it {'overflows' if infinite else 'saturates'} in {where} (the true result reaches {over.largest:.6g}{end})"
 
 
 def _error(row: Row) -> float:
@@ -420,6 +439,10 @@ def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
     unjudged = sum(op.verdict is Verdict.NOT_JUDGED for op in ops)
     if verdict is Verdict.CLEAN and unjudged:
         reason = f"{unjudged} of its {counted(len(ops), 'op')} could not be judged"
+    beyond = next((op for op in ops if op.verdict is Verdict.CLEAN and op.beyond_range), None)
+    if beyond is not None:
+        told = f"{beyond.op_name}: {beyond.beyond_range}"
+        reason = f"{reason}; {told}" if reason else told
     if verdict is Verdict.GUILTY and len(worst.passes) > 1:
         others = ", ".join(one for one in worst.passes if one != name)
         reason += f"; {others} had a part in this op too"

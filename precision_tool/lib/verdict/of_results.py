@@ -38,7 +38,7 @@ def judge_results(
     for analysis in analyses:
         leaf, source = analysis.leaf, analysis.source
         asked: Asked | None = None
-        if analysis.is_pytorch or analysis.part:
+        if analysis.is_pytorch:
             pass
         elif leaf is not None:
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)

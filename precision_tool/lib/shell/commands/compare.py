@@ -256,6 +256,11 @@ def _ac_parser(session: Session) -> Parser:
     )
     _add_sides(parser, session)
     _add_measures(parser)
+    file = parser.add_argument(
+        "-f", "--file", dest="file", metavar="FILE|DIR",
+        help="an earlier result in place of the newest; also one of a part, as a comparison that was stopped leaves it",
+    )  # fmt: skip
+    completes(file, Completion.RESULT)
     _add_common(parser, session)
     since = parser.add_argument(
         "--since", dest="since", metavar="RESULT", nargs="?", const="",
@@ -424,7 +429,7 @@ def _show(
                     output.out.print(report.finding_panel(finding))
         if not is_many:
             _show_since(held, output)
-        _show_verdict(verdict, output)
+        _show_verdict(verdict, output, analysis.part)
     if is_many:
         _show_other(other, output)
         _show_since(held, output)
@@ -451,11 +456,11 @@ def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | No
     return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
 
 
-def _show_verdict(verdict: Verdict | None, output: Output) -> None:
+def _show_verdict(verdict: Verdict | None, output: Output, part: str = "") -> None:
     if verdict is not None:
         from precision_tool.lib.present.verdict import verdict_block
 
-        output.out.print(verdict_block(verdict))
+        output.out.print(verdict_block(verdict, part))
 
 
 def _show_since(held: Since | None, output: Output) -> None:
@@ -517,7 +522,7 @@ def _finish(
             output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held, other=other)
-    if is_whole and not any(analysis.overview.compared for analysis in analyses):
+    if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
         )
@@ -565,11 +570,17 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
+    if compares and args.file is not None:
+        raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")
+    if args.report:  # before the hours that a comparison may take
+        from precision_tool.lib.report.making import place_of
+
+        place_of(session, args.report, *filter(None, (args.left, args.right)))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
     other: OtherRun | None = None
-    if compares or session.has_dump_alone():
+    if compares or (args.file is None and session.has_dump_alone()):
         try:
             options = replace(_measure_options(args), extremes=True, beside=cast_pairs)
             analyses = _compare(session, args, output, options)
@@ -579,7 +590,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
                 raise
             lack = error  # the NPU's dump alone tells something too
     else:
-        analyses = _read(session, None, args.threshold, "ac -c", _noise_floor(session, args))
+        analyses = _read(session, args.file, args.threshold, "ac -c", _noise_floor(session, args))
     from precision_tool.lib.checks.run_checks import all_checks
 
     checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)

@@ -75,10 +75,13 @@ def _found(session: Session, path: str | None) -> tuple[list[Analysis], list[Sto
     if not any(verdicts):
         session.workspace.notes.append("no verdict is kept beside this result: `ac` judges it first")
     # What the verdict called wrong is called so here.
-    judged = [one.threshold if one is not None else session.settings.threshold for one in verdicts]
-    if any(threshold != session.settings.threshold for threshold in judged):
-        analyses = session.results(path, judged[0])
-    return analyses, verdicts
+    judged = [
+        session.results(one.path, verdict.threshold)[0]
+        if verdict is not None and verdict.threshold != one.threshold
+        else one
+        for one, verdict in zip(analyses, verdicts, strict=True)
+    ]
+    return judged, verdicts
 
 
 def tell_report(path: str, output: Output) -> None:

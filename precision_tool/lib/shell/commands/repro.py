@@ -21,7 +21,7 @@ def _parser(session: Session) -> Parser:
         prog="repro",
         description="Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
         "with a script of numpy alone that shows the error on any machine.",
-        epilog="example: repro conv2/Relu /tmp/conv2",
+        epilog="example: repro conv2/Relu conv2_relu",
     )
     completes(parser.add_argument("name", metavar="OP", help="the op, as for `ni`"), Completion.OP)
     folder = parser.add_argument(
@@ -39,10 +39,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
     if len({hit.op.name for hit in hits}) > 1:
         raise UsageError(f"{args.name}: names several ops", "`ls -n` lists them; name one whole")
-    if args.folder is not None:
-        session.workspace.check_outside_dumps(args.folder)
+    asked = os.path.expanduser(args.folder) if args.folder is not None else None
+    if asked is not None:
+        session.workspace.check_outside_dumps(asked)
     repro = reproduction(hits[0].run, hits[0].op, *session.beside(hits[0].run))
-    folder = write_repro(args.folder or _default(session, hits[0].op.name), repro)
+    folder = write_repro(asked or _default(session, hits[0].op.name), repro)
     output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
     if repro.reason:
         output.err.print(plain(f"note: not recomputed: {repro.reason}", "yellow"))
