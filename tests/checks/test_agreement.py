@@ -18,7 +18,7 @@ from precision_tool.lib.checks.agreement import (
     overview,
 )
 from precision_tool.lib.checks.analysis import analyse, tell_overflow
-from precision_tool.lib.model.comparison import Metrics, Pair, Summary
+from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Metrics, Pair, Summary
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, Table
 
@@ -111,6 +111,28 @@ def test_nothing_wrong_and_nothing_compared() -> None:
     rows = [row("a", "output:0", None, status="no_benchmark")]
     findings = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert [(one.kind, one.grade) for one in findings] == [(FindingKind.NOTHING_COMPARED, Grade.WARNING)]
+
+
+def test_statistics_tell_where_nothing_else_does() -> None:
+    def of(op: str, slot: str, words: str, index: int) -> Row:
+        return row(op, slot, None, index=index, status="statistics_only", reason=f"{words}: min, max")
+
+    good, bad = STATISTICS_AGREE, STATISTICS_DIFFER
+    rows = [of("a", "input:0", good, 0), of("a", "output:0", good, 0)]
+    assert [one.grade for one in find_first_fault(ops_of(rows, 0.98), 0.98)] == [Grade.INFO]
+    rows += [of("b", "input:0", bad, 1), of("b", "output:0", bad, 1)]
+    (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
+    assert (finding.grade, finding.op_name) == (Grade.WARNING, "")
+    assert "those of 1 op differ; which is wrong they do not tell" in finding.message
+    rows += [of("c", "input:0", good, 2), of("c", "input:1", "other words", 2), of("c", "output:0", bad, 2)]
+    (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
+    assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.NOTHING_COMPARED, Grade.WARNING, "c")
+    facts = [value for _, value in finding.facts]
+    assert "fed values that differ before it: b" in facts
+    assert "input:1 was not compared: other words: min, max" in facts
+    (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98, "graph.txt: damaged")
+    assert finding.op_name == ""
+    assert "graph.txt: damaged" in finding.message
 
 
 def test_accumulated_error_that_creeps_over_the_threshold_is_not_the_culprit() -> None:

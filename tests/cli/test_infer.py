@@ -42,7 +42,7 @@ def test_a_command_on_it(tmp_path: Path, tree: SmallTree, benchmark: str) -> Non
     assert "┃ middle/Mul (Mul)" in run.text
     assert fingerprint(folder) == before
     # The same as of the data folder that it was made of.
-    tool("--work", "v", "--data", tree.root, "vc", cwd=tmp_path)
+    tool("--work", "v", "--data", tree.root, "ac", "-c", cwd=tmp_path)
     mine, wanted = (table(only_result(tmp_path / name)) for name in ("w", "v"))
     assert mine == wanted
 

@@ -217,6 +217,9 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
     which: then none is named.
     """
     if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
+        told = _by_statistics(ops, unread_graph)
+        if told is not None:
+            return [told]
         message = "no tensor could be compared: the notes and the last columns of the result file say why"
         return [Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message)]
     first_below = next((op for op in ops if op.is_below), None)
@@ -247,6 +250,48 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
         return [*findings, below]
     passed_over = candidates[: candidates.index(culprit)]
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
+
+
+def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding | None:
+    """What a dump of statistics alone tells: the first op whose inputs' agree and whose output's do not.
+
+    Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.
+    """
+    told = [row.statistics_agree for op in ops for row in op.rows if row.statistics_agree is not None]
+    if not told:
+        return None
+    facts = [("statistics", f"of {counted(len(told), 'tensor')}, {told.count(False)} of which differ")]
+    next_step = ("next", "dump the tensors of it and of what feeds it (dump_data='tensor'), and compare again")
+    if all(told):
+        facts.append(("doubt", "wrong values may have the same statistics; no value was compared"))
+        message = "only statistics were dumped, and they agree as far as they tell"
+        return Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.INFO, message=message, facts=tuple(facts))
+    wrong = [op for op in ops if any(row.statistics_agree is False for row in op.rows)]
+    suspects = [op for op in wrong if all(row.statistics_agree is not False for row in op.inputs)]
+    if unread_graph or not suspects:
+        why = f"the run's graph could not be read: {unread_graph}" if unread_graph else "their inputs' differ as well"
+        message = f"only statistics were dumped, and those of {counted(len(wrong), 'op')} differ; which is wrong they"
+        message += f" do not tell: {why}"
+        return Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message, facts=tuple(facts))
+    op = suspects[0]
+    facts += [("differs", f"{row.slot}: {row.reason}") for row in op.outputs if row.statistics_agree is False]
+    facts += [("doubt", f"{row.slot} was not compared: {row.reason}") for row in op.inputs if not row.statistics_agree]
+    before = [one for one in wrong if one.index < op.index]
+    if before:
+        facts.append(("doubt", f"fed values that differ before it: {before[0].op_name}"))
+    if not op.inputs:
+        facts.append(("doubt", "it has no input: the runs may have been fed different data or weights"))
+    return Finding(
+        kind=FindingKind.NOTHING_COMPARED,
+        grade=Grade.WARNING,
+        message=f"{op.op_name} is the first op whose output has other statistics, though its inputs' do not differ: "
+        "evidence of statistics only",
+        op_name=op.op_name,
+        op_type=op.op_type,
+        pass_names=op.pass_names,
+        original_ops=op.original_ops,
+        facts=(*facts, next_step),
+    )
 
 
 def _no_op_named(unread_graph: str, below: int, threshold: float) -> Finding:

@@ -58,6 +58,12 @@ class Analysis:
         return sum(bool(op.inputs or op.outputs) for op in self.ops)
 
     @property
+    def statistics(self) -> tuple[int, int]:
+        """How many tensors were compared by their statistics only, and of how many these differ."""
+        told = [row.statistics_agree for row in self.rows if row.statistics_agree is not None]
+        return len(told), told.count(False)
+
+    @property
     def is_two_runs(self) -> bool:
         """True if the other side is an NPU run as well: the result then has the address of its tensors too."""
         return self.leaf.golden_is_dump if self.leaf is not None else self.choice.golden_address

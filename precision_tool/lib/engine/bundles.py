@@ -15,6 +15,7 @@ import numpy as np
 
 from precision_tool.lib.engine.blocks import Opens, Scratch
 from precision_tool.lib.engine.budget import DEFAULT, Budget
+from precision_tool.lib.engine.compared_statistics import has_statistics, row_of_statistics
 from precision_tool.lib.engine.custom import CustomMetrics, CustomValues
 from precision_tool.lib.engine.extremes import extremes_by, extremes_of, limit_of_codes
 from precision_tool.lib.engine.opened import OpenTensors, key_of
@@ -22,11 +23,11 @@ from precision_tool.lib.engine.passes import Pass, run_passes, update_all
 from precision_tool.lib.engine.passes.extremes import AtLimitPass
 from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
-from precision_tool.lib.engine.statistics import summary_of_statistics
+from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
-from precision_tool.lib.model.comparison import Extremes, Pair, Status
+from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers.decode import Numbers
@@ -86,6 +87,8 @@ class Worker:
     opened: OpenTensors = field(init=False)
     #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
     known: Numbers | None = None
+    #: The benchmark tensor that statistics were held against last, and its own.
+    summarized: tuple[AnyTensor, Summary] | None = None
 
     def __post_init__(self) -> None:
         self.opened = OpenTensors(self.budget)
@@ -112,6 +115,19 @@ class Worker:
             return False
         with self.stream(pair) as stream:
             return bool(stream.holds_values(self.known))
+
+    def uncompared(self, pair: Pair, measures: Measures) -> Row:
+        """The row of a pair that cannot be compared, with the statistics of both sides where one is no more.
+
+        FormatError for a damaged benchmark. Of the first so many elements nothing has statistics.
+        """
+        if measures.limit or not has_statistics(pair):
+            return uncompared(pair)
+        assert pair.npu is not None
+        assert pair.golden is not None
+        if self.summarized is None or self.summarized[0] != pair.golden:
+            self.summarized = (pair.golden, figures_of(pair.golden).summary)
+        return row_of_statistics(pair, figures_of(pair.npu).summary, self.summarized[1])
 
     def same_bytes(self, left: Tensor, right: Tensor) -> bool:
         """True if two tensors of one size have the same bytes."""
@@ -153,6 +169,7 @@ def worker(budget: Budget) -> Iterator[Worker]:
     known: Worker | None = getattr(_local, "worker", None)
     if known is None or known.budget != budget:
         known = _local.worker = Worker(budget)
+    known.summarized = None  # files may have changed since
     with known.opened:
         yield known
 
@@ -276,6 +293,8 @@ def reaches_limit(tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFA
 
 def bundle_key(pair: Pair) -> object:
     """Pairs with equal keys are compared one after the other."""
+    if has_statistics(pair):
+        return "statistics", key_of(pair.golden) if isinstance(pair.golden, Tensor) else pair.tensor_index
     return key_of(tensors_of(pair)[1])
 
 
@@ -287,6 +306,8 @@ def storage_key(pair: Pair) -> object:
 
 def cost(pair: Pair) -> int:
     """The bytes that are read for a pair; of one that is not compared the NPU's, which may be looked at alone."""
+    if has_statistics(pair):
+        return sum(side.nbytes for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
     if pair.status != Status.COMPARED:
         return pair.npu.nbytes if pair.npu is not None else 0
     npu, golden = tensors_of(pair)
@@ -310,7 +331,7 @@ def compare_bundle(
                     if isinstance(tensor, Tensor):
                         worker.opened.keep(tensor)
             if pair.status != Status.COMPARED:
-                rows.append((number, with_tensor(uncompared(pair), measures, worker)))
+                rows.append((number, with_tensor(worker.uncompared(pair, measures), measures, worker)))
                 continue
             row, is_new = _row_in_bundle(pair, done, last, worker, measures, tell)
             last = row if is_new else last

@@ -32,6 +32,7 @@ from precision_tool.lib.engine.bundles import (
     whole_pass,
     worker,
 )
+from precision_tool.lib.engine.compared_statistics import has_statistics, judged
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
 from precision_tool.lib.engine.stream import tensors_of
@@ -79,7 +80,7 @@ def compare_pairs(
             run.rows_so_far(),
             exit_code=2,
         ) from error
-    return [row for row in run.rows if row is not None]
+    return judged([row for row in run.rows if row is not None])
 
 
 class _Run:
@@ -102,7 +103,7 @@ class _Run:
         bundles: dict[object, list[Numbered]] = {}
         places: dict[object, list[Numbered]] = {}
         for number, pair in enumerate(self._pairs):
-            is_compared = pair.status == Status.COMPARED
+            is_compared = pair.status == Status.COMPARED or has_statistics(pair)
             if not is_compared and (not self._measures.looks_alone or pair.npu is None):
                 self.rows[number] = uncompared(pair)
                 continue
@@ -174,7 +175,7 @@ class _Run:
             before = self._done
             try:
                 if pair.status != Status.COMPARED:
-                    self.rows[number] = self._looked_at(uncompared(pair), pool)
+                    self.rows[number] = self._looked_at(here.uncompared(pair, self._measures), pool)
                     self._tell(cost(pair))
                     continue
                 same = [known for known in done if storage_key(known.pair) == storage_key(pair)]

@@ -27,6 +27,9 @@ class Status(StrEnum):
     LAYOUT = "layout"
 
 
+#: How the reason of a row of statistics begins that were compared: a result file has no other word of it.
+STATISTICS_AGREE = "only statistics are compared, and agree as far as they tell"
+STATISTICS_DIFFER = "only statistics are compared, and differ"
 #: The ops of a side that has none, as result files and JSON show it.
 NO_OPS = ("*",)
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import overload
 
-from precision_tool.lib.model.comparison import Extremes, Metrics, Pair, Summary
+from precision_tool.lib.model.comparison import (
+    STATISTICS_AGREE,
+    STATISTICS_DIFFER,
+    Extremes,
+    Metrics,
+    Pair,
+    Status,
+    Summary,
+)
 
 #: Of more ops than this, one line of a table shows the first ones only.
 MAX_NAMES = 32
@@ -139,6 +147,15 @@ class Row:
     def is_scalar(self) -> bool:
         """True for a single number, of which a cosine says nothing."""
         return self.metrics is not None and self.metrics.is_scalar
+
+    @property
+    def statistics_agree(self) -> bool | None:
+        """Whether the statistics of a tensor that has nothing else agree; None if they were not compared."""
+        if self.status != Status.STATISTICS_ONLY:
+            return None
+        if self.reason.startswith(STATISTICS_AGREE):
+            return True
+        return False if self.reason.startswith(STATISTICS_DIFFER) else None
 
     @property
     def max_error_index(self) -> tuple[int, ...] | None:

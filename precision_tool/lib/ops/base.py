@@ -1,7 +1,8 @@
 """What the function of an operator takes and gives, and the table of all of them.
 
 A function is pure: it takes the inputs in the order of the training script (no blocked layouts, no padding) and the
-attributes of the op, and gives its outputs in float64, each with what is needed to say how far rounding can take it.
+attributes of the op, and gives its outputs, each with what is needed to say how far rounding can take it. Given float64
+it computes in float64, which is what judges; given float32, as a first look gives it, in float32.
 It knows no files and no graph.
 """
 
@@ -46,7 +47,8 @@ class Kind(Enum):
 class Input:
     """A tensor as an op takes it.
 
-    `array` is float64 for floating types and complex128 for complex ones; integers and bools keep their type.
+    `array` is float64 for floating types (float32 in a first look) and complex128 for complex ones; integers and bools
+    keep their type.
     `dtype` is the stored type's name ("float16", "bfloat16", "float32", "int32", "bool"). `layout` names the axes of
     the script ("NHWC", "NCHW", "HWCN", "NDHWC", "NCDHW", "DHWCN"), "ND" where they have no names.
     """

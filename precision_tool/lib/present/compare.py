@@ -139,6 +139,10 @@ def overview_lines(analysis: Analysis) -> RenderableType:
         f" in {counted(view.ops_below, 'op')}" if view.below else "",
     )
     rows = [("compared", told)]
+    compared, differ = analysis.statistics
+    if compared:
+        words = f"those of {counted(compared, 'tensor')} compared, {differ:,} differ"
+        rows.append(("statistics", plain(words, "red" if differ else "green")))
     if any(row.noise is not None for row in analysis.rows):
         noisy = sum(is_only_noise(row, analysis.threshold) for row in analysis.rows)
         words = f"{noisy:,} more are below {analysis.threshold:.9g}, and no farther off than their own noise allows"
@@ -368,6 +372,8 @@ def finding_panel(finding: Finding) -> RenderableType:
         FindingKind.NOTHING_COMPARED: "Nothing compared",
         FindingKind.UNREADABLE: "Not read",
     }.get(finding.kind, "Finding")
+    if finding.kind == FindingKind.NOTHING_COMPARED and finding.op_name:
+        title = "First op with other statistics"
     style = GRADE_STYLE[finding.grade]
     return Box(
         Group(plain(finding.message, "bold"), LabelledLines(rows)) if rows else plain(finding.message, "bold"),

@@ -80,10 +80,10 @@ def judge_ops(judge: Judge, *, workers: int = 0, progress: Progress | None = Non
 
 
 def elements_of(judge: Judge, op: Op) -> int:
-    """The elements of an op's inputs and outputs, as far as they were dumped."""
+    """The elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
     dump = judge.values.dumped(op)
     if dump is None:
-        return 1
+        return 1 + 2 * sum(one.size for one in judge.outputs(op).values())
     tensors = (*dump.inputs.values(), *dump.outputs.values())
     return 1 + sum(one.size for one in tensors if isinstance(one, Tensor))
 

@@ -522,7 +522,7 @@ def _finish(
             output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
         _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held, other=other)
-    if is_whole and not any(analysis.overview.compared for analysis in analyses):
+    if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
         )
