@@ -27,7 +27,7 @@ class BuildKernel(build_ext):
     """The kernel is a library without any Python in it, so that one file serves every version of Python."""
 
     def get_ext_filename(self, fullname):
-        return fullname.replace(".", "/") + ".so"
+        return fullname.replace(".", "/") + ".compiled.so"  # no name of a module, which would be imported
 
 
 COMMANDS = {"build_ext": BuildKernel}

@@ -8,7 +8,7 @@ tensor's size. `Sums` and `KlSums` of parts of a tensor add up, so one tensor ca
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from math import frexp, inf, isfinite, log, nan, sqrt
+from math import frexp, inf, isfinite, log, log1p, nan, sqrt
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -197,7 +197,8 @@ class KlSums:
     """
 
     p: float = 0.0
-    q: float = 0.0
+    #: Σ q - p: of sides that are nearly the same it keeps the digits that Σ q and Σ p lose.
+    apart: float = 0.0
     p_log_ratio: float = 0.0
     npu_deviation: float = 0.0
     npu_deviation_squares: float = 0.0
@@ -472,7 +473,7 @@ class Kernel:
             np.maximum(out, buffers.floor(side, floors[side])[: x.size], out=out)
         p_total, q_total = self._sums(buffers, (p, None), (q, None), row=_SHORT_ROW)
         sums.p += p_total
-        sums.q += q_total
+        sums.apart += q_total - p_total
         np.divide(p, q, out=q)
         np.log2(q, out=q)  # faster than log
         sums.p_log_ratio += self._sums(buffers, (p, q), row=_SHORT_ROW)[0]
@@ -602,10 +603,9 @@ def _near_cosine(first: Sums) -> float | None:
 
 def kl_divergence(second: KlSums) -> float:
     """Σ p ln(p/q) of p and q normalised to sum 1, from the sums before normalising."""
-    if second.p <= 0 or second.q <= 0:
+    if second.p <= 0 or second.p + second.apart <= 0:
         return nan
-    divergence = second.p_log_ratio * log(2) / second.p + log(second.q / second.p)
-    return max(divergence, 0.0)  # never negative but for rounding, which would show as -0.000000
+    return second.p_log_ratio * log(2) / second.p + log1p(second.apart / second.p)
 
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:

@@ -17,7 +17,7 @@ from pathlib import Path
 #: Names the kernel that is to do the work: "numpy" instead of the compiled one.
 VARIABLE = "PRECISION_TOOL_KERNEL"
 #: INTERFACE of kernel.c, of which this module is the other side.
-_INTERFACE = 1
+_INTERFACE = 2
 
 #: Largest relative error of a sum of equal squares: lanes stay below 3e-7, a sum one after the other does not.
 _SUM_ERROR = 7e-7
@@ -40,9 +40,9 @@ class FirstSums(ctypes.Structure):
 
 
 class SecondSums(ctypes.Structure):
-    """What the second pass adds up over a block: p, q and p log2(p/q)."""
+    """What the second pass adds up over a block: p, q - p and p log2(p/q)."""
 
-    _fields_ = tuple((name, ctypes.c_double) for name in ("p", "q", "p_log_ratio"))
+    _fields_ = tuple((name, ctypes.c_double) for name in ("p", "apart", "p_log_ratio"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _found() -> tuple[Library | None, str]:
         return None, f"{VARIABLE}={asked[:40]!r} is unknown: numpy or compiled"
     if asked == "numpy":
         return None, f"{VARIABLE}=numpy"
-    path = Path(__file__).with_name("kernel.so")
+    path = Path(__file__).with_name("kernel.compiled.so")
     if not path.exists():
         return None, "the compiled kernel was not built: pip builds it where there is a C compiler"
     try:
