@@ -19,6 +19,7 @@ from precision_tool.lib.inspect.convert import ConvertStoppedError, Decoded, Sou
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import reading_as, reading_of
+from precision_tool.lib.storage import local
 from precision_tool.lib.storage.files import TEMPORARY
 
 NAME = "Add.block_add.1.0.1772443800000000"
@@ -219,9 +220,9 @@ def test_a_signal_that_ends_the_process_leaves_nothing_behind(tmp_path: Path, mo
     def stop(*_: object) -> None:
         raise SystemExit(143)
 
-    for name in ("_write_at", "write"):
+    for owner, name in ((local._NewLocalFile, "write_at"), (npy.NpyWriter, "write")):
         with monkeypatch.context() as patch:
-            patch.setattr(npy.NpyWriter, name, stop)
+            patch.setattr(owner, name, stop)
             with pytest.raises(SystemExit):
                 decoded(one)
         assert os.listdir(tmp_path / "out") == []

@@ -39,7 +39,7 @@ def test_a_file_that_is_cut_off_is_not_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("interface", "why"), [(0, "it is of another version of precision_tool"), (1, "pt_first_float32")]
+    ("interface", "why"), [(0, "it is of another version of precision_tool"), (module._INTERFACE, "pt_first_float32")]
 )
 def test_a_library_that_is_not_ours_is_not_used(tmp_path: Path, interface: int, why: str) -> None:
     source = tmp_path / "other.c"
@@ -119,6 +119,7 @@ def test_second_sums(size: int, shift: int, seed: int, processor: str) -> None:
     p = np.maximum(x.astype(np.float64) - limits[0], 1e-3)
     q = np.maximum(y.astype(np.float64) - limits[1], 2e-3)
     assert found.p == pytest.approx(p.sum(), rel=1e-6)
+    assert found.q == pytest.approx(q.sum(), rel=1e-6)
     assert found.apart == pytest.approx((q - p).sum(), abs=1e-6 * np.abs(q - p).sum())
     assert found.p_log_ratio == pytest.approx(
         (p * np.log2(p / q)).sum(), abs=2e-6 * (p * (1 + abs(np.log2(p / q)))).sum()

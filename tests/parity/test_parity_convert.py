@@ -29,6 +29,7 @@ OTHER_ARRAYS = {
     # It takes the bytes of an undefined type for its shape, and a scalar for a vector.
     "type_undefined": ((20,), (4, 5)),
     "scalar": ((1,), ()),
+    "bool_scalar": ((1,), ()),
     # An array without elements loses its type.
     "empty": ("float64", "float32"),
     "empty_against_some": ("float64", "float32"),

@@ -78,6 +78,7 @@ class CompiledKernel(Kernel):
         limits[:] = ranges[0][0], ranges[1][0], *floors
         self._second_pass(x.ctypes.data, y.ctypes.data, x.size, limits.ctypes.data, ctypes.byref(found))
         sums.p += found.p
+        sums.q += found.q
         sums.apart += found.apart
         sums.p_log_ratio += found.p_log_ratio
 

@@ -197,6 +197,7 @@ class KlSums:
     """
 
     p: float = 0.0
+    q: float = 0.0
     #: Σ q - p: of sides that are nearly the same it keeps the digits that Σ q and Σ p lose.
     apart: float = 0.0
     p_log_ratio: float = 0.0
@@ -473,6 +474,7 @@ class Kernel:
             np.maximum(out, buffers.floor(side, floors[side])[: x.size], out=out)
         p_total, q_total = self._sums(buffers, (p, None), (q, None), row=_SHORT_ROW)
         sums.p += p_total
+        sums.q += q_total
         sums.apart += q_total - p_total
         np.divide(p, q, out=q)
         np.log2(q, out=q)  # faster than log
@@ -603,9 +605,12 @@ def _near_cosine(first: Sums) -> float | None:
 
 def kl_divergence(second: KlSums) -> float:
     """Σ p ln(p/q) of p and q normalised to sum 1, from the sums before normalising."""
-    if second.p <= 0 or second.p + second.apart <= 0:
+    if second.p <= 0 or second.q <= 0:
         return nan
-    return second.p_log_ratio * log(2) / second.p + log1p(second.apart / second.p)
+    is_near = abs(second.apart) < second.p / 2
+    of_sums = log1p(second.apart / second.p) if is_near else log(second.q / second.p)
+    # Of nearly equal sides rounding may take it below zero, which it never is.
+    return max(second.p_log_ratio * log(2) / second.p + of_sums, 0.0)
 
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:

@@ -80,7 +80,7 @@ typedef struct {
 } FirstSums;
 
 typedef struct {
-    double p, apart, p_log_ratio;
+    double p, q, apart, p_log_ratio;
 } SecondSums;
 
 int pt_interface(void) { return INTERFACE; }
@@ -350,26 +350,28 @@ BODY float log_ratio(float p, float q) {
     return e * 0.693359375f + (t + (e * -2.12194440e-4f + (tt * t * c - 0.5f * tt)));
 }
 
-/* The sums of p, q - p and p*log2(p/q), where p and q are the values above the least, at least the side's floor.
+/* The sums of p, q, q - p and p*log2(p/q), where p and q are the values above the least, at least the side's floor.
  * `limits`: both sides' least values, both floors. What is left behind whole rows is added in float64. */
 BODY int pt_second_float32_body(int row, const float *x, const float *y, int64_t count, const double *limits,
                                 SecondSums *out) {
     const float x_low = (float)limits[0], y_low = (float)limits[1];
     const float x_floor = (float)limits[2], y_floor = (float)limits[3];
-    double p_total = 0, apart_total = 0, ratio_total = 0;
+    double p_total = 0, q_total = 0, apart_total = 0, ratio_total = 0;
     const int length = row / SHORT_RUNS;
     int64_t whole = count / length * length;
     for (int64_t at = 0; at < whole; at += length) {
-        float p_sum = 0, apart_sum = 0, ratio_sum = 0;
+        float p_sum = 0, q_sum = 0, apart_sum = 0, ratio_sum = 0;
         for (int i = 0; i < length; i++) {
             float p = x[at + i] - x_low, q = y[at + i] - y_low;
             p = p > x_floor ? p : x_floor;
             q = q > y_floor ? q : y_floor;
             p_sum += p;
+            q_sum += q;
             apart_sum += q - p;
             ratio_sum += p * log_ratio(p, q);
         }
         p_total += p_sum;
+        q_total += q_sum;
         apart_total += apart_sum;
         ratio_total += ratio_sum;
     }
@@ -378,10 +380,12 @@ BODY int pt_second_float32_body(int row, const float *x, const float *y, int64_t
         p = p > limits[2] ? p : limits[2];
         q = q > limits[3] ? q : limits[3];
         p_total += p;
+        q_total += q;
         apart_total += q - p;
         ratio_total += p * log(p / q);
     }
     out->p = p_total;
+    out->q = q_total;
     out->apart = apart_total;
     out->p_log_ratio = ratio_total * 1.4426950408889634; /* log2(e) */
     return 0;

@@ -40,9 +40,9 @@ class FirstSums(ctypes.Structure):
 
 
 class SecondSums(ctypes.Structure):
-    """What the second pass adds up over a block: p, q - p and p log2(p/q)."""
+    """What the second pass adds up over a block: p, q, q - p and p log2(p/q)."""
 
-    _fields_ = tuple((name, ctypes.c_double) for name in ("p", "apart", "p_log_ratio"))
+    _fields_ = tuple((name, ctypes.c_double) for name in ("p", "q", "apart", "p_log_ratio"))
 
 
 @dataclass(frozen=True, slots=True)
