@@ -26,7 +26,11 @@ def error_classes() -> list[type[PrecisionToolError]]:
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
 def test_an_error_survives_pickling(kind: type[PrecisionToolError]) -> None:
     parameters = inspect.signature(kind).parameters
-    more = {name: value for name, value in (("rows", [1, 2]), ("results", ["one"])) if name in parameters}
+    more = {
+        name: value
+        for name, value in (("rows", [1, 2]), ("results", ["one"]), ("declared", "a tensor"))
+        if name in parameters
+    }
     code = {"exit_code": 2} if "exit_code" in parameters else {}
     error = kind("what and where", "what next", **more, **code)
     copy = pickle.loads(pickle.dumps(error))

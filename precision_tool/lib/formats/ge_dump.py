@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ffts import parse_slicing
@@ -109,6 +110,9 @@ class _ShortError(FormatError):
     def __init__(self, message: str, hint: str, declared: Tensor) -> None:
         super().__init__(message, hint)
         self.declared = declared
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.declared)
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
