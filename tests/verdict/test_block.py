@@ -43,6 +43,7 @@ def test_without_a_benchmark(tmp_path: Path, columns: int) -> None:
     shown = tool("ac", cwd=tmp_path, columns=columns)
     assert "one/MatMul (MatMulV2)" in shown.text
     assert "a benchmark would tell" in shown.text
+    assert "then: tf_dump" in shown.text
     assert tool("ac", "--fail", cwd=tmp_path, columns=columns, code=1).text == shown.text
 
 

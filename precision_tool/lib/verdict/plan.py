@@ -42,7 +42,13 @@ def plan(
     else:
         steps += _STEPS[first.cause](first)
     if not has_benchmark:
-        steps.append(Step(why="a benchmark would tell whether data, weights and random numbers agree", line="infer"))
+        steps.append(
+            Step(
+                why="a benchmark would tell whether data, weights and random numbers agree: run the script on CPU or "
+                "GPU with tfdbg, as the README says under Collect, then",
+                line="tf_dump",
+            )
+        )
     return tuple(steps)
 
 
