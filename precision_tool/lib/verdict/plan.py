@@ -44,8 +44,7 @@ def plan(
     if not has_benchmark:
         steps.append(
             Step(
-                why="a benchmark would tell whether data, weights and random numbers agree: run the script on CPU or "
-                "GPU with tfdbg, as the README says under Collect, then",
+                why="a benchmark would tell whether data, weights and random numbers agree; make one with tfdbg, then",
                 line="tf_dump",
             )
         )
