@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import json
 import re
@@ -46,3 +47,16 @@ def compared(folder: Path, *options: str) -> Path:
     """`ac -c --report` on the data in a folder; the report."""
     tool("ac", "-c", *options, "--report", "report.html", cwd=folder, code=None)
     return folder / "report.html"
+
+
+def shown_without(column: str, folder: Path) -> Path:
+    """The report on the result below `folder` as an older release wrote it, without a column."""
+    (path,) = (folder / "precision_data" / "temp" / "vector_compare").glob("*/result_*.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [*csv.reader(file)]
+    left_out = rows[0].index(column)
+    old = folder / "result_20260101000000.csv"
+    with old.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([*row[:left_out], *row[left_out + 1 :]] for row in rows)
+    tool("report", old, "-o", "old.html", cwd=folder)
+    return folder / "old.html"

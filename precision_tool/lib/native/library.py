@@ -73,6 +73,7 @@ def description() -> str:
     return f"compiled, {known.processor}" if known is not None else f"numpy ({_found()[1]})"
 
 
+@cache
 def _found() -> tuple[Library | None, str]:
     """The library, or why there is none."""
     asked = os.environ.get(VARIABLE, "")

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_tool.lib.engine.bits import same_range
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import as_stored
 from precision_tool.lib.verdict.values import MAX_ELEMENTS, VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
 
-#: Bytes read at one time.
-_PIECE = 1 << 20
 #: Types whose first input is a variable that they update in place.
 _UPDATING = ("Assign", "Apply", "SparseApply", "ResourceApply", "ResourceSparse", "ScatterUpdate", "ScatterAdd")
 
@@ -144,14 +142,9 @@ def _same_bytes(values: RunValues, mine: Tensor, other: Tensor) -> bool:
     if None not in sums:
         return sums[0] == sums[1]
     try:
-        with open_bytes(mine) as one, open_bytes(other) as two:
-            for done in range(0, mine.nbytes, _PIECE):
-                count = min(_PIECE, mine.nbytes - done)
-                if one.read_at(mine.offset + done, count) != two.read_at(other.offset + done, count):
-                    return False
+        return same_range(mine, 0, other, 0, mine.nbytes)
     except PrecisionToolError:
         return False
-    return True
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -190,15 +183,9 @@ def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
     if tensor.dataset or output.dataset:
         return True  # HDF5 does not tell where bytes lie
     try:
-        with open_bytes(tensor) as one, open_bytes(output) as two:
-            for start in range(first, end, _PIECE):
-                count = min(_PIECE, end - start)
-                mine = one.read_at(tensor.offset + start - tensor.address, count)
-                if mine != two.read_at(output.offset + start - output.address, count):
-                    return False
+        return same_range(tensor, first - tensor.address, output, first - output.address, end - first)
     except PrecisionToolError:
-        pass  # what cannot be read accuses nobody
-    return True
+        return True  # what cannot be read accuses nobody
 
 
 # --- against another run ---
