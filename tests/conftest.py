@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from real_tree import real_tree
 from report_browser import browse as browse
@@ -17,6 +18,11 @@ from vendor import Vendor, find_vendor
 
 # Importing `tf_config` seeds what is random. Not in this process: its other tests want their own luck.
 os.environ["PRECISION_TOOL_SEED"] = "off"
+
+# No test asserts on time. CI says the same about the same change twice; by hand each run tries other examples. Older
+# versions of hypothesis have no profile of their own for that.
+hypothesis.settings.register_profile("project", deadline=None, derandomize=os.environ.get("CI") == "true")
+hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")
