@@ -43,9 +43,11 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_cluster,
     add_graph,
     add_json,
     add_workers,
+    cluster_of,
     completes,
     cosine,
     count,
@@ -113,6 +115,7 @@ def _add_sides(parser: Parser, session: Session) -> None:
     completes(left, Completion.FOLDER)
     completes(right, Completion.FOLDER)
     add_workers(parser, None)
+    add_cluster(parser)
     add_engine(parser, session)
 
 
@@ -300,8 +303,10 @@ def _compare(
     if engine == "cann":
         return by_toolkit()
     try:
-        with ProgressReport(output.err, "comparing") as progress:
-            analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options, noise)
+        with cluster_of(args) as executor, ProgressReport(output.err, "comparing") as progress:
+            analyses = session.compare(
+                left, right, args.graph, args.threshold, workers, progress, options, noise, executor=executor
+            )
     except FormatError as error:
         is_pytorch = is_h5_side(left or session.default_npu())  # msaccucmp is not asked for these
         if engine != "auto" or is_pytorch or session.toolkit().msaccucmp is None:
@@ -568,7 +573,9 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
-    asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
+    asked = (
+        args.left, args.right, args.graph, args.workers, args.cluster, args.engine, args.custom, args.overflow or None
+    )  # fmt: skip
     compares = args.compare or any(option is not None for option in asked)
     if compares and args.file is not None:
         raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")
