@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ def judge_results(
     graph: str | None = None,
     progress: Progress | None = None,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> list[Judged | None]:
     """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
     runs = _runs_to_judge(data, graph)
@@ -59,7 +61,7 @@ def judge_results(
         asked = replace(
             asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold, flagged=_flags(data, graph)
         )
-        found.append(judge(asked, runs, workers=workers, progress=progress))
+        found.append(judge(asked, runs, workers=workers, executor=executor, progress=progress))
     return found
 
 
@@ -92,18 +94,25 @@ def judge_alone(
     graph: str | None = None,
     progress: Progress | None = None,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> list[Judged]:
     """Who is to blame in an NPU run without a benchmark, one verdict a model."""
     runs = _runs_to_judge(data, graph)
     if npu is not None:
         leaf = data.run_at(npu).leaves[0]
         file = data.graph_chooser(graph).of(leaf, graph).file
-        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
+        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, executor=executor, progress=progress)]
     flagged = _flags(data, graph)
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file, flagged=flagged), runs, workers=workers, progress=progress)
+        judge(
+            Asked(leaf=run.leaf, file=run.file, flagged=flagged),
+            runs,
+            workers=workers,
+            executor=executor,
+            progress=progress,
+        )
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]
