@@ -38,7 +38,7 @@ def judge_results(
     for analysis in analyses:
         leaf, source = analysis.leaf, analysis.source
         asked: Asked | None = None
-        if analysis.is_pytorch:
+        if not analysis.has_graph:
             pass
         elif leaf is not None:
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
@@ -76,7 +76,7 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
 
 def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
     """The verdict on one comparison; None without a graph, and of PyTorch dumps."""
-    if result.graph is None or result.choice.h5:
+    if result.graph is None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
