@@ -23,7 +23,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionT
 from precision_tool.lib.graph.catalog import FoundOp, RunGraph
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.sources.h5_files import refuse_h5
+from precision_tool.lib.sources.kinds import check_command
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.storage.stores import check_folder, is_folder, size_of
@@ -72,13 +72,13 @@ def find_overflow(
         leaves = _data_leaves(data) or data.leaves_at(status_root)
     else:
         if not is_folder(folder):
-            refuse_h5("overflow", folder)
+            check_command("overflow", folder)
             check_folder(folder, "dumps")
         status_root = folder
         leaves = data.leaves_at(folder)
     files, root = find_statuses(data, folder)
     if not files and not leaves:
-        refuse_h5("overflow", folder or str(data.workspace.pt_npu_dir))
+        check_command("overflow", folder or str(data.workspace.pt_npu_dir))
         if folder is not None:
             data.run_at(folder)  # says what is wrong with it
         default = str(data.workspace.dump_dir(0))

@@ -95,7 +95,7 @@ def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: 
 def _file_of(
     session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, notes: list[str]
 ) -> GraphFile | None:
-    if analysis.is_pytorch:
+    if not analysis.has_graph:
         return None
     if graph is None and analysis.leaf is not None and analysis.leaf.graph is not None:
         return analysis.leaf.graph.file

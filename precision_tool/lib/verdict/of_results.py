@@ -38,7 +38,7 @@ def judge_results(
     for analysis in analyses:
         leaf, source = analysis.leaf, analysis.source
         asked: Asked | None = None
-        if analysis.is_pytorch:
+        if not analysis.has_graph:
             pass
         elif leaf is not None:
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
@@ -89,7 +89,7 @@ def judged_on(
     result: LeafResult, threshold: float = 0.98, *, seconds: float = SECONDS, workers: int = 0
 ) -> Judged | None:
     """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it."""
-    if result.graph is None or result.choice.h5:
+    if result.graph is None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
