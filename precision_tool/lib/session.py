@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.model.graph import GraphFile
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.sources.dumps import BenchmarkSide
+    from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
     from precision_tool.lib.verdict.blame import Blame
@@ -237,6 +238,73 @@ class Session(DataFolder):
         with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
             others = self.run_graphs()
         return benchmark, next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
+
+    def study(
+        self,
+        *,
+        npu: str | None = None,
+        golden: str | None = None,
+        graph: str | None = None,
+        steps: str | None = None,
+        ranks: str | None = None,
+        judge: str = "first",
+        threshold: float | None = None,
+        workers: int | None = None,
+        executor: Executor | None = None,
+        progress: Progress | None = None,
+        fresh: bool = False,
+    ) -> Study:
+        """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
+
+        Parameters
+        ----------
+        npu, golden, graph : str, optional
+            Folders of dumps and of benchmark tensors, and a graph, in the place of those of the data folders.
+        steps, ranks : str, optional
+            Which are wanted: ``"3"``, ``"0-7"`` or ``"1,5,8-"``.
+        judge : str
+            Which dumps are recomputed: those up to the "first" step that computes wrong, "suspects" or "all".
+        threshold : float, optional
+            Cosine similarity below which a tensor counts as wrong.
+        workers : int, optional
+            Processes that share the work; 0: one per core.
+        executor : concurrent.futures.Executor, optional
+            Does the work instead of processes of our own.
+        progress : callable, optional
+            Called with the bytes that are done and those to do.
+        fresh : bool
+            Begin anew, whatever an earlier call did: else that is not done again.
+
+        Returns
+        -------
+        Study
+            Its `conclusion` names the earliest step, rank and op, and on which ranks it computes wrong.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is no dump, or what was named is not there.
+        UsageError
+            Another study is at work with the same folder of results.
+        WorkStoppedError
+            After Ctrl+C; the same call goes on from there.
+        """
+        from precision_tool.lib.study.leaves import parse_numbers
+        from precision_tool.lib.study.plan import Judging
+        from precision_tool.lib.study.study import StudyOptions, run_study
+
+        options = StudyOptions(
+            folders=[str(folder) for folder in (self.settings.data, *self.settings.more_data)],
+            npu=npu, golden=golden, graph=graph,
+            steps=None if steps is None else parse_numbers(steps),
+            ranks=None if ranks is None else parse_numbers(ranks),
+            judging=Judging(judge), threshold=self.settings.threshold if threshold is None else threshold,
+        )  # fmt: skip
+        return run_study(
+            options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
+            workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
+            fresh=fresh,
+        )  # fmt: skip
 
     # --- causes ---
 

@@ -18,7 +18,7 @@ from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import FindingKind
-from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
 
@@ -71,13 +71,26 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
     mine = next((one for one in (judged, *judged.beside) if one.npu == npu), None)
     if mine is None or analysis.choice.compat:
         return analysis
-    own = {(op.name, f"output:{slot.slot}"): slot.own for op in mine.ops for slot in op.slots}
+    own = own_errors(mine)
     rows = tuple(replace(row, own_error=own.get((row.op_name, row.slot))) for row in analysis.rows)
     return replace(analysis, rows=rows, choice=replace(analysis.choice, own_error=True))
 
 
+def own_errors(judged: Judged) -> dict[tuple[str, str], float]:
+    """The own error of each output that was recomputed, by op name and slot (`output:0`)."""
+    return {(op.name, f"output:{slot.slot}"): slot.own for op in judged.ops for slot in op.slots}
+
+
 def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
     """The verdict on one comparison; None without a graph, and of PyTorch dumps."""
+    judged = judged_on(result, threshold)
+    return None if judged is None else judged.verdict
+
+
+def judged_on(
+    result: LeafResult, threshold: float = 0.98, *, seconds: float = SECONDS, workers: int = 0
+) -> Judged | None:
+    """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it."""
     if result.graph is None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
@@ -85,7 +98,7 @@ def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
         leaf=result.leaf, file=result.graph.file, golden=result.golden, dumps=result.dumps, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
     )  # fmt: skip
-    return judge(asked, ()).verdict
+    return judge(asked, (), seconds=seconds, workers=workers)
 
 
 def judge_alone(

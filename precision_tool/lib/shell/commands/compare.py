@@ -51,6 +51,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.study import add_study, check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
@@ -274,6 +275,7 @@ def _ac_parser(session: Session) -> Parser:
         help="write all of it as one HTML file too (default: beside the result); `report` does so later",
     )  # fmt: skip
     completes(page, Completion.FILE)
+    add_study(parser)
     return parser
 
 
@@ -568,6 +570,9 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.all:
+        return run_study_command(session, args, output)
+    check_no_study(session, args)
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
     if compares and args.file is not None:
