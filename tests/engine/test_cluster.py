@@ -22,6 +22,7 @@ from precision_tool.cli import main
 from precision_tool.lib.api import compare
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.engine import cluster as engine_cluster
 from precision_tool.lib.engine.cluster import (
     ClusterExecutor,
@@ -36,6 +37,9 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.selection import OpNames
 
+pytest.importorskip("distributed")  # in the extra `cluster`, which the extra `test` has
+
+pytestmark = pytest.mark.slow
 _SCRIPT = Path(__file__).parents[2] / "scripts/local_cluster.py"
 
 
@@ -232,3 +236,17 @@ def test_the_command_says_what_one_process_says(
     assert told[0] == told[1]
     assert main(["--data", str(data), word, "--worker-for", "a=b", "-lt", str(data / "npu")]) == 2
     assert "--worker-for only goes with --cluster" in capfd.readouterr().err
+
+
+def test_a_study_finds_what_one_process_finds(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault_step=1)
+    monkeypatch.chdir(tmp_path)
+    told = []
+    for options in (["--workers", "1"], ["--cluster", address, "--fresh"]):
+        folders = [word for folder in truth.data for word in ("--data", folder)]
+        assert main([*folders, "--work", "work", "ac", "--all", "--json", *options]) == 0
+        told.append(json.loads(capfd.readouterr().out)["culprit"])
+    assert told[0] == told[1]
+    assert told[0]["op"] == truth.culprit

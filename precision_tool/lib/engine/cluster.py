@@ -290,6 +290,11 @@ class ClusterExecutor(Executor):
                 executor.shutdown(wait=False)
 
 
+def near(executor: Executor, path: str) -> Executor:
+    """Who of an executor's workers reads a path: of a cluster those of its host, else all."""
+    return executor.at(executor.host_of(path)) if isinstance(executor, ClusterExecutor) else executor
+
+
 class _Host(Executor):
     def __init__(self, cluster: ClusterExecutor, host: str) -> None:
         self._cluster = cluster

@@ -158,9 +158,9 @@ class _Run:
         for weight, bundle in weights:
             first = bundle[0][1]
             if workers > 1 and first.status == Status.COMPARED and cost(first) >= self._budget.split_bytes:
-                near = pool.at(_host_of(pool, bundle)) if isinstance(pool, ClusterExecutor) else pool
+                crew = pool.at(_host_of(pool, bundle)) if isinstance(pool, ClusterExecutor) else pool
                 with worker(self._budget) as here:
-                    self._compare_split(bundle, near, here)
+                    self._compare_split(bundle, crew, here)
             else:
                 small.append((weight, bundle))
         if isinstance(pool, ClusterExecutor):
