@@ -24,7 +24,7 @@ from precision_tool.lib.verdict.formulas import (
     is_fused,
     noise_between,
 )
-from precision_tool.lib.verdict.in_blocks import folded_type, narrowing, right_in_blocks, run_in_blocks
+from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import Mistake, places_of
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, is_judged, misfit, rounded_to
@@ -59,7 +59,7 @@ _FEW = 64
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
-_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 8, 1 << 17, 4
+_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
 _TOLD = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
@@ -226,7 +226,7 @@ class Judge:
     ) -> OpJudgement | None:
         """The judgement of a large op by a part of its elements, if they are right."""
         work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
-        if work <= _SAMPLED_FROM:
+        if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
         found = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
         return found if found is not None and found.state is State.RIGHT else None
@@ -322,15 +322,22 @@ class Judge:
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement:
-        """The op judged by one formula; a large one by a part of its elements, and whole if these are wrong."""
+        """The op judged by one formula; a large one by a part of its elements, and whole if these do not tell."""
         work = formula.work(inputs)
         if work > _SAMPLED_FROM:
+            part = self._by_telling_rows(base, formula, inputs, got)
+            if part is not None and part.state is State.WRONG:
+                if work > _WHOLE_UP_TO or all(map(_is_told, part.slots)):
+                    return part
+                return self._whole(base, formula, inputs, got)
+            if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
+                slots = right_in_blocks(formula, inputs, got, narrowing(formula, inputs))
+                if slots:
+                    return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+                return self._whole(base, formula, inputs, got)
             part = self._sampled(base, formula, inputs, got, work)
             if part is not None and (part.state is State.RIGHT or work > _WHOLE_UP_TO):
                 return part
-            told = self._told_by_rows(base, formula, inputs, got) if part is None or part.state is State.WRONG else None
-            if told is not None:
-                return told
         return self._whole(base, formula, inputs, got)
 
     def _sampled(
@@ -369,10 +376,10 @@ class Judge:
         told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(told))
 
-    def _told_by_rows(
+    def _by_telling_rows(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement | None:
-        """The judgement of a wrong large op by rows enough to tell the mistake; None where they do not tell it."""
+        """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1:
             return None
@@ -381,8 +388,7 @@ class Judge:
         rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)))
         if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
             return None
-        found = self._rows(base, formula, inputs, got, rows, cut)
-        return found if found.state is State.WRONG and all(_is_told(slot) for slot in found.slots) else None
+        return self._rows(base, formula, inputs, got, rows, cut)
 
     def _whole(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]

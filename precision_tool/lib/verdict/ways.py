@@ -75,6 +75,11 @@ class Ways:
                 yield from self._on_some_rows(op, fed.inputs, got, puts_out)
             return
         if not fed.missing:
+            few = next(self._on_some_rows(op, fed.inputs, got, puts_out), None) if alike is not None else None
+            if few is not None and few.shape == alike:
+                # What other ops showed, and some rows say again, all rows need not be asked about.
+                yield few
+                return
             known = self._known(op, fed.inputs, got, puts_out)
             for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
                 is_known = is_known or (formula.is_certain and op.type in formula.how)
