@@ -31,13 +31,13 @@ def all_checks(
     Of PyTorch dumps there is none but of the overflow status files that the data folder has. `limit` ops and statuses
     are told of at most, 0: all.
     """
-    is_pytorch = any(analysis.is_pytorch for analysis in analyses)
-    if is_pytorch and npu is not None:
+    has_graph = all(analysis.has_graph for analysis in analyses)
+    if not has_graph and npu is not None:
         return []
     leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
     known = known_values(leaves)
     overflow = check_overflow(data, npu, graph, limit, known)
-    if is_pytorch:
+    if not has_graph:
         return [] if overflow.skipped else [overflow]
     cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
     if npu is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Sequence
 
 from rich import box
@@ -214,7 +214,7 @@ def _why(first: Suspect) -> list[str]:
     elif fact("distance") is not None:
         lines.append(_departure(first))
     if fact("status") is not None:
-        lines.append(f"the device's status of it: {fact('status')} ({os.path.basename(str(fact('status_file')))})")
+        lines.append(f"the device's status of it: {fact('status')} ({posixpath.basename(str(fact('status_file')))})")
     return lines
 
 

@@ -164,7 +164,7 @@ class _Result:
             "golden": sound(material.golden),
             "graph": sound(shown_path(material.file.path) if material.file is not None else ""),
             "threshold": material.threshold,
-            "is_pytorch": analysis is not None and analysis.is_pytorch,
+            "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
             "compared": analysis is not None,
             "part": analysis.part if analysis is not None else "",

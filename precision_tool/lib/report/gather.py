@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ from precision_tool.lib.present.compare import leaf_title
 from precision_tool.lib.report.details import Budget, tensor_details
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.session import Session
+from precision_tool.lib.storage.stores import real_path
 from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import shown_path
 
@@ -77,7 +78,7 @@ def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: 
     npu = run.npu if run is not None else ""
     file = _load(session, path, notes)
     return Material(
-        title=os.path.basename(npu.rstrip(os.sep)) or "run",
+        title=posixpath.basename(npu.rstrip("/")) or "run",
         npu=shown_path(npu) if npu else "",
         threshold=verdict.threshold,
         verdict=verdict,
@@ -94,7 +95,7 @@ def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: 
 def _file_of(
     session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, notes: list[str]
 ) -> GraphFile | None:
-    if analysis.is_pytorch:
+    if not analysis.has_graph:
         return None
     if graph is None and analysis.leaf is not None and analysis.leaf.graph is not None:
         return analysis.leaf.graph.file
@@ -165,8 +166,8 @@ def _run_of(session: Session, npu: str, file: GraphFile | None) -> RunGraph | No
         return None
     try:
         runs: Iterator[RunGraph] = iter(session.run_graphs())
-        wanted = os.path.realpath(npu)
-        return next((run for run in runs if run.leaf is not None and os.path.realpath(run.leaf.path) == wanted), None)
+        wanted = real_path(npu)
+        return next((run for run in runs if run.leaf is not None and real_path(run.leaf.path) == wanted), None)
     except PrecisionToolError:
         return None
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 
 import numpy as np
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
 from precision_tool.lib.verdict.formulas import (
     Formula,
@@ -89,6 +92,12 @@ class Judge:
         self._ways = Ways(values, self._beside, unfused)
         self._deadline = time.monotonic() + seconds
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
+
+    def for_others(self) -> Callable[[], Judge]:
+        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
+        values, left = self.values, self._deadline - time.monotonic()
+        unfused = None if self._unfused is None else self._unfused.file
+        return partial(_made_again, values.leaf, values.file, values.benchmark, unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -494,3 +503,9 @@ def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+def _made_again(
+    leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, unfused: GraphFile | None, seconds: float
+) -> Judge:
+    return Judge(RunValues(leaf, file, benchmark), unfused, seconds=seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -46,6 +47,7 @@ def judge(
     *,
     seconds: float = SECONDS,
     workers: int = 0,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Judged:
     """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
@@ -62,7 +64,7 @@ def judge(
         dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
         threshold=asked.threshold, flagged=asked.flagged,
     )  # fmt: skip
-    first = judge_run(subject, seconds=seconds, workers=workers, progress=progress)
+    first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
     if first.verdict.culprit is not None:
         return first
     beside: list[Judged] = []
@@ -72,7 +74,7 @@ def judge(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=asked.file, number=run.number,
             threshold=asked.threshold,
         )  # fmt: skip
-        found = judge_run(other, seconds=seconds, workers=workers, progress=progress)
+        found = judge_run(other, seconds=seconds, workers=workers, executor=executor, progress=progress)
         if found.verdict.culprit is not None:
             return replace(found, beside=(first, *beside))
         beside.append(found)

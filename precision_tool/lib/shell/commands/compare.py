@@ -51,6 +51,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.study import add_study, check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
@@ -61,7 +62,7 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from precision_tool.lib.verdict.model import Verdict
     from precision_tool.lib.verdict.since import Since
     from precision_tool.lib.verdict.stored import StoredVerdict
-from precision_tool.lib.sources.h5_files import is_h5_side
+from precision_tool.lib.sources.kinds import kind_at
 from precision_tool.lib.workspace import shown_path
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
@@ -274,6 +275,7 @@ def _ac_parser(session: Session) -> Parser:
         help="write all of it as one HTML file too (default: beside the result); `report` does so later",
     )  # fmt: skip
     completes(page, Completion.FILE)
+    add_study(parser)
     return parser
 
 
@@ -303,8 +305,8 @@ def _compare(
         with ProgressReport(output.err, "comparing") as progress:
             analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options, noise)
     except FormatError as error:
-        is_pytorch = is_h5_side(left or session.default_npu())  # msaccucmp is not asked for these
-        if engine != "auto" or is_pytorch or session.toolkit().msaccucmp is None:
+        has_graph = kind_at(left or session.default_npu()).has_graph  # else msaccucmp is not asked
+        if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
             raise
         session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
         return by_toolkit()
@@ -568,6 +570,9 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.all:
+        return run_study_command(session, args, output)
+    check_no_study(session, args)
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
     if compares and args.file is not None:
@@ -586,7 +591,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             analyses = _compare(session, args, output, options)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
-            if session.has_pytorch_only():
+            if not session.kind().has_graph:
                 raise
             lack = error  # the NPU's dump alone tells something too
     else:

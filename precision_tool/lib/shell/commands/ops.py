@@ -89,7 +89,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
-    if session.has_pytorch_only() and args.graph is None:
+    if not session.kind().has_graph and args.graph is None:
         if args.wrong:
             raise UsageError("ls: --wrong: ops of PyTorch dumps are not recomputed", "`ls --below` has their cosines")
         from precision_tool.lib.shell.commands import pytorch
@@ -168,7 +168,7 @@ def _dumps(
     reason: DataNotFoundError | None = None
     try:
         ops: set[str] | None = None
-        if name is not None and op_number(name) is not None and not session.has_pytorch_only():
+        if name is not None and op_number(name) is not None and session.kind().has_graph:
             ops, name = {flatten(hit.op.name) for hit in session.find_ops(name)}, None
         found = list_dumps(session.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)), ops=ops)
     except DataNotFoundError as error:
