@@ -28,10 +28,10 @@ from precision_tool.lib.verdict.formulas import (
     noise_between,
 )
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
-from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
-from precision_tool.lib.verdict.places import Mistake, places_of
-from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, is_judged, misfit, rounded_to
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
 from precision_tool.lib.verdict.rows import Rows, spread
+from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, slot_of, state_of
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -53,18 +53,11 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
     "MemcpyAsync",
     "End", "TensorDataset", "DeviceQueueDataset", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "AtomicAddrClean", "MemSet",
 }  # fmt: skip
-#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
-_DOUBT = 4.0
-#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
-_INEXACT = 0.6
-_FEW = 64
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
 _TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
-#: Mistakes that some rows tell as well as all, unless they are along the rows.
-_TOLD = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -96,8 +89,7 @@ class Judge:
     def for_others(self) -> Callable[[], Judge]:
         """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
         values, left = self.values, self._deadline - time.monotonic()
-        unfused = None if self._unfused is None else self._unfused.file
-        return partial(_made_again, values.leaf, values.file, values.benchmark, unfused, left)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, self._ways.unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -336,7 +328,7 @@ class Judge:
         if work > _SAMPLED_FROM:
             part = self._by_telling_rows(base, formula, inputs, got)
             if part is not None and part.state is State.WRONG:
-                if work > _WHOLE_UP_TO or all(map(_is_told, part.slots)):
+                if work > _WHOLE_UP_TO or all(map(is_told_by_rows, part.slots)):
                     return part
                 return self._whole(base, formula, inputs, got)
             if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
@@ -358,8 +350,8 @@ class Judge:
             places, out = found
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs))
-            slot = replace(_slot(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
-            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=_state(base, [slot]))
+            slot = replace(slot_of(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
+            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
             return None
@@ -425,15 +417,15 @@ class Judge:
                 if have.dtype not in stored:
                     stored[have.dtype] = run_in_blocks(formula, inputs, got, have.dtype)
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
-                if other.worst < fit.worst and other.worst <= _DOUBT * other.slack:
+                if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
                     fit = other
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
-            slots.append(_slot(slot, have, out, fit, kind))
+            slots.append(slot_of(slot, have, out, fit, kind))
         if not slots:
             raise NotComputedError("no output that has a formula was dumped")
         if not is_told:
             raise NotComputedError("its true result is nowhere finite")
-        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=_state(base, slots))
+        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
     def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
@@ -450,59 +442,13 @@ class Judge:
         if not over:
             return base
         have = Input(array=array, dtype=dtype)
-        slot = replace(_slot(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
+        slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
     return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
-
-
-def _is_told(slot: SlotJudgement) -> bool:
-    """Whether some rows tell what is wrong with all: not where the mistake is along the rows, or none is known."""
-    places = slot.places
-    if places is None or places.mistake not in _TOLD or places.axis == 0:
-        return False
-    return not places.order or places.order[0] == 0
-
-
-def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
-    bad = fit.bad
-    count = int(np.count_nonzero(bad))
-    places = None
-    true = np.asarray(out.array)
-    if count and true.dtype.kind in "fbiu":
-        places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
-    over = int(np.count_nonzero(fit.over))
-    return SlotJudgement(
-        slot=slot,
-        dtype=have.dtype,
-        size=int(fit.got.size),
-        kind=kind,
-        own=fit.own,
-        rounding=fit.rounding,
-        worst=fit.worst,
-        slack=fit.slack,
-        beyond=count,
-        exact_share=fit.exact_share,
-        cosine=fit.cosine if count else None,
-        overflowed=over,
-        largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
-        not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
-        places=places,
-    )
-
-
-def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
-    wrong = [slot for slot in slots if slot.beyond]
-    if not wrong:
-        return State.RIGHT
-    for slot in wrong:
-        proof = slot.worst > _DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _FEW)
-        if proof and base.finite_inputs:
-            return State.WRONG
-    return State.DOUBTFUL
 
 
 def _made_again(

@@ -24,7 +24,7 @@ class Ways:
     """The formulas of a run's ops. `unfused` is a graph that has the original ops of its fused ones."""
 
     def __init__(self, values: RunValues, beside: Beside, unfused: GraphFile | None = None) -> None:
-        self.values, self.beside = values, beside
+        self.values, self.beside, self.unfused = values, beside, unfused
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
