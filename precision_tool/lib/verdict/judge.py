@@ -285,7 +285,10 @@ class Judge:
         known = self.fitting.get(key)
         for formula, found in tried:
             if known is not None and formula.shape == known:
-                chosen = replace(found, is_confirmed=True)
+                split = self._beside.split(found, formula, fed.inputs)
+                obeys = split is not None and _is_obeyed(split)
+                chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
+                chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
             chosen = self._confirmed(tried, key, fed)
@@ -302,7 +305,7 @@ class Judge:
             split = self._beside.split(found, formula, fed.inputs)
             if split is None:
                 continue
-            if all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots):
+            if _is_obeyed(split):
                 self.fitting.setdefault(key, formula.shape)
                 return replace(split, is_confirmed=True)
             if formula.is_certain and best is None:
@@ -449,6 +452,11 @@ class Judge:
 
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
     return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
+
+
+def _is_obeyed(split: OpJudgement) -> bool:
+    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
+    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)
 
 
 def _made_again(
