@@ -184,11 +184,12 @@ class Session(DataFolder):
         graph: str | None = None,
         progress: Progress | None = None,
         workers: int = 0,
+        executor: Executor | None = None,
     ) -> list[Judged | None]:
         """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
         from precision_tool.lib.verdict.of_results import judge_results, with_passports
 
-        judged = judge_results(self, analyses, graph, progress, workers)
+        judged = judge_results(self, analyses, graph, progress, workers, executor)
         pair = self.passports(npu)
         return judged if pair is None else [with_passports(one, pair) for one in judged]
 
@@ -198,11 +199,12 @@ class Session(DataFolder):
         graph: str | None = None,
         progress: Progress | None = None,
         workers: int = 0,
+        executor: Executor | None = None,
     ) -> list[Judged]:
         """Who is to blame in an NPU run without a benchmark, one verdict a model."""
         from precision_tool.lib.verdict.of_results import judge_alone
 
-        return judge_alone(self, npu, graph, progress, workers)
+        return judge_alone(self, npu, graph, progress, workers, executor)
 
     def stored_verdicts(self) -> list[StoredVerdict]:
         """The verdicts kept with the newest results, with every op's judgement; [] where there is none."""
@@ -321,6 +323,8 @@ class Session(DataFolder):
         progress: Progress | None = None,
         max_bytes: int | None = None,
         known: Mapping[str, KnownValues] | None = None,
+        workers: int = 1,
+        executor: Executor | None = None,
     ) -> tuple[OverflowReport, str]:
         """The overflow in a folder, or in the data folder, and where status files were looked for.
 
@@ -329,7 +333,7 @@ class Session(DataFolder):
         """
         from precision_tool.lib.checks.overflow_search import find_overflow
 
-        return find_overflow(self, folder, graph, limit, progress, max_bytes, known)
+        return find_overflow(self, folder, graph, limit, progress, max_bytes, known, workers, executor)
 
     def judged_overflow(self, report: OverflowReport) -> OverflowReport:
         """The same with what recomputing says of the ops that overflow first."""

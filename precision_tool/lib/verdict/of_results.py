@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.named import named_by
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
@@ -31,6 +33,7 @@ def judge_results(
     graph: str | None = None,
     progress: Progress | None = None,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> list[Judged | None]:
     """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
     runs = _runs_to_judge(data, graph)
@@ -59,7 +62,7 @@ def judge_results(
         asked = replace(
             asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold, flagged=_flags(data, graph)
         )
-        found.append(judge(asked, runs, workers=workers, progress=progress))
+        found.append(judge(asked, runs, workers=workers, executor=executor, progress=progress))
     return found
 
 
@@ -70,7 +73,8 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
     if mine is None or analysis.choice.compat:
         return analysis
     own = own_errors(mine)
-    rows = tuple(replace(row, own_error=own.get((row.op_name, row.slot))) for row in analysis.rows)
+    name_of = named_by(op.name for op in mine.ops)
+    rows = tuple(replace(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
     return replace(analysis, rows=rows, choice=replace(analysis.choice, own_error=True))
 
 
@@ -105,18 +109,25 @@ def judge_alone(
     graph: str | None = None,
     progress: Progress | None = None,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> list[Judged]:
     """Who is to blame in an NPU run without a benchmark, one verdict a model."""
     runs = _runs_to_judge(data, graph)
     if npu is not None:
         leaf = data.run_at(npu).leaves[0]
         file = data.graph_chooser(graph).of(leaf, graph).file
-        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
+        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, executor=executor, progress=progress)]
     flagged = _flags(data, graph)
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file, flagged=flagged), runs, workers=workers, progress=progress)
+        judge(
+            Asked(leaf=run.leaf, file=run.file, flagged=flagged),
+            runs,
+            workers=workers,
+            executor=executor,
+            progress=progress,
+        )
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]

@@ -20,7 +20,7 @@ from precision_tool.lib.inspect.named_tensors import (
     View,
     pair_up,
     split_slot,
-    view_of,
+    views_of,
 )
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.present import tensors as report
@@ -113,7 +113,8 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
     if slot and own_slot:
         raise UsageError(f"pt: {text} names {own_slot} and the options {slot}", "name the tensor once")
     groups = look_up(session, name, args.graph).groups(own_slot or slot)
-    views = [[view_of(named, bins=_BINS, first=args.shown) for named in group] for group in groups]
+    found = iter(views_of([named for group in groups for named in group], bins=_BINS, first=args.shown))
+    views = [[next(found) for _ in group] for group in groups]
     saved = (
         [path for group in views for view in group if (path := _save_text(session, view, output))] if args.save else []
     )
