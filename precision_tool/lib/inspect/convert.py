@@ -34,7 +34,7 @@ from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.numbers.reading import Reading, as_stored, reading_as
 from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.h5_files import is_h5_name
+from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.storage.files import atomic_text, own_prefix, remove_leftovers
@@ -71,6 +71,11 @@ class Source:
     nbytes: int = 0
     datasets: frozenset[str] = frozenset()
     text: bool = False
+
+    @property
+    def by_toolkit(self) -> bool:
+        """Whether msaccucmp decodes such files too."""
+        return not PYTORCH.owns(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +367,7 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
             raise FormatError(f"{source.path}: {source.name!r} is no file name", "check the mapping.csv beside it")
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
-        if is_h5_name(source.path):
+        if PYTORCH.owns(source.path):
             return _convert_h5(source, layout, prefix)
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:

@@ -223,7 +223,9 @@ class Explainer:
             value = getattr(slot, name)
             if value is not None:
                 facts.append(Fact(name=name, value=_number(value)))
-        if one.is_confirmed is not None:
+        if one.is_by_another:
+            facts.append(Fact(name="another_obeys", value=True))
+        elif one.is_confirmed is not None:
             facts.append(Fact(name="benchmark_obeys", value=one.is_confirmed))
         return Suspect(
             culprit=one.name, cause=cause, proof=Proof.RECOMPUTED, confidence=sure if one.is_dumped else sure - 0.1,

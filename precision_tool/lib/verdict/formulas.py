@@ -323,6 +323,7 @@ class UnfusedGraph:
     """The original ops of a graph without fusion by flattened name, and the tensors of the script that feed them."""
 
     def __init__(self, file: GraphFile) -> None:
+        self.file = file
         self._origins = Origins(file, groups_of(file))
         self.ops: dict[str, Op] = {}
         self.order: dict[str, int] = {}

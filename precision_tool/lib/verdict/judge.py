@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 
 import numpy as np
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
 from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound
 from precision_tool.lib.verdict.formulas import (
@@ -90,6 +93,12 @@ class Judge:
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
+
+    def for_others(self) -> Callable[[], Judge]:
+        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
+        values, left = self.values, self._deadline - time.monotonic()
+        unfused = None if self._unfused is None else self._unfused.file
+        return partial(_made_again, values.leaf, values.file, values.benchmark, unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -325,7 +334,10 @@ class Judge:
         known = self.fitting.get(key)
         for formula, found in tried:
             if known is not None and formula.shape == known:
-                chosen = replace(found, is_confirmed=True)
+                split = self._beside.split(found, formula, fed.inputs)
+                obeys = split is not None and _is_obeyed(split)
+                chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
+                chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
             chosen = self._confirmed(tried, key, fed)
@@ -342,7 +354,7 @@ class Judge:
             split = self._beside.split(found, formula, fed.inputs)
             if split is None:
                 continue
-            if all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots):
+            if _is_obeyed(split):
                 self.fitting.setdefault(key, formula.shape)
                 return replace(split, is_confirmed=True)
             if formula.is_certain and best is None:
@@ -453,6 +465,11 @@ class Judge:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
+def _is_obeyed(split: OpJudgement) -> bool:
+    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
+    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)
+
+
 def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
     bad = fit.bad
     count = int(np.count_nonzero(bad))
@@ -489,3 +506,9 @@ def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+def _made_again(
+    leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, unfused: GraphFile | None, seconds: float
+) -> Judge:
+    return Judge(RunValues(leaf, file, benchmark), unfused, seconds=seconds)

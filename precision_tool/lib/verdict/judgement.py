@@ -70,8 +70,9 @@ class OpJudgement:
 
     `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
     `clean_inputs` is False if an input has numbers that are not finite, or that sit at the limit of float16.
-    `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark), `is_guessed`
-    that how its original ops hang together is not known for sure.
+    `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark), or, with
+    `is_by_another`, that another op of the run that is fused in the same way does; `is_guessed` that how its original
+    ops hang together is not known for sure.
     """
 
     op: Op
@@ -87,6 +88,7 @@ class OpJudgement:
     #: What it was judged by, where that was asked for.
     formula: Formula | None = field(default=None, repr=False)
     is_confirmed: bool | None = None
+    is_by_another: bool = False
     is_guessed: bool = False
     is_dumped: bool = True
     seconds: float = 0.0
