@@ -14,8 +14,8 @@ from precision_tool.lib.study.leaf_statistics import (
     Doubles,
     LeafStatistics,
     Wholes,
-    is_communication,
 )
+from precision_tool.lib.study.votes import is_communication
 
 #: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
 _SUM = 1e-3

@@ -16,6 +16,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.sources.dumps import DumpIndex, Found
+from precision_tool.lib.study.votes import role_of
 
 Doubles = npt.NDArray[np.float64]
 Wholes = npt.NDArray[np.int64]
@@ -24,12 +25,6 @@ Wholes = npt.NDArray[np.int64]
 ELEMENTS = 32
 #: The digest of a tensor that a leaf lacks.
 UNKNOWN = 0
-
-#: How the types of communication ops begin, and what those of them are called that give all ranks the same.
-_COMMUNICATION = ("hcom", "horovod")
-_SAME_FOR_ALL = ("allreduce", "allgather", "broadcast")
-#: Ops that update a variable by a gradient.
-_UPDATE = "apply"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +51,7 @@ class TensorNames:
 
     def must_agree(self) -> npt.NDArray[np.bool_]:
         """Which tensors replicas have alike: what collectives and updates of variables put out."""
-        shared = np.array([is_shared(op_type) for op_type in self.types], bool)
+        shared = np.array([role_of(op_type) is not None for op_type in self.types], bool)
         agree: npt.NDArray[np.bool_] = shared[self.op_of] & self.is_output
         return agree
 
@@ -115,19 +110,6 @@ def _keys(names: TensorNames) -> list[tuple[str, bool, int]]:
         (names.ops[op], bool(is_output), int(slot))
         for op, is_output, slot in zip(names.op_of, names.is_output, names.slots, strict=True)
     ]
-
-
-def is_communication(op_type: str) -> bool:
-    """Whether an op talks to other ranks."""
-    return op_type.casefold().startswith(_COMMUNICATION)
-
-
-def is_shared(op_type: str) -> bool:
-    """Whether what ops of a type put out is the same on all replicas."""
-    folded = op_type.casefold()
-    if is_communication(op_type):
-        return any(word in folded for word in _SAME_FOR_ALL)
-    return _UPDATE in folded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

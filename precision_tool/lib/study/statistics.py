@@ -40,8 +40,8 @@ from precision_tool.lib.study.leaf_statistics import (
     TensorNames,
     Wholes,
     aligned,
-    is_communication,
 )
+from precision_tool.lib.study.votes import is_communication
 
 #: What feeds what is learned in so many steps: in the first alone, two variables may have begun alike.
 _LEARNING = 2
