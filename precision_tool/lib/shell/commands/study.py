@@ -19,6 +19,7 @@ from precision_tool.lib.shell.commands.base import (
     completes,
     tell_notes,
 )
+from precision_tool.lib.user_files import check_on_disk
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.study import Study
@@ -72,6 +73,8 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     for name, option in _OF_ONE.items():
         if getattr(args, name, None):
             raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
+    if session.settings.work is not None:
+        check_on_disk(session.settings.work)  # for the journal
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
