@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import gc
 import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -344,6 +346,7 @@ class Prompt(cmd2.Cmd):
 
     def run_word(self, word: Word, arguments: Sequence[str]) -> None:
         """Runs a command. What it raises, cmd2 shows through `format_exception`."""
+        _collect_garbage()
         started = time.monotonic()
         code = DONE
         try:
@@ -683,6 +686,15 @@ def history_file() -> str:
     except OSError:
         return ""
     return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""
+
+
+def _collect_garbage() -> None:
+    """Collects what the line editor left behind, whose finalizers would swallow a Ctrl+C that comes while they run."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        gc.collect(1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start(session: Session) -> int:
