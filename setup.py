@@ -47,7 +47,8 @@ setup(
     ext_modules=[
         Extension(
             "precision_tool.lib.native.kernel",
-            ["precision_tool/lib/native/kernel.c"],
+            ["precision_tool/lib/native/kernel.c", "precision_tool/lib/native/values.c"],
+            depends=["precision_tool/lib/native/lanes.h"],
             extra_compile_args=FLAGS,
             libraries=["m"],
             optional=True,  # without a compiler numpy does the work

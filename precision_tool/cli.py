@@ -8,7 +8,9 @@ does not need. This module runs on Python 3.7, so that training environments get
 import codecs
 import difflib
 import errno
+import glob
 import os
+import re
 import select
 import signal
 import sys
@@ -22,7 +24,7 @@ READER_GONE = 128 + 13
 #: What writing fails with for want of space.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-USAGE = "usage: precision-tool [--data DIR] [--work DIR] [--log-level LEVEL] [COMMAND ...]"
+USAGE = "usage: precision-tool [--data DIR ...] [--work DIR] [--log-level LEVEL] [COMMAND ...]"
 
 #: The oldest Python that analyses, the prompt included.
 MIN_PYTHON = (3, 11)
@@ -140,11 +142,14 @@ def _run(arguments: List[str]) -> int:
         if not arguments or arguments[0].startswith("-"):
             raise UsageError("data: which folder?", f"precision-tool data {word.arguments}")
         options["data"], arguments = arguments[0], arguments[1:]
+        options.pop("more_data", None)
 
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
     from precision_tool.lib.workspace import check_data
 
+    if "more_data" in options and word.name != "ac":
+        raise UsageError(f"{word.name}: takes one data folder", "`ac --all` takes several")
     settings = _settings(options)
     if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
         check_data(settings.data)
@@ -199,6 +204,7 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
     from precision_tool.lib.errors import UsageError
 
     rest = list(arguments)
+    folders: List[str] = []
     while rest and rest[0].startswith("-"):
         option, has_value, value = rest.pop(0).partition("=")
         if option in ("-h", "--help"):
@@ -216,8 +222,34 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
                 needs = "a level, such as debug" if option == "--log-level" else "a folder"
                 raise UsageError(f"option {option} needs {needs}", f"{option} VALUE")
             value = rest.pop(0)
-        options[option[2:].replace("-", "_")] = value
+        if option == "--data":
+            folders += _matching(value)
+        else:
+            options[option[2:].replace("-", "_")] = value
+    if folders:
+        options["data"] = folders[0]
+        options.pop("more_data", None)
+        if folders[1:]:
+            options["more_data"] = folders[1:]
     return rest
+
+
+def _matching(pattern: str) -> List[str]:
+    """The folders that a pattern means, in the order of the numbers in their names; any other name is a folder's."""
+    if not glob.has_magic(pattern) or os.path.lexists(pattern):
+        return [pattern]
+    found = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
+    if not found:
+        from precision_tool.lib.errors import DataNotFoundError
+
+        raise DataNotFoundError(f"{pattern}: no folder fits this pattern", "name the data folders with --data")
+    return found
+
+
+def _natural(path: str) -> List[Tuple[bool, int, str]]:
+    """What orders server-2 before server-10."""
+    parts = re.split("([0-9]+)", path)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _help() -> str:

@@ -16,6 +16,7 @@ from precision_tool.lib.api import compare, open_data
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.inspect.convert import convert_files, find_sources
+from precision_tool.lib.inspect.named_tensors import tensors_of_pair, views_of
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.session import Session
 
@@ -55,7 +56,28 @@ def by_convert(data: Path, out: Path, who: dict[str, Any]) -> object:
     return [(row.source, np.load(row.path).tobytes()) for row in rows if row.path]
 
 
-ASKS: tuple[Any, ...] = (by_compare, by_session, by_elements, by_random, by_convert)
+def by_overflow(data: Path, out: Path, who: dict[str, Any]) -> object:
+    found, _ = open_data(data, work=out).overflow(**who)
+    return [(op.name, op.origin, repr(op.slots)) for leaf in found.leaves for op in leaf.ops]
+
+
+def by_views(data: Path, out: Path, who: dict[str, Any]) -> object:
+    pair = one_pair(open_data(data))
+    return repr(views_of([one for one in tensors_of_pair(pair, "") if one is not None], bins=4, first=3, **who))
+
+
+def by_verdict(data: Path, out: Path, who: dict[str, Any]) -> object:
+    session = open_data(data, work=out)
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), **who)
+    assert judged is not None
+    verdict = judged.verdict
+    told = (verdict.culprit, verdict.cause, verdict.confidence, verdict.ranking, repr(verdict.facts))
+    return told, [(op.op.name, op.state, repr(op.slots), op.reason) for op in judged.ops]
+
+
+ASKS: tuple[Any, ...] = (
+    by_compare, by_session, by_elements, by_random, by_convert, by_overflow, by_views, by_verdict,
+)  # fmt: skip
 
 
 class Counted(AtOnce):
@@ -78,9 +100,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    "ask", [by_compare, by_session, by_elements, by_random, by_convert], ids=lambda ask: ask.__name__
-)
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.__name__)
 class TestAsker:
     @pytest.mark.parametrize("who", WORKERS, ids=lambda who: who.__name__)
     def test_what_is_found_is_what_one_process_finds(self, data: Path, tmp_path: Path, ask: Ask, who: Any) -> None:

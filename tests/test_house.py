@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -107,6 +108,29 @@ def test_no_machine_is_named() -> None:
         except UnicodeDecodeError:
             continue  # no text
         found += [f"{path.relative_to(REPO)}: {line.strip()[:100]}" for line in text.splitlines() if named.search(line)]
+    assert found == []
+
+
+#: Rooms that know data by the stores alone, so that it may lie on no disk of this machine.
+ROOMS_ON_STORES = (
+    "sources", "graph", "pairing", "numbers", "model", "ops", "results", "compare", "data", "checks", "verdict",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("room", ROOMS_ON_STORES)
+def test_data_is_read_by_the_stores_alone(room: str) -> None:
+    """No module of these rooms asks the operating system for a file."""
+    found = []
+    for path in (REPO / "precision_tool" / "lib" / room).rglob("*.py"):
+        names = {
+            name
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            for name in (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import)
+                else [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            )
+        }  # fmt: skip
+        found += [f"{path.name}: {name}" for name in names & {"os", "shutil", "tempfile", "glob"}]
     assert found == []
 
 

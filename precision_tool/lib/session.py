@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.model.graph import GraphFile
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.sources.dumps import BenchmarkSide
+    from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
     from precision_tool.lib.verdict.blame import Blame
@@ -183,11 +184,12 @@ class Session(DataFolder):
         graph: str | None = None,
         progress: Progress | None = None,
         workers: int = 0,
+        executor: Executor | None = None,
     ) -> list[Judged | None]:
         """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
         from precision_tool.lib.verdict.of_results import judge_results, with_passports
 
-        judged = judge_results(self, analyses, graph, progress, workers)
+        judged = judge_results(self, analyses, graph, progress, workers, executor)
         pair = self.passports(npu)
         return judged if pair is None else [with_passports(one, pair) for one in judged]
 
@@ -197,11 +199,12 @@ class Session(DataFolder):
         graph: str | None = None,
         progress: Progress | None = None,
         workers: int = 0,
+        executor: Executor | None = None,
     ) -> list[Judged]:
         """Who is to blame in an NPU run without a benchmark, one verdict a model."""
         from precision_tool.lib.verdict.of_results import judge_alone
 
-        return judge_alone(self, npu, graph, progress, workers)
+        return judge_alone(self, npu, graph, progress, workers, executor)
 
     def stored_verdicts(self) -> list[StoredVerdict]:
         """The verdicts kept with the newest results, with every op's judgement; [] where there is none."""
@@ -236,6 +239,73 @@ class Session(DataFolder):
             others = self.run_graphs()
         return benchmark, next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
 
+    def study(
+        self,
+        *,
+        npu: str | None = None,
+        golden: str | None = None,
+        graph: str | None = None,
+        steps: str | None = None,
+        ranks: str | None = None,
+        judge: str = "first",
+        threshold: float | None = None,
+        workers: int | None = None,
+        executor: Executor | None = None,
+        progress: Progress | None = None,
+        fresh: bool = False,
+    ) -> Study:
+        """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
+
+        Parameters
+        ----------
+        npu, golden, graph : str, optional
+            Folders of dumps and of benchmark tensors, and a graph, in the place of those of the data folders.
+        steps, ranks : str, optional
+            Which are wanted: ``"3"``, ``"0-7"`` or ``"1,5,8-"``.
+        judge : str
+            Which dumps are recomputed: those up to the "first" step that computes wrong, "suspects" or "all".
+        threshold : float, optional
+            Cosine similarity below which a tensor counts as wrong.
+        workers : int, optional
+            Processes that share the work; 0: one per core.
+        executor : concurrent.futures.Executor, optional
+            Does the work instead of processes of our own.
+        progress : callable, optional
+            Called with the bytes that are done and those to do.
+        fresh : bool
+            Begin anew, whatever an earlier call did: else that is not done again.
+
+        Returns
+        -------
+        Study
+            Its `conclusion` names the earliest step, rank and op, and on which ranks it computes wrong.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is no dump, or what was named is not there.
+        UsageError
+            Another study is at work with the same folder of results.
+        WorkStoppedError
+            After Ctrl+C; the same call goes on from there.
+        """
+        from precision_tool.lib.study.leaves import parse_numbers
+        from precision_tool.lib.study.plan import Judging
+        from precision_tool.lib.study.study import StudyOptions, run_study
+
+        options = StudyOptions(
+            folders=[str(folder) for folder in (self.settings.data, *self.settings.more_data)],
+            npu=npu, golden=golden, graph=graph,
+            steps=None if steps is None else parse_numbers(steps),
+            ranks=None if ranks is None else parse_numbers(ranks),
+            judging=Judging(judge), threshold=self.settings.threshold if threshold is None else threshold,
+        )  # fmt: skip
+        return run_study(
+            options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
+            workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
+            fresh=fresh,
+        )  # fmt: skip
+
     # --- causes ---
 
     def overflow(
@@ -246,6 +316,8 @@ class Session(DataFolder):
         progress: Progress | None = None,
         max_bytes: int | None = None,
         known: Mapping[str, KnownValues] | None = None,
+        workers: int = 1,
+        executor: Executor | None = None,
     ) -> tuple[OverflowReport, str]:
         """The overflow in a folder, or in the data folder, and where status files were looked for.
 
@@ -254,7 +326,7 @@ class Session(DataFolder):
         """
         from precision_tool.lib.checks.overflow_search import find_overflow
 
-        return find_overflow(self, folder, graph, limit, progress, max_bytes, known)
+        return find_overflow(self, folder, graph, limit, progress, max_bytes, known, workers, executor)
 
     def judged_overflow(self, report: OverflowReport) -> OverflowReport:
         """The same with what recomputing says of the ops that overflow first."""

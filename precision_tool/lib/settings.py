@@ -21,6 +21,8 @@ from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, Found, as_setting, notes_on
 from precision_tool.lib.user_files import read_bytes
 
+#: The data folder where none is named.
+DEFAULT_DATA = Path("precision_data")
 CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
 #: Looked for in the working folder.
 USER_CONFIG_NAME = "precision_config.py"
@@ -218,6 +220,12 @@ def _folder(value: object) -> Path:
     return Path(value).expanduser()
 
 
+def _folders(value: object) -> Tuple[Path, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("must be folders")
+    return tuple(map(_folder, value))
+
+
 def _optional_folder(value: object) -> Optional[Path]:
     return None if value is None or value == "" else _folder(value)
 
@@ -226,7 +234,9 @@ def _optional_folder(value: object) -> Optional[Path]:
 class Settings:
     """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
 
-    data: Path = field(default=Path("precision_data"), metadata={"check": _folder})
+    data: Path = field(default=DEFAULT_DATA, metadata={"check": _folder})
+    #: Further data folders of a study: options only.
+    more_data: Tuple[Path, ...] = field(default=(), metadata={"check": _folders, "is_option": True})
     work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
     threshold: float = field(default=0.98, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
     limit: int = field(default=3, metadata={"check": _count(0, "a whole number, 0 (all) or more")})
@@ -263,7 +273,9 @@ class Settings:
             object.__setattr__(self, each.name, value)
 
 
-SETTING_NAMES: Tuple[str, ...] = tuple(each.name.upper() for each in fields(Settings))
+SETTING_NAMES: Tuple[str, ...] = tuple(
+    each.name.upper() for each in fields(Settings) if not each.metadata.get("is_option")
+)
 _CHECKS: Dict[str, Callable[[object], Any]] = {each.name: each.metadata["check"] for each in fields(Settings)}
 
 

@@ -61,7 +61,7 @@ from precision_tool.lib.settings import check_dump_step, read_settings_file
 from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
 from precision_tool.lib.shell.switch_files import SwitchFile
 from precision_tool.lib.sources import names as file_names
-from precision_tool.lib.sources.h5_files import find_h5_files
+from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
 from precision_tool.lib.storage.cache_files import OddCacheError
@@ -388,7 +388,7 @@ def _tree(path: str) -> Reasons:
             os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
     space = Workspace(root)
     overview(space)
-    for find in (find_run, find_benchmark, find_status_files, find_h5_files):
+    for find in (find_run, find_benchmark, find_status_files, PYTORCH.files):
         with suppress(PrecisionToolError):
             find(root)
     with suppress(PrecisionToolError):

@@ -32,7 +32,8 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources.dumps import GoldenFiles, Missing
 from precision_tool.lib.sources.inputs import find_golden
-from precision_tool.lib.sources.walk import Stamps, find_benchmark, has_benchmark_files
+from precision_tool.lib.sources.kinds import benchmark_kind
+from precision_tool.lib.sources.walk import Stamps, find_benchmark
 from precision_tool.lib.workspace import Workspace
 
 TIME = 1795190660042954
@@ -55,7 +56,7 @@ def test_every_tensor_of_the_runs_is_found(tmp_path: Path) -> None:
     write_tensor(tmp_path / "run_9_0", "once", 0, TIME, floats(5))
     for time in (TIME, TIME + 1):
         write_tensor(tmp_path / "run_10_1", "loop", 0, time, floats(time - TIME))
-    assert has_benchmark_files(str(tmp_path))
+    assert benchmark_kind(str(tmp_path))
     golden = find_golden(str(tmp_path))
     assert isinstance(golden, GoldenFiles)
     assert sorted((file.op_name, file.index) for file in golden.files) == [("loop", 0), ("once", 0), ("scope_a_b", 1)]

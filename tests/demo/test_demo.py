@@ -21,7 +21,7 @@ from builders import graph_op, one_op_tree, text_graph
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.demo import dump_writer, generate, network, numerics
+from precision_tool.lib.demo import compiled_graphs, dump_writer, folder, generate, network, numerics
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name, pack
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.network import Machine, Step, Streamed
@@ -424,10 +424,10 @@ def recompute(step: Step) -> Array | None:
         "ReluGrad": lambda grad, features: grad * (features > 0),
         "BiasAddGrad": lambda grad: grad.sum(axis=tuple(range(grad.ndim - 1))),
         "ReduceSumD": lambda x: x.sum(),
-        "Muls": lambda x: x / network.BATCH,
+        "Muls": lambda x: x / network.IMAGES[0],
         "Mul": lambda x, y: x * y,
         "RealDiv": lambda x, y: x / y,
-        "TileD": lambda x: np.full(network.BATCH, x[0]),
+        "TileD": lambda x: np.full(network.IMAGES[0], x[0]),
         "ApplyGradientDescent": lambda variable, rate, grad: variable - rate * grad,
     }
     return np.asarray(simple[op.type](*x)) if op.type in simple else None
@@ -583,7 +583,7 @@ def test_the_tree(demo: DemoTruth) -> None:
     assert truth["culprit"] == demo.culprit
     assert root / truth["graph_path"] == demo.graph_path
     assert truth["tensors"].keys() == demo.tensors.keys()
-    assert sorted(path.name for path in root.iterdir()) == [generate.MARKER, "fusion", "npu", "tf", "truth.json"]
+    assert sorted(path.name for path in root.iterdir()) == [folder.MARKER, "fusion", "npu", "tf", "truth.json"]
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -671,7 +671,7 @@ def test_an_earlier_demo_is_replaced_and_the_users_results_stay(tmp_path: Path) 
     (truth.dump_dir / "Add.mine.1.2.1234567890123456").write_bytes(b"")
     with pytest.raises(UsageError, match="changed"):
         generate_demo(root)
-    (root / generate.MARKER).write_text("{}")
+    (root / folder.MARKER).write_text("{}")
     with pytest.raises(UsageError, match="changed"):
         generate_demo(root)
 
@@ -689,7 +689,7 @@ def test_a_failed_write_is_the_users_error_and_leaves_nothing(
     def fail(*args: object, **options: object) -> int:
         raise OSError(code, "told so")
 
-    monkeypatch.setattr(generate, "write_graph", fail)
+    monkeypatch.setattr(compiled_graphs, "write_graph", fail)
     with pytest.raises(OutputError, match=words) as caught:
         generate_demo(tmp_path / "x")
     assert caught.value.hint

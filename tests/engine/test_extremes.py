@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from builders import write_dump
+from compiled_kernel import compiled_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,13 @@ LARGEST = {
     name: (2 - 2.0**-bits) * 2.0**exponent
     for name, bits, exponent in (("float16", 10, 15), ("bfloat16", 7, 127), ("float32", 23, 127), ("float64", 52, 1023))
 }
+
+
+@pytest.fixture(params=["numpy", "compiled"], autouse=True)
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test, with numpy and with the compiled kernel."""
+    known = compiled_library() if request.param == "compiled" else None
+    monkeypatch.setattr(module, "library", lambda: known)
 
 
 def extremes(folder: Path, tensor: OutTensor) -> Extremes:

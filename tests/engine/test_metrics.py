@@ -440,6 +440,27 @@ def test_nan_and_inf_anywhere(
     assert math.isnan(metrics.kullback_leibler_divergence)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    size=st.sampled_from([10, 3000, 66_000]),
+    value=st.sampled_from([math.nan, math.inf, -math.inf]),
+    share=st.sampled_from([0.1, 0.5, 0.999]),
+    scale=st.sampled_from([1.0, 1e-25, 1e25]),
+    double=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_masks_that_both_sides_have(
+    size: int, value: float, share: float, scale: float, double: bool, seed: int
+) -> None:
+    """Half a tensor may be NaN or -Inf on both sides; the metrics are of the rest, whatever its size."""
+    x, y = make("normal", "rounded", size, np.dtype(np.float64 if double else np.float32), seed)
+    x, y = x * x.dtype.type(scale), y * y.dtype.type(scale)
+    mask = np.random.default_rng(seed).random(size) < share
+    mask[:2] = False
+    x[mask] = y[mask] = value
+    check(x, y)
+
+
 @pytest.mark.parametrize("other", [math.nan, math.inf])
 def test_summary_of_a_side_whose_other_side_has_no_number(other: float) -> None:
     """No pair is finite on both sides, yet each side has a mean and a deviation of its own."""

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from builders import Array, write_dump
+from compiled_kernel import kernel_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -25,6 +26,13 @@ from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 from precision_tool.lib.numbers import layouts
 
 DUMP_NAME = "Add.op.1.0.1772443800000000"
+
+
+@pytest.fixture(params=["numpy", "compiled"], autouse=True)
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test, with both kernels."""
+    kernel = kernel_of(request.param)
+    monkeypatch.setattr(statistics, "kernel_of_thread", lambda: kernel)
 
 
 @pytest.fixture

@@ -7,8 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 from compiled_kernel import PROCESSORS, compiled_library
 from hypothesis import given, settings
@@ -97,6 +100,153 @@ def test_every_float16_is_decoded_as_numpy_does(processor: str, start: int) -> N
     np.testing.assert_array_equal(out[~nan].view(np.uint32), wanted[~nan].view(np.uint32))
     # Sign and payload of a NaN are kept; whether it is made a quiet one is the processor's in numpy's case.
     np.testing.assert_array_equal(out[nan].view(np.uint32) | 0x400000, wanted[nan].view(np.uint32) | 0x400000)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "hifloat8"])
+def test_every_code_of_other_short_floats(processor: str, name: str) -> None:
+    """As their own types tell, where there are any; in numbers that is what the table of hifloat8 says."""
+    word = np.dtype(np.uint16 if name == "bfloat16" else np.uint8)
+    codes = np.arange(1, 1 << (8 * word.itemsize)).astype(word)
+    out = np.empty(codes.size, np.float32)
+    functions = compiled_library().functions
+    functions.pt_use_processor(PROCESSORS[processor])
+    decoder(data_types.BY_NAME[name])(codes.view(np.uint8), out)
+    functions.pt_use_processor(0)
+    if name == "hifloat8":
+        wanted = data_types.value_table(name)[1:]
+    else:
+        wanted = codes.view(np.dtype(getattr(ml_dtypes, name))).astype(np.float32)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(wanted))
+
+
+#: What is in a side: values of every size, the least and the largest, zeros of both signs, NaN, infinities.
+SPECIALS = (0.0, -0.0, 1.0, 5e-324, -1e-310, 1e-38, -1e-45, 3e38, -1.7e308, np.nan, np.inf, -np.inf)
+
+
+def side_values(dtype: str, size: int, seed: int, specials: int) -> npt.NDArray[Any]:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(rng.choice([0, 1e4]), 1, size)
+    at = rng.integers(0, size, specials)
+    values[at] = rng.choice(SPECIALS[: rng.integers(1, len(SPECIALS) + 1)], specials)
+    with np.errstate(all="ignore"):
+        return values.astype(dtype)
+
+
+_SIDES = {
+    "dtype": st.sampled_from(["float32", "float64"]),
+    "size": st.sampled_from([1, 2, 15, 17, 255, 257, 1024, 1025, 5000]),
+    "shift": st.integers(0, 3),
+    "seed": st.integers(0, 2**32 - 1),
+    "specials": st.sampled_from([0, 1, 3, 4000]),
+    "processor": st.sampled_from(sorted(PROCESSORS)),
+}
+
+
+@settings(max_examples=120, deadline=None)
+@given(**_SIDES)
+def test_sums_of_one_side(dtype: str, size: int, shift: int, seed: int, specials: int, processor: str) -> None:
+    """To 1e-12 of what is added, against longdouble; counts exactly."""
+    functions = compiled_library().functions
+    functions.pt_use_processor(PROCESSORS[processor])
+    values = side_values(dtype, size + shift, seed, specials)[shift:]
+    found = module.SideSums()
+    getattr(functions, f"pt_side_{dtype}")(values.ctypes.data, size, found)
+    functions.pt_use_processor(0)
+    finite = values[np.isfinite(values)].astype(np.longdouble)
+    assert (found.count, found.zeros) == (finite.size, np.count_nonzero(values == 0))
+    assert (found.nans, found.positive_infinities, found.negative_infinities) == (
+        np.isnan(values).sum(), (values == np.inf).sum(), (values == -np.inf).sum()
+    )  # fmt: skip
+    if not finite.size:
+        assert found.low > found.high
+        return
+    assert (found.low, found.high) == (finite.min(), finite.max())
+    if max(-found.low, found.high) < 1e140:  # else the sums are taken anew, scaled
+        total = finite.sum()
+        assert found.total == pytest.approx(float(total), rel=0, abs=1e-12 * float(np.abs(finite).sum()))
+        centred = finite - total / finite.size
+        # Around a mean that is rounded to float64: that of a constant leaves its last place.
+        rest = finite.size * (float(np.abs(finite).max()) * 1e-15) ** 2
+        assert found.deviations == pytest.approx(float((centred * centred).sum()), rel=1e-12, abs=rest)
+
+
+@settings(max_examples=80, deadline=None)
+@given(**_SIDES, bins=st.sampled_from([1, 7, 40]))
+def test_bins(dtype: str, size: int, shift: int, seed: int, specials: int, processor: str, bins: int) -> None:
+    functions = compiled_library().functions
+    functions.pt_use_processor(PROCESSORS[processor])
+    values = side_values(dtype, size + shift, seed, specials)[shift:]
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not finite.size or not 0 < finite.max() / 2 - finite.min() / 2 < 1e300:
+        return
+    counts = np.ones(bins, np.int64)
+    low, span = float(finite.min()), float(finite.max() - finite.min())
+    getattr(functions, f"pt_bins_{dtype}")(values.ctypes.data, size, low, span, bins, counts.ctypes.data)
+    functions.pt_use_processor(0)
+    places = np.minimum(((finite - low) / span * bins).astype(np.int64), bins - 1)
+    np.testing.assert_array_equal(counts - 1, np.bincount(places, minlength=bins))
+
+
+@settings(max_examples=120, deadline=None)
+@given(**_SIDES, other=st.integers(0, 99))
+def test_items_that_are_finite_on_both_sides(
+    dtype: str, size: int, shift: int, seed: int, specials: int, processor: str, other: int
+) -> None:
+    functions = compiled_library().functions
+    functions.pt_use_processor(PROCESSORS[processor])
+    x = side_values(dtype, size + shift, seed, specials)[shift:]
+    y = np.where(np.random.default_rng(other).random(size) < 0.5, x, side_values(dtype, size, other, specials))
+    y = y.astype(dtype)
+    one, two, places = np.empty(size), np.empty(size), np.empty(size, np.int32)
+    found = module.Together()
+    together = getattr(functions, f"pt_together_{dtype}")
+    together(x.ctypes.data, y.ctypes.data, size, one.ctypes.data, two.ctypes.data, places.ctypes.data, found)
+    functions.pt_use_processor(0)
+    both = np.isfinite(x) & np.isfinite(y)
+    np.testing.assert_array_equal(places[: found.count], np.flatnonzero(both))
+    np.testing.assert_array_equal(one[: found.count], x[both])
+    np.testing.assert_array_equal(two[: found.count], y[both])
+    wrong = ~(both | (np.isnan(x) & np.isnan(y)) | (x == y))
+    assert found.mismatches == wrong.sum()
+    assert found.nan_mismatches == (wrong & (np.isnan(x) | np.isnan(y))).sum()
+    assert found.first_mismatch == (int(np.flatnonzero(wrong)[0]) if wrong.any() else -1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    size=st.sampled_from([1, 7, 1023, 1025, 4000]),
+    powers=st.sampled_from([(0, 0), (-70, 60), (120, -500), (-520, -520), (400, 400)]),
+    seed=st.integers(0, 2**32 - 1),
+    near=st.booleans(),
+    processor=st.sampled_from(sorted(PROCESSORS)),
+)
+def test_second_sums_in_float64(size: int, powers: tuple[int, int], seed: int, near: bool, processor: str) -> None:
+    """p log2(p/q) of sides of any size, also of sides that are nearly the same, to 1e-12 against longdouble."""
+    functions = compiled_library().functions
+    functions.pt_use_processor(PROCESSORS[processor])
+    rng = np.random.default_rng(seed)
+    x = rng.lognormal(0, 4, size)
+    y = x * (1 + rng.normal(0, 1e-9, size)) if near else rng.lognormal(0, 4, size)
+    x, y = np.ldexp(x, powers[0]), np.ldexp(y, powers[0] if near else powers[1])
+    floors = [float(side.max()) * 2.0**-23 for side in (x, y)]
+    limits = np.array([x.min(), y.min(), *floors])
+    found = module.SecondSums()
+    functions.pt_second_float64(x.ctypes.data, y.ctypes.data, size, limits.ctypes.data, found)
+    functions.pt_use_processor(0)
+    p, q = (
+        np.maximum((side - low).astype(np.longdouble), floor)
+        for side, low, floor in zip((x, y), limits[:2], floors, strict=True)
+    )
+    assert found.p == pytest.approx(float(p.sum()), rel=1e-12)
+    assert found.q == pytest.approx(float(q.sum()), rel=1e-12)
+    assert found.apart == pytest.approx(float((q - p).sum()), rel=0, abs=1e-12 * float(np.abs(q - p).sum()))
+    # Of near ones even longdouble's quotient loses digits.
+    is_near = np.abs(p - q) < q / 2
+    ratio = np.where(is_near, np.log1p(np.where(is_near, (p - q) / q, 0)), np.log(p / q))
+    terms = p * ratio / np.log(np.longdouble(2))
+    assert found.p_log_ratio == pytest.approx(float(terms.sum()), rel=0, abs=1e-12 * float(np.abs(terms).sum()))
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,9 +13,10 @@ from precision_tool import tf_config
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
 from precision_tool.lib.shell.bisect_runner import edit_alone
-from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines, write_text
+from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.storage import files
 from precision_tool.lib.storage.files import only_writer
+from precision_tool.lib.storage.writing import rewrite_text
 from precision_tool.lib.workspace import Workspace
 
 
@@ -138,7 +139,7 @@ def test_a_data_folder_that_cannot_be_written(tmp_path: Path, to_write: bool) ->
 
 def test_a_place_that_cannot_be_written() -> None:
     with pytest.raises(OutputError, match=r"/proc/self/x\.cfg: cannot be written"):
-        write_text("/proc/self/x.cfg", "text")
+        rewrite_text("/proc/self/x.cfg", "text")
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OutputError, match="No space left"):
-        write_text(str(path), "after")
+        rewrite_text(str(path), "after")
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["x.cfg"]
 
@@ -193,5 +194,5 @@ def test_an_edit_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OutputError, match="there is something that is no file"):
-        write_text(str(tmp_path / "pipe"), "text")
+        rewrite_text(str(tmp_path / "pipe"), "text")
     assert os.listdir(tmp_path) == ["pipe"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf, DumpName, Run
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources.kinds import NPY, benchmark_kind
 from precision_tool.lib.sources.names import LeafName
 
 STAMP = 1_772_443_800_123_456
@@ -436,7 +437,7 @@ def test_listing_opens_no_dump_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_listing_a_benchmark_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, *(f"op_{number}.0.{STAMP}.npy" for number in range(2000)))
     opened = Opened(monkeypatch)
-    assert walk.has_benchmark_files(str(tmp_path))
+    assert benchmark_kind(str(tmp_path))
     assert len(walk.find_benchmark(str(tmp_path)).files) == 2000
     assert opened.names == []
 
@@ -444,7 +445,7 @@ def test_listing_a_benchmark_opens_nothing(tmp_path: Path, monkeypatch: pytest.M
 # ---- errors
 
 
-@pytest.mark.parametrize("find", [walk.find_run, walk.find_benchmark, walk.has_benchmark_files])
+@pytest.mark.parametrize("find", [walk.find_run, walk.find_benchmark, benchmark_kind])
 def test_no_folder(tmp_path: Path, find: Callable[[str], object]) -> None:
     (tmp_path / "file").write_bytes(b"")
     for name, words in (("nowhere", "no such folder"), ("file", "a file where a folder should be")):
@@ -509,8 +510,8 @@ def test_a_benchmark_is_told_from_a_dump(tmp_path: Path) -> None:
     touch(tmp_path / "golden" / "x", f"conv.0.{STAMP}.npy")
     touch(tmp_path / "dump" / "x", ADD)
     touch(tmp_path / "neither" / "x", "readme")
-    found = [walk.has_benchmark_files(str(tmp_path / name)) for name in ("golden", "dump", "neither")]
-    assert found == [True, False, False]
+    found = [benchmark_kind(str(tmp_path / name)) for name in ("golden", "dump", "neither")]
+    assert found == [NPY, None, None]
 
 
 def test_bare_numbers_without_a_mapping_are_told(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ class Analysis:
         return self.leaf.golden_is_dump if self.leaf is not None else self.choice.golden_address
 
     @property
-    def is_pytorch(self) -> bool:
-        """True if PyTorch dumps were compared, which have ops and tensors of their own names."""
-        return self.choice.h5
+    def has_graph(self) -> bool:
+        """False of PyTorch's dumps, which have ops and tensors of their own names."""
+        return not self.choice.h5
 
 
 def analyse(

@@ -5,7 +5,8 @@ An op overflowed itself if it gives saturated, Inf or NaN values and is fed none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -328,15 +329,20 @@ def scan_leaf(
     tell: Tell | None = None,
     max_bytes: int | None = None,
     known: KnownValues = NOTHING,
+    pool: Executor | None = None,
 ) -> LeafOverflow:
     """What the values of a leaf show; the first `limit` ops, and the first that made it, with their figures.
 
     `golden` is the benchmark, where there is one. `max_bytes` ends the scan early; what is `known` is not read again.
+    An executor `pool` reads the outputs.
     """
     file = None if graph is None else graph.file
     values = RunValues(leaf, file, index=known.dumps, extremes=known.extremes, summaries=known.summaries)
     found: list[OverflowOp] = []
     scanned = read = ops = 0
+    if pool is not None:
+        values.learn(_outputs(values, max_bytes), pool, tell or (lambda _: None))
+        tell = None
     for op in values.ops:
         if max_bytes is not None and read > max_bytes:
             break
@@ -373,6 +379,17 @@ def scan_leaf(
         scale=scale,
         unreadable=values.unreadable,
     )
+
+
+def _outputs(values: RunValues, max_bytes: int | None) -> Iterator[AnyTensor]:
+    """The outputs of a leaf that are to be read, `max_bytes` of them at most, and those of one op more."""
+    read = 0
+    for op in values.ops:
+        if max_bytes is not None and read > max_bytes:
+            break
+        for _, tensor in values.outputs(op):
+            read += 0 if values.knows(tensor) else tensor.nbytes
+            yield tensor
 
 
 def _compared(found: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,11 +20,12 @@ from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
+from precision_tool.lib.engine.workers import working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph.catalog import FoundOp, RunGraph
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.sources.h5_files import refuse_h5
+from precision_tool.lib.sources.kinds import check_command
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.storage.stores import check_folder, is_folder, size_of
@@ -59,10 +61,13 @@ def find_overflow(
     progress: Progress | None = None,
     max_bytes: int | None = None,
     known: Mapping[str, KnownValues] | None = None,
+    workers: int = 1,
+    executor: Executor | None = None,
 ) -> tuple[OverflowReport, str]:
     """Everything about overflow in a folder, or in the data folder, and where the status files were looked for.
 
-    `known` is what a comparison found out, by the folder of the leaf. DataNotFoundError where there is neither a
+    `known` is what a comparison found out, by the folder of the leaf. `workers` processes (0: one per core), or any
+    `executor`, share the reading; one worker is this process. DataNotFoundError where there is neither a
     status file nor a dump.
     """
     known = known or {}
@@ -72,13 +77,13 @@ def find_overflow(
         leaves = _data_leaves(data) or data.leaves_at(status_root)
     else:
         if not is_folder(folder):
-            refuse_h5("overflow", folder)
+            check_command("overflow", folder)
             check_folder(folder, "dumps")
         status_root = folder
         leaves = data.leaves_at(folder)
     files, root = find_statuses(data, folder)
     if not files and not leaves:
-        refuse_h5("overflow", folder or str(data.workspace.pt_npu_dir))
+        check_command("overflow", folder or str(data.workspace.pt_npu_dir))
         if folder is not None:
             data.run_at(folder)  # says what is wrong with it
         default = str(data.workspace.dump_dir(0))
@@ -101,10 +106,15 @@ def find_overflow(
         if progress is not None:
             progress(min(done, total), total)
 
-    for leaf in leaves:
-        run, values = graphs.of(leaf), known.get(leaf.path, NOTHING)
-        golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
-        scanned.append(scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values))
+    with working(workers, executor) as pool:
+        for leaf in leaves:
+            run, values = graphs.of(leaf), known.get(leaf.path, NOTHING)
+            golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
+            scanned.append(
+                scan_leaf(
+                    leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values, pool=pool
+                )
+            )
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.passport import Optimizer, Passport, Plain, TensorHash, passport_above, read_passport
 from precision_tool.lib.model.wording import counted, first_of
+from precision_tool.lib.storage.stores import is_file, real_path
 from precision_tool.lib.workspace import Workspace
 
 #: Names of tensors that a line shows.
@@ -86,8 +86,8 @@ def find_passports(space: Workspace, npu: str | None = None, golden: str | None 
         theirs = passport_above(golden)
     else:
         usual = (space.benchmark_passport, space.npu_passport(1))
-        theirs = next((str(path) for path in usual if os.path.isfile(path)), None)
-    if ours is None or theirs is None or not os.path.isfile(ours) or os.path.realpath(ours) == os.path.realpath(theirs):
+        theirs = next((str(path) for path in usual if is_file(path)), None)
+    if ours is None or theirs is None or not is_file(ours) or real_path(ours) == real_path(theirs):
         return None
     try:
         return compare_passports(read_passport(ours), read_passport(theirs))

@@ -16,8 +16,8 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.inserted import counterparts
 from precision_tool.lib.pairing.match import same_name
-from precision_tool.lib.sources.h5_files import refuse_h5
 from precision_tool.lib.sources.inputs import golden_leaf
+from precision_tool.lib.sources.kinds import check_command
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.workspace import lies_in
@@ -38,7 +38,7 @@ def find_random(
     """
     if left is None:
         left = default_npu(data.workspace)
-    refuse_h5("random", left, right)
+    check_command("random", left, right)
     one = data.run_at(left)
     if right is None:
         # The other of the two runs, whichever was named.

@@ -15,29 +15,13 @@ from precision_tool.lib.compare.folders import (
     compare_matched,
 )
 from precision_tool.lib.engine.workers import Progress
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.pytorch import H5Dump
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.pytorch_match import match_dumps
-from precision_tool.lib.sources.h5_files import is_h5_side, pair_h5_files
-
-
-def are_h5(npu: str, golden: str, graph: str | None, other_graph: str | None = None) -> bool:
-    """Whether two sides are PyTorch dumps. UsageError if only one is, and for a graph, which these have not."""
-    sides = [is_h5_side(path) for path in (npu, golden)]
-    if not any(sides):
-        return False
-    if not all(sides):
-        other = golden if sides[0] else npu
-        raise UsageError(f"{other}: no .h5 dump, and the other side is one", "name two .h5 files with -lt and -rt")
-    for option, value in (("-g", graph), ("-cf", other_graph)):
-        if value is not None:
-            raise UsageError(
-                f"{option}: .h5 dumps are compared by op and order, without a graph", f"leave {option} out"
-            )
-    return True
+from precision_tool.lib.sources.h5_files import pair_h5_files
 
 
 def compare_h5(

@@ -13,7 +13,6 @@ from precision_tool.lib.compare.folders import (
     CompareOptions,
     no_other_graph,
 )
-from precision_tool.lib.compare.pytorch import are_h5
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
@@ -24,6 +23,7 @@ from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
+from precision_tool.lib.sources.kinds import kind_of_both
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary
 from precision_tool.lib.toolkit.tools import Produced, Tools
@@ -56,7 +56,7 @@ def compare_by_toolkit(
     A leaf that cannot be compared is left out with a note in the others; the error of the last is raised if all are.
     """
     flags = msaccucmp_options(options)
-    if are_h5(npu, golden, graph, options.other_graph):
+    if not kind_of_both(npu, golden, {"-g": graph, "-cf": options.other_graph}).has_graph:
         return _compare_h5(npu, golden, folder, tools, options, flags, prefix)
     inputs, graphs = find(npu, golden), graphs or GraphChooser()
     leaves = inputs.run.leaves

@@ -17,7 +17,7 @@ from precision_tool.lib.data.sides import (
     benchmark_folder,
     default_npu,
     has_dump_alone,
-    has_pytorch_only,
+    kind_of,
     pytorch_files,
 )
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
@@ -35,6 +35,7 @@ from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_golden, find_inputs
+from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.stores import exists, signature_of
@@ -116,9 +117,9 @@ class DataFolder:
         """The `.h5` files of the NPU and of the benchmark, by name only."""
         return pytorch_files(self.workspace)
 
-    def has_pytorch_only(self) -> bool:
-        """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
-        return has_pytorch_only(self.workspace)
+    def kind(self) -> DataKind:
+        """What kind of data the folder holds of the NPU."""
+        return kind_of(self.workspace)
 
     def has_dump_alone(self) -> bool:
         """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
@@ -243,7 +244,7 @@ class DataFolder:
                     found = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
             except DataNotFoundError:
                 check_data(self.workspace.root)  # a mistyped folder is the better reason
-                if graph is None and has_pytorch_only(self.workspace):
+                if graph is None and not kind_of(self.workspace).has_graph:
                     raise DataNotFoundError(
                         f"{root}: no graph: its dumps are PyTorch's, which have none",
                         "ls, ni, pt, cp, vc and ac work without one",
@@ -352,6 +353,22 @@ class DataFolder:
 
         npu, golden = pytorch_files(self.workspace)
         return find_by_name(name, (*npu, *golden), self.pytorch, many=many)
+
+    def is_pytorch_name(self, name: str) -> bool:
+        """Whether a name is one of a PyTorch dump: of a `.h5` file, or of an op where the folder has such dumps."""
+        from precision_tool.lib.pairing.pytorch_ops import is_own_name, parse_h5_name
+
+        asked = parse_h5_name(name)
+        if asked is not None and asked.file:
+            return True
+        if exists(name) or not any(self.pytorch_files()):
+            return False
+        if not self.kind().has_graph:
+            return True
+        try:
+            return is_own_name(name) and bool(self.find_h5(name, many=True))
+        except PrecisionToolError:
+            return False
 
     @alone
     def chosen_graph(self) -> str | None:

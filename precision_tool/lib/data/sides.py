@@ -7,7 +7,9 @@ from pathlib import Path
 from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_side
+from precision_tool.lib.sources.h5_files import PYTORCH
+from precision_tool.lib.sources.kind import DataKind
+from precision_tool.lib.sources.kinds import device_kind, kind_at
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.stores import is_folder, list_folder
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
@@ -15,22 +17,23 @@ from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 def pytorch_files(space: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The `.h5` files of the NPU and of the benchmark, by name only."""
-    npu, golden = (tuple(find_h5_files(str(folder))) for folder in (space.pt_npu_dir, space.pt_gpu_dir))
+    npu, golden = (tuple(PYTORCH.files(str(folder))) for folder in (space.pt_npu_dir, space.pt_gpu_dir))
     return npu, golden
 
 
-def has_pytorch_only(space: Workspace) -> bool:
-    """True if the data folder holds PyTorch dumps and no NPU run of another kind."""
-    return not space.debug_numbers() and any(pytorch_files(space))
+def kind_of(space: Workspace) -> DataKind:
+    """What the data folder holds of the NPU: PyTorch's dumps only where there is no run of another kind."""
+    is_pytorch = not space.debug_numbers() and any(pytorch_files(space))
+    return PYTORCH if is_pytorch else device_kind(str(space.dump_dir(0)))
 
 
 def default_npu(space: Workspace) -> str:
     """The dump of the NPU run under test."""
     check_data(space.root)
     folder = space.dump_dir(0)
-    if not is_folder(folder) and find_h5_files(str(space.pt_npu_dir)):
+    if not is_folder(folder) and PYTORCH.files(str(space.pt_npu_dir)):
         return str(space.pt_npu_dir)
-    if has_pytorch_only(space):
+    if not kind_of(space).has_graph:
         raise DataNotFoundError(f"{space.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt")
     if not is_folder(folder):
         raise DataNotFoundError(
@@ -45,8 +48,8 @@ def default_golden(space: Workspace, npu: str) -> str:
 
     Of PyTorch's dumps pt/gpu; of others tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump.
     """
-    if is_h5_side(npu):
-        if find_h5_files(str(space.pt_gpu_dir)):
+    if not kind_at(npu).has_graph:
+        if PYTORCH.files(str(space.pt_gpu_dir)):
             return str(space.pt_gpu_dir)
         raise NoBenchmarkError(
             f"nothing to compare {npu} with: no .h5 file in {space.pt_gpu_dir}",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.demo import network, tower
+from precision_tool.lib.demo.compiled_graphs import GRAPH_ID, graph_path, model_name, write_graphs
 from precision_tool.lib.demo.dump_writer import (
     Array,
     OutTensor,
@@ -27,22 +25,15 @@ from precision_tool.lib.demo.dump_writer import (
     write_dump,
     write_golden,
 )
-from precision_tool.lib.demo.graph_writer import GE_LOCAL, graph_file_name, write_graph, write_onnx
+from precision_tool.lib.demo.folder import TRUTH, WORK, check_folder, check_space, move_in, write_errors
 from precision_tool.lib.demo.network import Machine, Step, Streamed, Value
-from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
-from precision_tool.lib.model.graph import Edge, Graph, Op, TensorDesc
-from precision_tool.lib.user_files import read_text
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.model.graph import Op
 
-MARKER = ".precision_tool_demo.json"
-TRUTH = "truth.json"
-_WORK = ".precision_tool_demo.tmp"
-#: What a demo owns below its folder. The truth comes last: where it is, the demo is complete.
-_PARTS = ("npu/debug_0", "npu/debug_1", "tf/dump", "overflow/dump", "fusion/fusion_result.json", TRUTH)
 #: The overflow detection writes so many status files and stops.
 _STATUSES = 3
 
 _START = datetime(2026, 3, 2, 9, 30, 0, tzinfo=UTC)
-_GRAPH_NUMBER, _GRAPH_ID = 7, 1
 _GRAPH_BYTES_PER_OP = 6500
 _DEFAULT_BYTES_OPS = 300
 
@@ -110,16 +101,16 @@ def generate_demo(
     _check_options(ops, size, bytes_total, giant_bytes)
     chosen = network.fault_by_name(fault)
     root = Path(root)
-    with _write_errors(root):
-        _check_folder(root)
+    with write_errors(root):
+        check_folder(root)
         plan = _plan(ops, size, bytes_total)
-        work = root / _WORK
+        work = root / WORK
         if work.exists():
             shutil.rmtree(work)
         work.mkdir(parents=True)
         try:
             runs = 2 if chosen.with_unfused else chosen.runs
-            _check_space(root, runs * ((bytes_total or 0) + 2 * (giant_bytes or 0)))
+            check_space(root, runs * ((bytes_total or 0) + 2 * (giant_bytes or 0)))
             if chosen.with_unfused:  # as documented, that is debug_0, and debug_1 the other
                 _Writer(work, seed, plan, is_unfused=True).write(network.FAULTS["none"], giant_bytes)
                 truth = _Writer(work, seed, plan, folder_number=1).write(chosen, giant_bytes)
@@ -128,7 +119,7 @@ def generate_demo(
                     _Writer(work, seed, plan, number).write(chosen, giant_bytes)
                 truth = _Writer(work, seed, plan).write(chosen, giant_bytes)
             _write_truth(work / TRUTH, truth)
-            _move_in(work, root)
+            move_in(work, root)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     paths = {name: root / getattr(truth, name) for name in ("graph_path", "dump_dir", "golden_dir", "fusion_path")}
@@ -181,7 +172,7 @@ def _measure(plan: _Plan) -> tuple[int, int]:
         counts[0] += 1
         counts[1] += sum(array.nbytes for _, _, array in step.goldens if isinstance(array, np.ndarray))
         if step.dumped:
-            counts[1] += sum(_out_tensor(value).nbytes for value in (*step.inputs, *step.outputs))
+            counts[1] += sum(out_tensor(value).nbytes for value in (*step.inputs, *step.outputs))
 
     _run(Machine(emit=emit, rng=np.random.default_rng(0)), plan, None)
     return counts[0], counts[1]
@@ -205,7 +196,7 @@ def _run(machine: Machine, plan: _Plan, giant_bytes: int | None) -> None:
 # ---- writing -----------------------------------------------------------------------------------------------
 
 
-def _out_tensor(value: Value) -> OutTensor:
+def out_tensor(value: Value) -> OutTensor:
     stored = value.stored
     return OutTensor(
         data=stored.blocks if isinstance(stored, Streamed) else stored,
@@ -219,7 +210,7 @@ def _out_tensor(value: Value) -> OutTensor:
     )
 
 
-def _microseconds(moment: datetime) -> int:
+def microseconds(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
 
 
@@ -247,7 +238,7 @@ class _Writer:
         self.is_unfused = is_unfused
         start = _START + (timedelta(minutes=15) if is_unfused else timedelta(hours=number))
         self.stamp = f"{start:%Y%m%d%H%M%S}"
-        self.model_name = f"ge_default_{self.stamp}_{_GRAPH_ID}"
+        self.model_name = model_name(self.stamp)
         leaf = Path("dump", self.stamp, "0", self.model_name, "1/0")
         debug = Path(f"npu/debug_{number if folder_number is None else folder_number}")
         self.dump_dir = debug / leaf
@@ -255,9 +246,9 @@ class _Writer:
         self.graph_dir = debug / "graph"
         self.golden_dir = Path("tf/dump")
         self.fusion_path = Path("fusion/fusion_result.json")
-        self.clock = _microseconds(start) + 2_000_000
+        self.clock = microseconds(start) + 2_000_000
         # The benchmark ran an hour earlier.
-        self.golden_clock = _microseconds(_START) - 3_600_000_000
+        self.golden_clock = microseconds(_START) - 3_600_000_000
         self.jitter = np.random.default_rng([seed, 1, number] if number else [seed, 1])
         self.ops: list[Op] = []
         self.offsets: dict[tuple[str, int], int] = {}
@@ -321,7 +312,7 @@ class _Writer:
         self.clock += int(self.jitter.integers(20, 600))
         task, stream = self.counts["dump files"], op.stream_id or 0
         name = dump_file_name(op.type, op.name, task, self.clock, stream_id=stream)
-        inputs, outputs = map(_out_tensor, step.inputs), map(_out_tensor, step.outputs)
+        inputs, outputs = map(out_tensor, step.inputs), map(out_tensor, step.outputs)
         path = self.folder / self.dump_dir / name
         self.counts["bytes"] += write_dump(path, op.name, [*inputs], [*outputs], dump_time=self.clock)
         self.counts["dump files"] += 1
@@ -363,19 +354,10 @@ class _Writer:
 
     def write_graphs(self) -> Path:
         """The computational graph and the files GE leaves around it; returns the former's path."""
-        folder = self.folder / self.graph_dir
-        graph = Graph(name=self.model_name, ops=tuple(self.ops), attrs={"_session_graph_id": f"0_{_GRAPH_ID}"})
-        name = graph_file_name(_GRAPH_NUMBER, _GRAPH_ID)
-        number = _GRAPH_NUMBER
-        self.counts["bytes"] += write_graph(folder / name, graph, offsets=self.offsets, seed=self.seed)
-        write_onnx(folder / f"ge_onnx_{number:08d}_graph_{_GRAPH_ID}_Build.pbtxt", graph)
-        unfused = Graph(name=self.model_name, ops=_before_compilation(self.ops), attrs=graph.attrs)
-        write_graph(folder / graph_file_name(number - 4, _GRAPH_ID, "PreRunBegin"), unfused)
-        for other, ops in ((11, _initializers(self.ops)), (21, _evaluation())):
-            decoy = Graph(name=f"ge_default_{self.stamp}_{other}", ops=ops, attrs={"_session_graph_id": f"0_{other}"})
-            number += 8
-            write_graph(folder / graph_file_name(number, other), decoy, seed=self.seed + other)
-        return self.graph_dir / name
+        self.counts["bytes"] += write_graphs(
+            self.folder / self.graph_dir, self.stamp, self.ops, self.offsets, self.seed
+        )
+        return graph_path(self.graph_dir)
 
     def write_fusion(self) -> Path:
         """`fusion_result.json` in its newest form."""
@@ -386,147 +368,9 @@ class _Writer:
             kind = "ub_fusion" if name.startswith("Tbe") else "graph_fusion"
             by_kind[kind][name] = {"effect_times": str(times), "match_times": str(times)}
         path = self.fusion_path
-        text = json.dumps({f"session_and_graph_id_0_{_GRAPH_ID}": by_kind}, indent=4)
+        text = json.dumps({f"session_and_graph_id_0_{GRAPH_ID}": by_kind}, indent=4)
         (self.folder / path).write_text(text + "\n", encoding="utf-8")
         return path
-
-
-# ---- other graphs ------------------------------------------------------------------------------------------
-
-
-def _before_compilation(ops: list[Op]) -> tuple[Op, ...]:
-    """The graph before the compiler touched it: no fused ops, no `Cast`, no `TransData`."""
-    result: list[Op] = []
-    seen: set[str] = set()
-    previous: Edge | None = None
-    for op in ops:
-        for name in op.original_names if op.original_names is not None else (op.name,):
-            if name not in seen:
-                seen.add(name)
-                op_type = op.type if len(op.original_names or ()) < 2 else name.rsplit("/", 1)[-1]
-                inputs = (previous,) if previous and op.inputs else ()
-                descs = op.output_descs[:1]
-                result.append(
-                    Op(name=name, type=op_type, id=len(result), inputs=inputs, input_descs=descs[: len(inputs)],
-                       output_descs=descs, kernel_lib=GE_LOCAL)
-                )  # fmt: skip
-                previous = Edge(producer=name, index=0)
-    return tuple(result)
-
-
-def _initializers(ops: list[Op]) -> tuple[Op, ...]:
-    """The graph that gave the variables their first values; it has no data source."""
-    result: list[Op] = []
-    for variable in (op for op in ops if op.type == "Variable"):
-        const = f"{variable.name}/Initializer/const"
-        edges = tuple(Edge(producer=name, index=0) for name in (variable.name, const))
-        desc = variable.output_descs[:1]
-        for name, op_type, inputs in (
-            (const, "Constant", ()),
-            (variable.name, "Variable", ()),
-            (f"{variable.name}/Assign", "Assign", edges),
-        ):
-            result.append(
-                Op(name=name, type=op_type, id=len(result), inputs=inputs, input_descs=desc * len(inputs),
-                   output_descs=desc, kernel_lib=GE_LOCAL)
-            )  # fmt: skip
-    return tuple(result)
-
-
-def _evaluation() -> tuple[Op, ...]:
-    """A graph with a data source of its own that was not dumped."""
-    desc = TensorDesc(dtype="float32", layout="ND", shape=(10, 10), origin_layout="ND", origin_shape=(10, 10))
-    chain = (
-        ("IteratorV2", "IteratorV2"),
-        ("IteratorGetNext", "GetNext"),
-        ("eval/Softmax", "SoftmaxV2"),
-        ("eval/ArgMax", "ArgMaxD"),
-        ("NetOutput", "NetOutput"),
-    )
-    result: list[Op] = []
-    for name, op_type in chain:
-        inputs = (Edge(producer=result[-1].name, index=0),) if result else ()
-        outputs = () if op_type == "NetOutput" else (desc,)
-        result.append(
-            Op(name=name, type=op_type, id=len(result), inputs=inputs, input_descs=(desc,) * len(inputs),
-               output_descs=outputs, kernel_lib=GE_LOCAL)
-        )  # fmt: skip
-    return tuple(result)
-
-
-# ---- the folder --------------------------------------------------------------------------------------------
-
-
-def _check_folder(root: Path) -> None:
-    """Raise UsageError unless `root` is new, empty or just what an earlier demo wrote."""
-    if not root.exists():
-        return
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a folder", "name a folder for the demo")
-    hint = "choose a new or empty folder, or remove this one yourself"
-    if {entry.name for entry in root.iterdir()} <= {_WORK}:
-        return
-    marker = root / MARKER
-    if not marker.is_file():
-        raise UsageError(f"{root} is not empty and holds no earlier demo", hint)
-    try:
-        recorded = json.loads(read_text(str(marker)))["files"]
-    except (PrecisionToolError, ValueError, KeyError, TypeError, RecursionError):
-        recorded = None
-    known = dict.fromkeys(_PARTS, 0) | recorded if isinstance(recorded, dict) else None
-    if known != _file_counts(root):
-        raise UsageError(f"{root} holds an earlier demo, but its files were changed since", hint)
-
-
-def _file_counts(root: Path) -> dict[str, int]:
-    """Number of files in each part of a demo."""
-    counts = {}
-    for part in _PARTS:
-        path = root / part
-        counts[part] = sum(len(files) for _, _, files in os.walk(path)) if path.is_dir() else int(path.exists())
-    return counts
-
-
-def _move_in(work: Path, root: Path) -> None:
-    """Put the finished parts in their places; what an earlier demo had there goes away with the work folder."""
-    (work / MARKER).write_text(json.dumps({"files": _file_counts(work)}) + "\n", encoding="utf-8")
-    (root / TRUTH).unlink(missing_ok=True)
-    old = work / "old"
-    for number, part in enumerate((MARKER, *_PARTS)):
-        target = root / part
-        if target.exists():
-            old.mkdir(exist_ok=True)
-            target.rename(old / str(number))
-        if (work / part).exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (work / part).rename(target)
-
-
-def _check_space(root: Path, needed: int) -> None:
-    free = shutil.disk_usage(root).free
-    if needed > free:
-        raise OutputError(
-            f"the demo needs {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB left",
-            "make room, choose another folder or a smaller demo",
-        )
-
-
-@contextmanager
-def _write_errors(root: Path) -> Iterator[None]:
-    """Turn what the system says about the folder into the user's error."""
-    try:
-        yield
-    except PrecisionToolError:
-        raise
-    except OSError as error:
-        where = error.filename or root
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutputError(
-                f"no space left to write the demo to {root}", "make room or choose another folder"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise OutputError(f"no permission to write {where}", "choose a folder you may write to") from error
-        raise OutputError(f"cannot write {where}: {error.strerror or error}", "choose another folder") from error
 
 
 def _write_truth(path: Path, truth: DemoTruth) -> None:

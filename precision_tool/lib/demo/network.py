@@ -257,7 +257,7 @@ class Stage:
 
 
 #: Streams of the compiled graph: most work, and the parameter updates beside it.
-_UPDATE_STREAM = 1
+UPDATE_STREAM = 1
 
 
 @dataclass(eq=False, kw_only=True)
@@ -331,13 +331,15 @@ class Machine:
         multi: bool = False,
         dumped: bool = True,
         kernel: bool = True,
+        library: str = "",
         shares: Value | None = None,
         at: int = 0,
     ) -> tuple[Value, ...]:
         """Store `results`, (device, benchmark, golden name) each, and emit the step.
 
         `shares` is the value whose memory the output takes over (`Reshape`, updates in place). `at` is an address in
-        memory that is in use, which a right allocator never gives.
+        memory that is in use, which a right allocator never gives. `library` is that of the kernel, where it is another
+        than an AI core's.
         """
         outputs = []
         for index, ((array, reference, golden), form) in enumerate(zip(results, forms, strict=True)):
@@ -368,7 +370,7 @@ class Machine:
             pass_names=passes,
             original_names=originals,
             stream_id=stream or None,
-            kernel_lib=AI_CORE if kernel else GE_LOCAL,
+            kernel_lib=library or (AI_CORE if kernel else GE_LOCAL),
             is_multiop=multi,
             attrs=dict(attrs or {}),
         )
@@ -437,13 +439,14 @@ class Machine:
         stage = Stage(name=stage_name, compute=compute, takes=len(inputs))
         return self.compute(op_type, [stage], inputs, [form], **options)[0]
 
-    def variable(self, name: str, array: Array, origin_layout: str = "ND") -> Value:
-        """A trained parameter: in the graph, never dumped."""
+    def variable(self, name: str, array: Array, origin_layout: str = "ND", *, reference: Array | None = None) -> Value:
+        """A trained parameter: in the graph, never dumped. `reference` is the benchmark's, where it has another."""
+        reference = array if reference is None else reference
         golden = (f"{name}/read", 0)
         form = Form(dtype="float32", layout=origin_layout, origin_layout=origin_layout)
         return self.run(
-            "Variable", name, (), [(array, array, golden)], [form],
-            originals=None, goldens=[(name, 0, array), (*golden, array)], dumped=False, kernel=False,
+            "Variable", name, (), [(array, reference, golden)], [form],
+            originals=None, goldens=[(name, 0, reference), (*golden, reference)], dumped=False, kernel=False,
         )[0]  # fmt: skip
 
     def constant(self, value: float | Array, name: str = "", stream: int = 0) -> Value:
@@ -492,11 +495,11 @@ class Machine:
         """One step of gradient descent, in place."""
         if self.inverse_scale is not None:
             name = f"LossScaleOptimizer/unscale_{variable.op}/Mul"
-            grad = self.single("Mul", name, np.multiply, [grad, self.inverse_scale], grad.form, stream=_UPDATE_STREAM)
+            grad = self.single("Mul", name, np.multiply, [grad, self.inverse_scale], grad.form, stream=UPDATE_STREAM)
         name = f"GradientDescent/update_{variable.op}/ApplyGradientDescent"
         return self.single(
             "ApplyGradientDescent", name, numerics.apply_gradient_descent, [variable, rate, grad], variable.form,
-            attrs={"use_locking": False}, stream=_UPDATE_STREAM, shares=variable,
+            attrs={"use_locking": False}, stream=UPDATE_STREAM, shares=variable,
         )  # fmt: skip
 
 
@@ -623,7 +626,7 @@ def conv_updates(machine: Machine, layer: Layer, grad: Value, rate: Value, pad: 
     bias_grad = machine.single(
         "BiasAddGrad", f"{prefix}/BiasAdd_grad/BiasAddGrad", numerics.bias_add_grad, [grad], FLAT16
     )
-    machine.update(layer.bias, rate, machine.cast(bias_grad, "float32", _UPDATE_STREAM))
+    machine.update(layer.bias, rate, machine.cast(bias_grad, "float32", UPDATE_STREAM))
     kernel_grad = machine.single(
         "Conv2DBackpropFilter",
         f"{prefix}/Conv2D_grad/Conv2DBackpropFilter",
@@ -632,7 +635,7 @@ def conv_updates(machine: Machine, layer: Layer, grad: Value, rate: Value, pad: 
         FILTER_GRAD,
         attrs=conv_attrs(pad),
     )
-    machine.update(layer.kernel, rate, machine.trans_data(kernel_grad, "HWCN", _UPDATE_STREAM))
+    machine.update(layer.kernel, rate, machine.trans_data(kernel_grad, "HWCN", UPDATE_STREAM))
 
 
 def dense_layer(machine: Machine, name: str, features: Value, width: int, relu: bool, gain: float = 1.0) -> Layer:
@@ -682,27 +685,35 @@ def dense_updates(machine: Machine, layer: Layer, grad: Value, bias_grad: Value,
         MATRIX,
         attrs=matmul_attrs(x1=True),
     )
-    wide = machine.cast(kernel_grad, "float32", _UPDATE_STREAM)
-    machine.update(layer.kernel, rate, machine.trans_data(wide, "ND", _UPDATE_STREAM))
+    wide = machine.cast(kernel_grad, "float32", UPDATE_STREAM)
+    machine.update(layer.kernel, rate, machine.trans_data(wide, "ND", UPDATE_STREAM))
 
 
 # ---- the network -------------------------------------------------------------------------------------------
 
-BATCH = 8
 CLASSES = 10
+#: Images of a step: their number, height, width and channels.
+IMAGES = (8, 20, 20, 3)
 #: The ops that faults strike, by kind.
 TARGETS = {"conv": "conv2/Conv2Dconv2/BiasAddconv2/Relu", "matmul": "fc1/MatMulfc1/BiasAddfc1/Relu"}
 
 
-def data_source(machine: Machine, features_shape: tuple[int, ...] | None = None) -> tuple[Value, ...]:
-    """The iterator: images, labels and, for a scaled network, the tower's features."""
-    rng = machine.rng
+def data_source(
+    machine: Machine,
+    features_shape: tuple[int, ...] | None = None,
+    *,
+    shape: tuple[int, int, int, int] = IMAGES,
+    rng: np.random.Generator | None = None,
+) -> tuple[Value, ...]:
+    """The iterator: images, labels and, for a scaled network, the tower's features; drawn by the machine's `rng` or one
+    of their own."""
+    rng = rng or machine.rng
     iterator = machine.run(
         "IteratorV2", "IteratorV2", (), [(np.zeros((), np.int64),) * 2 + (None,)], [Form(dtype="int64")],
         originals=None, dumped=False, kernel=False, attrs={"container": "", "shared_name": "_1_IteratorV2"},
     )  # fmt: skip
-    images = rng.random((BATCH, 20, 20, 3), dtype=np.float32)
-    arrays: list[Array] = [images, rng.integers(0, CLASSES, BATCH, dtype=np.int32)]
+    images = rng.random(shape, dtype=np.float32)
+    arrays: list[Array] = [images, rng.integers(0, CLASSES, len(images), dtype=np.int32)]
     forms = [Form(dtype="float32", layout="NHWC", origin_layout="NHWC"), Form(dtype="int32")]
     if features_shape is not None:
         arrays.append(rng.standard_normal(features_shape, dtype=np.float32))
@@ -716,6 +727,8 @@ def data_source(machine: Machine, features_shape: tuple[int, ...] | None = None)
 
 def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> Value:
     """Forward pass, loss, backward pass and updates of a small convolutional network; returns the loss."""
+    assert isinstance(images.array, np.ndarray)
+    batch = len(images.array)
     # forward
     x = machine.trans_data(machine.cast(images, "float16"), "NC1HWC0")
     conv1 = conv_layer(machine, "conv1", x, (3, 3, 3, 16), pad=1)
@@ -723,7 +736,7 @@ def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> V
     conv2 = conv_layer(machine, "conv2", pool1, (3, 3, 16, 28))
     pool2 = machine.single("MaxPool", "pool2/MaxPool", numerics.max_pool, [conv2.out], IMAGE, attrs=_pool_attrs())
     plain = machine.trans_data(pool2, "NHWC")
-    flat = machine.reshape(plain, "flatten/Reshape", (BATCH, math.prod(pool2.array.shape[1:])), "ND")
+    flat = machine.reshape(plain, "flatten/Reshape", (batch, math.prod(pool2.array.shape[1:])), "ND")
     fc1 = dense_layer(machine, "fc1", machine.trans_data(flat, "FRACTAL_NZ"), 100, relu=True)
     fc2 = dense_layer(machine, "fc2", fc1.out, CLASSES, relu=False, gain=2.0)
     logits = machine.cast(machine.trans_data(fc2.out, "ND"), "float32")
@@ -734,7 +747,7 @@ def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> V
         [logits, labels],
         [FLAT32, FLAT32],
     )
-    mean = _mean(machine, loss)
+    mean = _mean(machine, loss, batch)
     if machine.fault.runs > 1:
         _dropout(machine, fc1.out)
 
@@ -745,13 +758,13 @@ def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> V
         machine.inverse_scale = machine.constant(1 / machine.fault.loss_scale, "LossScaleOptimizer/truediv")
         ones = machine.single("Mul", "gradients/LossScaleOptimizer/mul_grad/Mul", np.multiply, [ones, scale], FLAT32)
     tile = machine.single(
-        "TileD", "gradients/loss/Mean_grad/Tile", partial(np.repeat, repeats=BATCH), [ones], FLAT32,
-        attrs={"multiples": (int, (BATCH,))},
+        "TileD", "gradients/loss/Mean_grad/Tile", partial(np.repeat, repeats=batch), [ones], FLAT32,
+        attrs={"multiples": (int, (batch,))},
     )  # fmt: skip
     share = machine.single(
-        "RealDiv", "gradients/loss/Mean_grad/truediv", np.divide, [tile, machine.constant(float(BATCH))], FLAT32
+        "RealDiv", "gradients/loss/Mean_grad/truediv", np.divide, [tile, machine.constant(float(batch))], FLAT32
     )
-    column = machine.reshape(share, f"gradients/{loss_name}_grad/ExpandDims", (BATCH, 1), "ND", "ExpandDims")
+    column = machine.reshape(share, f"gradients/{loss_name}_grad/ExpandDims", (batch, 1), "ND", "ExpandDims")
     grad32 = machine.single("Mul", f"gradients/{loss_name}_grad/mul", np.multiply, [column, backprop], FLAT32)
     bias_grad = machine.single(
         "BiasAddGrad", "gradients/fc2/BiasAdd_grad/BiasAddGrad", numerics.bias_add_grad, [grad32], FLAT32
@@ -772,7 +785,7 @@ def train_step(machine: Machine, images: Value, labels: Value, rate: Value) -> V
     bias_grad = machine.single(
         "BiasAddGrad", "gradients/fc1/BiasAdd_grad/BiasAddGrad", numerics.bias_add_grad, [grad], FLAT16
     )
-    dense_updates(machine, fc1, grad, machine.cast(bias_grad, "float32", _UPDATE_STREAM), rate)
+    dense_updates(machine, fc1, grad, machine.cast(bias_grad, "float32", UPDATE_STREAM), rate)
     grad = machine.single(
         "MatMulV2", "gradients/fc1/MatMul_grad/MatMul", _product_second_transposed, [grad, fc1.device_kernel], MATRIX,
         attrs=matmul_attrs(x2=True),
@@ -819,14 +832,14 @@ def _pool_attrs() -> dict[str, Any]:
     return {"data_format": "NHWC", "ksize": window, "strides": window, "padding": "VALID"}
 
 
-def _mean(machine: Machine, loss: Value) -> Value:
+def _mean(machine: Machine, loss: Value, batch: int) -> Value:
     """`loss/Mean`, which the compiler cuts into a sum and a factor: two device ops for one of the script."""
     name = "loss/Mean"
     options: dict[str, Any] = {"passes": (MEAN_PASS,), "multi": True}
     total = machine.single(
         "ReduceSumD", name, _sum_all, [loss], FLAT32, name=f"{name}_ReduceSumD", in_script=False, **options
     )
-    factor = np.float32(1 / BATCH)
+    factor = np.float32(1 / batch)
     attrs = {"value": float(factor)}
     return machine.single("Muls", name, partial(np.multiply, factor), [total], FLAT32, attrs=attrs, **options)
 

@@ -1,21 +1,33 @@
-"""The sums of `metrics` by the compiled kernel, and which of the two kernels does the work."""
+"""The arithmetic of `metrics` by the compiled kernel, and which of the two kernels does the work."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.engine import metrics
-from precision_tool.lib.engine.metrics import Kernel, KlSums, Ranges, Sums
-from precision_tool.lib.native.library import FirstSums, Library, SecondSums, library
+from precision_tool.lib.engine.metrics import Kernel, KlSums, Ranges, SideSums, Sums
+from precision_tool.lib.native import library as native
+from precision_tool.lib.native.library import Library, library
 from precision_tool.lib.numbers.decode import Floats, Numbers
+
+Doubles = npt.NDArray[np.float64]
 
 #: Between which a side's largest value lies for the compiled first pass: in float32, in float64.
 _LIMITS: Final = np.array(
     [metrics.SMALLEST, metrics.LARGEST, metrics.SMALLEST_DOUBLE, metrics.LARGEST_DOUBLE], np.float64
 )
+#: What the first pass returns: done, there is NaN or Inf, a side's largest value is beyond the limits.
+_DONE, _NOT_FINITE, _BEYOND = range(3)
+#: Places of items are told in 32 bits.
+_MOST_ITEMS = 2**31 - 1
+
+_local = threading.local()
 
 
 def make_kernel() -> Kernel:
@@ -24,31 +36,72 @@ def make_kernel() -> Kernel:
     return Kernel() if compiled is None else CompiledKernel(compiled)
 
 
+def kernel_of_thread() -> Kernel:
+    """The kernel of this thread, whose temporaries no other uses."""
+    kernel: Kernel | None = getattr(_local, "kernel", None)
+    if kernel is None:
+        kernel = _local.kernel = make_kernel()
+    return kernel
+
+
 class CompiledKernel(Kernel):
-    """Blocks of floats whose values are all finite and of ordinary size; the rest is numpy's, as in `Kernel`."""
+    """Floats by the compiled functions; integers of 64 bits, and what leaves float64's range, as in `Kernel`."""
 
     def __init__(self, compiled: Library) -> None:
         super().__init__()
-        self._functions = {
-            np.dtype(np.float32): compiled.functions.pt_first_float32,
-            np.dtype(np.float64): compiled.functions.pt_first_float64,
+        self._functions: dict[tuple[str, np.dtype], Callable[..., int]] = {
+            (name, np.dtype(kind)): getattr(compiled.functions, f"pt_{name}_{kind}")
+            for name in ("first", "second", "side", "together", "bins")
+            for kind in ("float32", "float64")
         }
-        self._second_pass = compiled.functions.pt_second_float32
-        self._first = FirstSums()
-        self._second = SecondSums()
+        self._first = native.FirstSums()
+        self._second = native.SecondSums()
+        self._side = native.SideSums()
+        self._together = native.Together()
         self._ranges = np.zeros(4)
+        self._room = np.empty((2, 0), np.float64), np.empty(0, np.int32)
+
+    def _function(self, name: str, *arrays: Numbers) -> Callable[..., int] | None:
+        """The compiled function of the arrays' type, if they are as it takes them."""
+        first = arrays[0]
+        if not all(a.dtype == first.dtype and a.size == first.size > 0 and a.flags.c_contiguous for a in arrays):
+            return None
+        return self._functions.get((name, first.dtype)) if first.size <= _MOST_ITEMS else None
+
+    def _space(self, count: int) -> tuple[Doubles, Doubles, npt.NDArray[np.int32]]:
+        """Room for `count` items of both sides in float64, and for their places."""
+        if self._room[1].size < count:
+            self._room = np.empty((2, count), np.float64), np.empty(count, np.int32)
+        (one, two), places = self._room
+        return one[:count], two[:count], places[:count]
+
+    # -- first pass -------------------------------------------------------------------------------------------------
 
     def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
-        first = self._functions.get(x.dtype) if _fit(x, y) else None
-        found = self._first
-        if first is None or first(
-            x.ctypes.data, y.ctypes.data, x.size, _LIMITS.ctypes.data, ctypes.byref(found)
-        ):  # a block that needs care
+        code = self._first_pass(x, y)
+        if code == _DONE:
+            sums.size += x.size
+            self._take_sides(sums, x.size)
+            self._take_pairs(sums, x, y, offset)
+        elif code == _NOT_FINITE:
+            self._add_together(sums, x, y, offset)
+        elif code == _BEYOND and x.dtype == np.float32:
+            a, b, _ = self._space(x.size)
+            np.copyto(a, x)
+            np.copyto(b, y)
+            self.add_block(sums, a, b, offset)
+        else:
             super().add_block(sums, x, y, offset)
-            return
-        count = x.size
-        sums.size += count
-        sums.count += count
+
+    def _first_pass(self, x: Numbers, y: Numbers) -> int | None:
+        """What the compiled first pass says; None if it does not take these arrays."""
+        first = self._function("first", x, y)
+        if first is None:
+            return None
+        return first(x.ctypes.data, y.ctypes.data, x.size, _LIMITS.ctypes.data, ctypes.byref(self._first))
+
+    def _take_sides(self, sums: Sums, count: int) -> None:
+        found = self._first
         for side, total, squares, low, high, zeros in (
             (sums.npu, found.npu_total, found.npu_deviations, found.npu_low, found.npu_high, found.npu_zeros),
             (
@@ -57,6 +110,13 @@ class CompiledKernel(Kernel):
             ),
         ):  # fmt: skip
             side.add_values(count, total, squares, low, high, zeros)
+
+    def _take_pairs(
+        self, sums: Sums, x: Numbers, y: Numbers, offset: int, places: npt.NDArray[np.int32] | None = None
+    ) -> None:
+        """Takes over what was found of items that are finite on both sides; `places` are theirs in the block."""
+        found = self._first
+        sums.count += x.size
         sums.dot += found.dot
         sums.npu_squares += found.npu_squares
         sums.golden_squares += found.golden_squares
@@ -66,23 +126,79 @@ class CompiledKernel(Kernel):
         sums.add_ranges(found.npu_low, found.npu_high, found.golden_low, found.golden_high)
         if found.max_error > sums.max_error:
             at = found.max_error_at
-            sums.max_error, sums.max_error_at = found.max_error, offset + at
+            sums.max_error, sums.max_error_at = found.max_error, offset + (at if places is None else int(places[at]))
             sums.npu_at_max, sums.golden_at_max = float(x[at]), float(y[at])
         sums.max_relative = max(sums.max_relative, found.max_relative)
 
+    def _add_together(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
+        """A block with NaN or Inf: what is finite on both sides is brought together."""
+        a, b, places = self._brought_together(x, y)
+        found = self._together
+        sums.size += x.size
+        self.add_side(sums.npu, x)
+        self.add_side(sums.golden, y)
+        if found.mismatches:
+            sums.mismatches += found.mismatches
+            sums.nan_mismatches += found.nan_mismatches
+            if sums.first_mismatch < 0:
+                at = found.first_mismatch
+                sums.first_mismatch, sums.first_mismatch_values = offset + at, (float(x[at]), float(y[at]))
+        if not a.size:
+            return
+        if self._first_pass(a, b) == _DONE:
+            self._take_pairs(sums, a, b, offset, places)
+        else:
+            self._add_extreme_pairs(sums, a, b, offset, places)
+
+    def _brought_together(self, x: Numbers, y: Numbers) -> tuple[Doubles, Doubles, npt.NDArray[np.int32]]:
+        """What is finite on both sides, in float64, and its places in the block."""
+        a, b, places = self._space(x.size)
+        together = self._functions["together", x.dtype]
+        together(
+            x.ctypes.data, y.ctypes.data, x.size, a.ctypes.data, b.ctypes.data, places.ctypes.data,
+            ctypes.byref(self._together),
+        )  # fmt: skip
+        count = self._together.count
+        return a[:count], b[:count], places[:count]
+
+    # -- second pass ------------------------------------------------------------------------------------------------
+
+    def _finite_pairs(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        if self._function("together", x, y) is None:
+            return super()._finite_pairs(x, y)
+        return self._brought_together(x, y)[:2]
+
     def _add_scaled(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
-        if x.dtype != np.float32 or not _fit(x, y):
+        second = self._function("second", x, y)
+        if second is None:
             super()._add_scaled(sums, ranges, floors, x, y)
             return
         limits, found = self._ranges, self._second
         limits[:] = ranges[0][0], ranges[1][0], *floors
-        self._second_pass(x.ctypes.data, y.ctypes.data, x.size, limits.ctypes.data, ctypes.byref(found))
+        second(x.ctypes.data, y.ctypes.data, x.size, limits.ctypes.data, ctypes.byref(found))
         sums.p += found.p
         sums.q += found.q
         sums.apart += found.apart
         sums.p_log_ratio += found.p_log_ratio
 
+    # -- one side ---------------------------------------------------------------------------------------------------
 
-def _fit(x: Numbers, y: Numbers) -> bool:
-    """Whether both sides are as the compiled functions take them."""
-    return x.dtype == y.dtype and x.size == y.size > 0 and x.flags.c_contiguous and y.flags.c_contiguous
+    def add_side(self, side: SideSums, a: Numbers) -> None:
+        function = self._function("side", a)
+        if function is None:
+            super().add_side(side, a)
+            return
+        found = self._side
+        function(a.ctypes.data, a.size, ctypes.byref(found))
+        side.nan_count += found.nans
+        side.positive_inf_count += found.positive_infinities
+        side.negative_inf_count += found.negative_infinities
+        if found.count:
+            side.add_values(found.count, found.total, found.deviations, found.low, found.high, found.zeros)
+
+    def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
+        function = self._function("bins", a)
+        if function is None or not 0 < high - low < np.inf:
+            super().add_bins(counts, a, low, high)
+            return
+        function(a.ctypes.data, a.size, low, high - low, counts.size, counts.ctypes.data)

@@ -7,8 +7,10 @@ they lie: padding is zero and changes nothing but a share.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, nan, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ from precision_tool.lib.engine.statistics import figures_of, summary_of_statisti
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.native.library import Codes, library
 from precision_tool.lib.numbers import data_types
 
 _BLOCK_BYTES = 1 << 19
@@ -26,18 +29,16 @@ _BLOCK_BYTES = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """How the numbers of a type are stored: the word, the codes of its largest number and of infinity."""
+    """How the numbers of a type are stored: the word, and the code of its largest number, before that of infinity."""
 
     word: str
     largest: int
-    infinity: int
 
 
 #: Complex numbers are looked at as pairs of reals.
-_HALF, _SINGLE = _Codes("u2", 0x7BFF, 0x7C00), _Codes("u4", 0x7F7F_FFFF, 0x7F80_0000)
-_DOUBLE = _Codes("u8", 0x7FEF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000)
+_HALF, _SINGLE, _DOUBLE = _Codes("u2", 0x7BFF), _Codes("u4", 0x7F7F_FFFF), _Codes("u8", 0x7FEF_FFFF_FFFF_FFFF)
 _CODES = {
-    "float16": _HALF, "complex32": _HALF, "bfloat16": _Codes("u2", 0x7F7F, 0x7F80), "float32": _SINGLE,
+    "float16": _HALF, "complex32": _HALF, "bfloat16": _Codes("u2", 0x7F7F), "float32": _SINGLE,
     "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
 }  # fmt: skip
 
@@ -140,28 +141,19 @@ def _of_statistics(tensor: TensorStatistics, limit: float) -> Extremes:
 def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
     codes = _CODES[tensor.dtype]
     word = np.dtype(codes.word).newbyteorder(">" if tensor.big_endian else "<")
-    unsigned = (1 << (8 * word.itemsize - 1)) - 1
     largest = saturated = nans = positive = negative = 0
     buffer = np.empty(min(_BLOCK_BYTES, max(tensor.nbytes, 1)), np.uint8)
-    kept = np.empty(_BLOCK_BYTES // word.itemsize, word.newbyteorder("="))
     end = tensor.nbytes - tensor.nbytes % word.itemsize
     with opens(tensor) as file:
         for start in range(0, end, _BLOCK_BYTES):
             raw = buffer[: min(_BLOCK_BYTES, end - start)]
             file.read_into(tensor.offset + start, raw.data)
-            stored = raw.view(word)
-            sizes = np.bitwise_and(stored, stored.dtype.type(unsigned), out=kept[: stored.size])
-            top = int(sizes.max())
-            if top >= codes.largest:
-                infinite = sizes == codes.infinity
-                saturated += int(np.count_nonzero(sizes == codes.largest))
-                nans += int(np.count_nonzero(sizes > codes.infinity))
-                signs = stored[infinite] > unsigned
-                negative += int(np.count_nonzero(signs))
-                positive += int(signs.size - np.count_nonzero(signs))
-                finite = sizes[sizes < codes.infinity]
-                top = int(finite.max()) if finite.size else 0
-            largest = max(largest, top)
+            found = _found(raw.view(word), codes.largest)
+            largest = max(largest, found.largest)
+            saturated += found.saturated
+            nans += found.nans
+            positive += found.positive_infinities
+            negative += found.negative_infinities
     return Extremes(
         dtype=tensor.dtype,
         count=_count(tensor),
@@ -171,6 +163,30 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
         nan_count=nans,
         positive_inf_count=positive,
         negative_inf_count=negative,
+    )
+
+
+def _found(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
+    """What the codes of stored numbers tell; `top` is that of the largest number of their type."""
+    compiled = library()
+    if compiled is not None and stored.dtype.isnative:
+        codes = Codes()
+        function = getattr(compiled.functions, f"pt_codes_{8 * stored.dtype.itemsize}")
+        function(stored.ctypes.data, stored.size, top, ctypes.byref(codes))
+        return codes
+    unsigned = (1 << (8 * stored.dtype.itemsize - 1)) - 1
+    sizes = stored & stored.dtype.type(unsigned)
+    largest = int(sizes.max())
+    if largest < top:
+        return Codes(largest=largest)
+    signs = stored[sizes == top + 1] > unsigned
+    negative = int(np.count_nonzero(signs))
+    return Codes(
+        largest=int(sizes.max(where=sizes <= top, initial=0)),
+        saturated=int(np.count_nonzero(sizes == top)),
+        nans=int(np.count_nonzero(sizes > top + 1)),
+        positive_infinities=signs.size - negative,
+        negative_infinities=negative,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.model.comparison import ZERO_BELOW, Metrics, Summary
-from precision_tool.lib.numbers.decode import Floats, Numbers
+from precision_tool.lib.numbers.decode import Floats, Numbers, as_float64
 
 #: Lower clamp of the scaled values in the KL divergence: float32's epsilon.
 KL_FLOOR = float(np.finfo(np.float32).eps)
@@ -291,8 +291,8 @@ class Kernel:
         """Adds a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
         a, b = x.astype(np.float64), y.astype(np.float64)
         sums.size += x.size
-        add_integers(sums.npu, x)
-        add_integers(sums.golden, y)
+        _add_integers(sums.npu, x)
+        _add_integers(sums.golden, y)
         ranges = (int(x.min()), int(x.max()), int(y.min()), int(y.max()))
         self._add_finite(sums, a, b, offset, ranges, both=False, exact_error=integer_errors(x, y))
 
@@ -314,7 +314,7 @@ class Kernel:
         offset: int,
         ranges: tuple[float, float, float, float],
         both: bool,
-        positions: npt.NDArray[np.intp] | None = None,
+        positions: npt.NDArray[np.integer[Any]] | None = None,
         exact_error: Floats | None = None,
     ) -> None:
         """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well.
@@ -398,10 +398,10 @@ class Kernel:
     def _add_non_finite(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         """A block with NaN or Inf: rare, so plain arrays in float64."""
         x, y = x.astype(np.float64), y.astype(np.float64)
-        x_finite, y_finite = np.isfinite(x), np.isfinite(y)
-        add_side(sums.npu, x, x_finite)
-        add_side(sums.golden, y, y_finite)
-        both = x_finite & y_finite
+        Kernel.add_side(self, sums.npu, x)
+        Kernel.add_side(self, sums.golden, y)
+        x_finite = np.isfinite(x)
+        both = x_finite & np.isfinite(y)
         agree = (np.isnan(x) & np.isnan(y)) | ((x == y) & ~x_finite)
         wrong = np.flatnonzero(~(both | agree))
         if wrong.size:
@@ -412,8 +412,14 @@ class Kernel:
                 sums.first_mismatch_values = (float(x[wrong[0]]), float(y[wrong[0]]))
         positions = np.flatnonzero(both)
         if positions.size:
-            x, y = x[both], y[both]
-            self._add_finite(sums, x, y, offset, _ranges(x, y), both=False, positions=positions)
+            self._add_extreme_pairs(sums, x[both], y[both], offset, positions)
+
+    def _add_extreme_pairs(
+        self, sums: Sums, x: Floats, y: Floats, offset: int, places: npt.NDArray[np.integer[Any]]
+    ) -> None:
+        """Adds pairs of a block at `places` that are finite on both sides, however large, without the sides' own."""
+        with np.errstate(all="ignore"):
+            self._add_finite(sums, x, y, offset, _ranges(x, y), both=False, positions=places)
 
     # -- second pass ------------------------------------------------------------------------------------------------
 
@@ -430,14 +436,13 @@ class Kernel:
 
     def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats, ranges: Ranges) -> None:
         with np.errstate(all="ignore"):
-            if first.count < first.size:
-                finite = np.isfinite(x) & np.isfinite(y)
-                for side, a, name in ((first.npu, x, "npu"), (first.golden, y, "golden")):
+            for side, a, name in ((first.npu, x, "npu"), (first.golden, y, "golden")):
+                if side.is_extreme:
                     self._add_deviations(sums, side, a[np.isfinite(a)], name)
-                x, y = x[finite], y[finite]
-            else:
-                self._add_deviations(sums, first.npu, x, "npu")
-                self._add_deviations(sums, first.golden, y, "golden")
+            if first.count < first.size:
+                x, y = self._finite_pairs(x, y)
+                if not x.size:
+                    return
             if first.is_extreme:
                 x, y = self._add_extreme(sums, first, x.astype(np.float64), y.astype(np.float64))
                 ranges = _scaled_ranges(first)
@@ -446,6 +451,11 @@ class Kernel:
             if spans and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN:
                 x, y = x.astype(np.float64), y.astype(np.float64)
             self._add_scaled(sums, ranges, floors, x, y)
+
+    def _finite_pairs(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """The items that are finite on both sides."""
+        finite = np.isfinite(x) & np.isfinite(y)
+        return x[finite], y[finite]
 
     def _add_extreme(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         """Adds products and errors of scaled values; both sides, scaled. Rare, so plain arrays."""
@@ -481,10 +491,57 @@ class Kernel:
         sums.p_log_ratio += self._sums(buffers, (p, q), row=_SHORT_ROW)[0]
 
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
-        if not side.is_extreme or not a.size:
-            return
         for field_name, value in zip(("deviation", "deviation_squares"), deviations(side, a), strict=True):
             setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + value)
+
+    # -- one side ---------------------------------------------------------------------------------------------------
+
+    def add_side(self, side: SideSums, a: Numbers) -> None:
+        """Adds values to the sums of one side, in float64; NaN and Inf are only counted."""
+        if not _are_floats(a):
+            _add_integers(side, a)
+            return
+        with np.errstate(all="ignore"):  # sums that leave float64's range are taken anew, scaled
+            if not (isfinite(np.minimum.reduce(a)) and isfinite(np.maximum.reduce(a))):
+                side.nan_count += int(np.isnan(a).sum())
+                side.positive_inf_count += int(np.isposinf(a).sum())
+                side.negative_inf_count += int(np.isneginf(a).sum())
+                a = a[np.isfinite(a)]
+            if a.size:
+                low, high = float(np.minimum.reduce(a)), float(np.maximum.reduce(a))
+                total = float(np.add.reduce(a, dtype=np.float64))
+                centred = np.subtract(a, total / a.size, dtype=np.float64)
+                zeros = a.size - int(np.count_nonzero(a))
+                side.add_values(a.size, total, float(np.dot(centred, centred)), low, high, zeros)
+
+    def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
+        """Adds values, of which the least and the largest finite one of all are told, to counts of equal bins.
+
+        The last bin is closed; a constant is all in the first.
+        """
+        if _are_floats(a):
+            a = as_float64(a)
+            a = a[np.isfinite(a)]
+        if high == low:
+            counts[0] += a.size
+            return
+        if not _are_floats(a):
+            a, low, high = offsets(a, int(low)), 0.0, float(high - low)
+        if high - low == inf:  # halves of both are in range
+            a, low, high = a / 2, low / 2, high / 2
+        places = ((a - low) / (high - low) * counts.size).astype(np.intp)
+        counts += np.bincount(np.minimum(places, counts.size - 1), minlength=counts.size)
+
+
+def _add_integers(side: SideSums, a: Numbers) -> None:
+    """Adds 64-bit integers to the sums of one side, exactly where float64 would round them."""
+    low, high = int(a.min()), int(a.max())
+    above = a.view(np.uint64) - np.uint64(low % 2**64)
+    # In halves, whose sums no block makes too large for 64 bits.
+    total = (int((above >> np.uint64(32)).sum()) << 32) + int((above & np.uint64(0xFFFFFFFF)).sum())
+    centred = above.astype(np.float64) - total / a.size
+    deviation_squares = float(np.dot(centred, centred))
+    side.add_values(a.size, low * a.size + total, deviation_squares, low, high, a.size - int(np.count_nonzero(a)))
 
 
 def integer_errors(x: Numbers, y: Numbers) -> npt.NDArray[np.float64]:
@@ -501,30 +558,6 @@ def offsets(integers: Numbers, base: int) -> npt.NDArray[np.float64]:
     """How far 64-bit integers are above `base`, which none of them is below: exact to float64's rounding."""
     # Modulo 2**64, which is right for signed integers too: no two of them are further apart.
     return (integers.view(np.uint64) - np.uint64(base % 2**64)).astype(np.float64)
-
-
-def add_integers(side: SideSums, a: Numbers) -> None:
-    """Adds 64-bit integers to the sums of one side, exactly where float64 would round them."""
-    low, high = int(a.min()), int(a.max())
-    above = a.view(np.uint64) - np.uint64(low % 2**64)
-    # In halves, whose sums no block makes too large for 64 bits.
-    total = (int((above >> np.uint64(32)).sum()) << 32) + int((above & np.uint64(0xFFFFFFFF)).sum())
-    centred = above.astype(np.float64) - total / a.size
-    deviation_squares = float(np.dot(centred, centred))
-    side.add_values(a.size, low * a.size + total, deviation_squares, low, high, a.size - int(np.count_nonzero(a)))
-
-
-def add_side(side: SideSums, a: npt.NDArray[np.float64], finite: npt.NDArray[np.bool_]) -> None:
-    """Adds values to the sums of one side; those that are not `finite` are only counted."""
-    side.nan_count += int(np.isnan(a).sum())
-    side.positive_inf_count += int(np.isposinf(a).sum())
-    side.negative_inf_count += int(np.isneginf(a).sum())
-    values = a[finite]
-    if values.size:
-        low, high, zeros = float(values.min()), float(values.max()), int((values == 0).sum())
-        total = float(values.sum())
-        centred = values - total / values.size
-        side.add_values(values.size, total, float(np.dot(centred, centred)), low, high, zeros)
 
 
 def deviations(side: SideSums, a: Numbers) -> tuple[float, float]:

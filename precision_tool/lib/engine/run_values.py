@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import count
+from itertools import chain, count
 from math import inf
 
 from precision_tool.lib.engine.extremes import extremes_of, merged
 from precision_tool.lib.engine.opened import key_of
+from precision_tool.lib.engine.workers import collect
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring
@@ -35,6 +37,8 @@ SOURCE_TYPES = frozenset({"GetNext", "IteratorGetNext", "Data", "AnnData", "Aipp
 KEPT_TYPES = frozenset({"Variable", "VariableV2", "RefData", "Const", "Constant", "ConstPlaceHolder", "FileConstant"})
 #: Ops in a row without a dump that are followed to find what feeds an op.
 _MAX_BACK = 16
+#: Bytes of the tensors that an executor is asked for at one time.
+_BUNDLE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -294,6 +298,21 @@ class RunValues:
                 found.append(known)
         return reduce(merged, found) if found else None
 
+    def learn(self, tensors: Iterable[AnyTensor], pool: Executor, tell: Callable[[int], object]) -> None:
+        """Has the extremes of tensors worked out by an executor; `tell` hears of the bytes that are done."""
+        bundles: list[list[Tensor]] = [[]]
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and not self.knows(tensor):
+                if sum(one.nbytes for one in bundles[-1]) > _BUNDLE_BYTES:
+                    bundles.append([])
+                bundles[-1].append(tensor)
+        futures = [pool.submit(_extremes_of_all, bundle) for bundle in bundles if bundle]
+        collect(futures, lambda found: tell(sum(nbytes for *_, nbytes in found)))
+        for path, key, extremes, reason, _ in chain.from_iterable(future.result() for future in futures):
+            self._extremes[key] = extremes
+            if reason:
+                self.unreadable.setdefault(path, reason)
+
     def knows(self, tensor: AnyTensor) -> bool:
         """Whether the extremes of a tensor are known without reading it."""
         return isinstance(tensor, Tensor) and key_of(tensor) in self._extremes
@@ -312,3 +331,17 @@ class RunValues:
                 self.unreadable.setdefault(tensor.path, error.advice)
                 self._extremes[key] = None
         return self._extremes[key]
+
+
+def _extremes_of_all(
+    tensors: Sequence[Tensor],
+) -> list[tuple[str, tuple[str, str, int], Extremes | None, str, int]]:
+    """Path, key, extremes, why there are none, and bytes, of each tensor."""
+    found: list[tuple[str, tuple[str, str, int], Extremes | None, str, int]] = []
+    for tensor in tensors:
+        try:
+            extremes, reason = extremes_of(tensor), ""
+        except PrecisionToolError as error:
+            extremes, reason = None, error.advice
+        found.append((tensor.path, key_of(tensor), extremes, reason, tensor.nbytes))
+    return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, nan
+from math import nan
 
 import numpy as np
-import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Opens, Scratch, TensorReader, box_size
-from precision_tool.lib.engine.metrics import SideSums, add_integers, add_side, deviations, offsets, summarize
+from precision_tool.lib.engine.compiled import kernel_of_thread
+from precision_tool.lib.engine.metrics import SideSums, deviations, summarize
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import Summary
@@ -23,8 +23,6 @@ from precision_tool.lib.numbers.decode import Numbers
 _BLOCK = 1 << 16
 #: Tensors up to this many items are kept decoded between the two passes.
 _KEEP = 1 << 20
-
-Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +49,22 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
         return TensorFigures(summary=summary_of_statistics(tensor))
     with open_reader(tensor, plan) as reader:
         stream = _Stream(reader, is_integer=data_types.BY_NAME[tensor.dtype].is_integer)
+        kernel = kernel_of_thread()
         sums = SideSums()
         size = 0
         for block in stream.blocks():
             size += block.size
-            _add(sums, block)
+            kernel.add_side(sums, block)
         counts = np.zeros(bins, np.int64)
         deviation = deviation_squares = 0.0
         if sums.count and (bins or sums.is_extreme):
             for block in stream.blocks():
-                finite = block if sums.count == size else block[np.isfinite(block)]
-                if sums.is_extreme and finite.size:
-                    total, squares = deviations(sums, finite)
+                if sums.is_extreme:
+                    total, squares = deviations(sums, block[np.isfinite(block)])
                     deviation += total
                     deviation_squares += squares
                 if bins:
-                    counts += _histogram(finite, sums.minimum, sums.maximum, bins)
+                    kernel.add_bins(counts, block, sums.minimum, sums.maximum)
         values = first_values(reader, tensor, first)
     summary = summarize(sums, size, deviation, deviation_squares)
     if stream.extremes is not None:
@@ -128,7 +126,7 @@ def first_values(reader: TensorReader, tensor: Tensor, count: int) -> tuple[floa
 class _Stream:
     """The values of a tensor in blocks, as often as asked for; small ones are read and decoded once.
 
-    Blocks are float64, but 64-bit integers, which that would round, are as they are.
+    Blocks are of the reader's type.
     """
 
     reader: TensorReader
@@ -146,10 +144,9 @@ class _Stream:
         for numbers in self._numbers():
             if self.is_integer:
                 self._widen(int(numbers.min()), int(numbers.max()))
-            block: Numbers = numbers.copy() if numbers.dtype.kind in "iu" else decode.as_float64(numbers)
             if self.reader.size <= _KEEP:
-                self._kept.append(block)
-            yield block
+                self._kept.append(numbers.copy())
+            yield numbers
 
     def _widen(self, low: int, high: int) -> None:
         known = self.extremes or (low, high)
@@ -163,35 +160,3 @@ class _Stream:
             reader.read(box, items)
             for start in range(0, count, _BLOCK):
                 yield items[start : start + _BLOCK]
-
-
-def _add(sums: SideSums, block: Numbers) -> None:
-    if block.dtype.kind in "iu":
-        add_integers(sums, block)
-        return
-    with np.errstate(all="ignore"):  # sums that leave float64's range are taken anew, scaled
-        low, high = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
-        if isfinite(low) and isfinite(high):
-            zeros = block.size - int(np.count_nonzero(block))
-            total = float(np.add.reduce(block))
-            centred = block - total / block.size
-            sums.add_values(block.size, total, float(np.dot(centred, centred)), low, high, zeros)
-        else:
-            add_side(sums, decode.as_float64(block), np.isfinite(block))
-
-
-def _histogram(values: Numbers, low: float, high: float, bins: int) -> npt.NDArray[np.int64]:
-    if high == low:
-        counts = np.zeros(bins, np.int64)
-        counts[0] = values.size
-        return counts
-    if values.dtype.kind in "iu":
-        values, low, high = offsets(values, int(low)), 0.0, float(high - low)
-    if high - low == inf:  # halves of both are in range
-        values, low, high = values / 2, low / 2, high / 2
-    places: Doubles = np.asarray(values - low, np.float64)
-    places /= high - low
-    places *= bins
-    index = places.astype(np.intp)
-    np.minimum(index, bins - 1, out=index)
-    return np.bincount(index, minlength=bins)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from pathlib import Path
 
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.h5_process import CPU_SECONDS, Hdf5Error, ask_hdf5
 from precision_tool.lib.model.pytorch import H5Op
-from precision_tool.lib.storage.files import temporary_file
+from precision_tool.lib.storage.stores import exists, is_same_file, size_of
+from precision_tool.lib.storage.writing import replacing
 
 #: What is copied in a second of CPU time on the slowest machine.
 _BYTES_PER_SECOND = 10 << 20
@@ -25,27 +26,24 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
     are returned: they are replaced. The target appears, or changes, only when it is complete. OutputError if it cannot
     be written, FormatError for one that is no `.h5` dump, or is damaged so that HDF5 itself dies.
     """
-    if os.path.exists(target) and os.path.exists(source) and os.path.samefile(source, target):
+    if is_same_file(source, target):
         raise UsageError(f"{target}: is the file to copy from", "name another file with -o")
-    held = {op.name for op in read_h5(target).ops} if os.path.exists(target) else set()
+    held = {op.name for op in read_h5(target).ops} if exists(target) else set()
     replaced = tuple(op.name for op in ops if op.name in held)
-    folder = os.path.dirname(target) or "."
-    temporary = ""
+    mode = "r+" if exists(target) else "w"
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle, temporary = temporary_file(folder)
-        os.close(handle)
-        if os.path.exists(target):
-            shutil.copyfile(target, temporary)
-        ask_hdf5(
-            "copy",
-            source,
-            seconds=CPU_SECONDS + (os.path.getsize(source) + os.path.getsize(temporary)) // _BYTES_PER_SECOND,
-            target=os.path.abspath(temporary),
-            mode="r+" if os.path.exists(target) else "w",
-            ops=[(op.type, op.seq) for op in ops],
-        )
-        os.replace(temporary, target)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            if mode == "r+":
+                shutil.copyfile(target, temporary)
+            ask_hdf5(
+                "copy",
+                source,
+                seconds=CPU_SECONDS + (size_of(source) + size_of(temporary)) // _BYTES_PER_SECOND,
+                target=posixpath.abspath(temporary),
+                mode=mode,
+                ops=[(op.type, op.seq) for op in ops],
+            )
     except Hdf5Error as error:
         if error.died:
             raise FormatError(
@@ -60,8 +58,4 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
         if isinstance(error, PrecisionToolError):
             raise
         raise OutputError(f"{target}: cannot be written ({error.strerror})", _WRITE_HINT) from error
-    finally:
-        if temporary:
-            with suppress(OSError):
-                os.unlink(temporary)
     return replaced

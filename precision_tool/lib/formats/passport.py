@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from precision_tool.lib.collect.passport import MOST_CHARACTERS
 from precision_tool.lib.errors import FormatError, PrecisionToolError, shown
-from precision_tool.lib.user_files import open_binary, read_text
+from precision_tool.lib.storage.stores import is_file, open_binary, read_text
 from precision_tool.lib.workspace import PASSPORT
 
 FORMAT, VERSION = "precision_tool passport", 1
@@ -71,12 +71,12 @@ def read_passport(path: str) -> Passport:
 
 def passport_above(folder: str) -> str | None:
     """The passport of the run that a folder of dump files or tensors belongs to: beside it, or some folders above."""
-    here = os.path.abspath(folder)
+    here = posixpath.abspath(folder)
     for _ in range(_MOST_FOLDERS):
-        path = os.path.join(here, PASSPORT)
-        if os.path.isfile(path) and _is_one(path):
+        path = posixpath.join(here, PASSPORT)
+        if is_file(path) and _is_one(path):
             return path
-        here = os.path.dirname(here)
+        here = posixpath.dirname(here)
     return None
 
 

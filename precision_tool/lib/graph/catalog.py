@@ -30,7 +30,8 @@ from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.sources import names
-from precision_tool.lib.sources.h5_files import find_h5_files
+from precision_tool.lib.sources.h5_files import PYTORCH
+from precision_tool.lib.sources.kinds import DEVICE_KINDS
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.walk import STATUS_OP_TYPE, list_folders, nothing_below
 from precision_tool.lib.storage.stores import exists, folder_exists, is_folder, list_folder, real_path
@@ -440,7 +441,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
                 number=number,
                 dumps=_dumps_below(str(space.dump_dir(number))),
                 graph_files=sum(
-                    names.is_build_graph(name) or names.is_infer_graph(folder, name)
+                    any(kind.is_graph(folder, name) for kind in DEVICE_KINDS)
                     for folder, file_names in _folders_below(str(space.graph_dir(number)))
                     for name in file_names
                 ),
@@ -453,7 +454,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
         overflow_files=sum(
             name.startswith(f"{STATUS_OP_TYPE}.") for name in _names_below(str(space.overflow_dump_dir))
         ),
-        pytorch_files=(len(find_h5_files(str(space.pt_npu_dir))), len(find_h5_files(str(space.pt_gpu_dir)))),
+        pytorch_files=(len(PYTORCH.files(str(space.pt_npu_dir))), len(PYTORCH.files(str(space.pt_gpu_dir)))),
         newest_result=newest_result,
     )
 

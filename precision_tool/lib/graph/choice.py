@@ -16,6 +16,7 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
+from precision_tool.lib.sources.kinds import GE, INFER, device_kind
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
 from precision_tool.lib.storage.stores import folder_exists, is_folder, list_folder
 
@@ -67,7 +68,7 @@ def find_graph_files(
             posixpath.join(folder, name)
             for folder, file_names in listed
             for name in file_names
-            if wanted(name) or names.is_infer_graph(folder, name)
+            if wanted(name) or INFER.is_graph(folder, name)
         )
     )
     if stamps is not None:
@@ -83,10 +84,7 @@ def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
     """
     folder = posixpath.abspath(dump_path)
     for _ in range(8):
-        candidates = [posixpath.join(folder, "graph")]
-        if folder_exists(posixpath.join(folder, names.INFER_DUMPS)):
-            candidates.append(posixpath.join(folder, names.INFER_MODEL))
-        for candidate in candidates:
+        for candidate in filter(None, (kind.graph_folder(folder) for kind in (GE, INFER))):
             if stamps is not None:
                 stamps.note(candidate)
             if is_folder(candidate):
@@ -96,12 +94,6 @@ def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
             break
         folder = parent
     return []
-
-
-def _infer_model(dump_path: str) -> str:
-    """Where the graphs of a dump of msquickcmp belong, there or not; empty for dumps of training."""
-    root, found, _ = posixpath.abspath(dump_path).rpartition(posixpath.join("/", names.INFER_DUMPS, ""))
-    return posixpath.join(root, names.INFER_MODEL) if found else ""
 
 
 def dumped_ops(leaf: DumpLeaf) -> set[str]:
@@ -396,17 +388,7 @@ def _find_graph(
     paths = find_graph_files(folders, stamps=stamps)
     paths = paths or find_graph_files((), () if graph is not None else extra_folders, stamps=stamps)
     if not paths:
-        model = _infer_model(leaf.path) if graph is None else ""
-        if model:
-            raise DataNotFoundError(
-                f"no graph: no *.json in {model}",
-                "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
-            )
-        where = f"in {', '.join(folders)}" if folders else f"beside {leaf.path}"
-        nothing = DataNotFoundError(
-            f"no graph: no ge_proto_*_Build.txt {where}",
-            "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
-        )
-        raise nothing_below(nothing, *folders)
+        kind = GE if graph is not None else device_kind(leaf.path)
+        raise nothing_below(kind.no_graph(leaf.path, folders), *folders)
     choice = choose_graph(paths, leaf, store)
     return replace(choice, rejected=(*refused, *choice.rejected))

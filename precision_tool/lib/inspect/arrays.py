@@ -30,7 +30,7 @@ from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box
 from precision_tool.lib.numbers.reading import Reading
-from precision_tool.lib.pairing.pytorch_ops import H5Hit, parse_h5_name
+from precision_tool.lib.pairing.pytorch_ops import H5Hit
 from precision_tool.lib.storage.stores import exists
 
 #: Of many tensors as many are named in a message.
@@ -242,15 +242,14 @@ class Data(Protocol):
     def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
         """The ops and data sets of a name in PyTorch's dumps."""
 
-    def has_pytorch_only(self) -> bool:
-        """Whether there are no other dumps."""
+    def is_pytorch_name(self, name: str) -> bool:
+        """Whether a name is one of a PyTorch dump."""
 
 
 def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
     """The tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
     asked, slot = split_slot(name)
-    h5 = parse_h5_name(asked)
-    if (h5 is not None and h5.file) or (data.has_pytorch_only() and not exists(asked)):
+    if data.is_pytorch_name(asked):
         hits = data.find_h5(asked, many=True)
         found = [
             named_value(hit.side.dump.path, hit.op, value) for hit in hits for value in hit.values if value.is_tensor

@@ -8,14 +8,11 @@ the reason; the others go on.
 
 from __future__ import annotations
 
-import os
 import posixpath
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -37,11 +34,12 @@ from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.layouts import Box, LayoutError, split_boxes
 from precision_tool.lib.numbers.reading import Reading, as_stored, reading_as
 from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.h5_files import is_h5_name
+from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.storage.files import PART, atomic_text, own_prefix, remove_leftovers, temporary_file
-from precision_tool.lib.storage.stores import exists, folder_exists, open_binary, real_path, size_of
+from precision_tool.lib.storage.files import atomic_text, own_prefix, remove_leftovers
+from precision_tool.lib.storage.stores import folder_exists, open_binary, real_path, size_of
+from precision_tool.lib.storage.writing import place_of_process, remove_places, replacing
 
 #: Below this many bytes starting processes takes longer than the work.
 _SERIAL_BYTES = 32 << 20
@@ -73,6 +71,11 @@ class Source:
     nbytes: int = 0
     datasets: frozenset[str] = frozenset()
     text: bool = False
+
+    @property
+    def by_toolkit(self) -> bool:
+        """Whether msaccucmp decodes such files too."""
+        return not PYTORCH.owns(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,22 +158,16 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
 
     In blocks, whatever the size. OutputError if that cannot be done.
     """
-    temporary = ""
     try:
-        handle, temporary = temporary_file(place or posixpath.dirname(target) or ".")
-        with os.fdopen(handle, "wb") as file, open_binary(path) as stored:
+        with replacing(target, place) as temporary, open(temporary, "wb") as file, open_binary(path) as stored:
             np.lib.format.read_magic(stored)
             _, _, dtype = np.lib.format.read_array_header_1_0(stored)
             while (block := np.fromfile(stored, dtype, _LINES)).size:
                 np.savetxt(file, block)
-        os.replace(temporary, target)
     except OSError as error:
         raise OutputError(
             f"{target}: cannot be written ({error.strerror or error})", "free some space or name another folder"
         ) from error
-    finally:
-        if exists(temporary):
-            os.unlink(temporary)
 
 
 #: A box, the shape it is a part of, and its items.
@@ -339,7 +336,7 @@ def convert_files(
         hint = "was it killed for its memory? try fewer workers (--workers 1)"
         raise ConvertStoppedError(f"a worker process died: {state}", hint, finished_rows, exit_code=2) from stop
     finally:
-        _remove_places(folders, prefix)
+        remove_places(folders, prefix)
     return [row for result in rows for row in result]
 
 
@@ -357,24 +354,6 @@ def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
         yield task
 
 
-def _place(folder: str, prefix: str) -> str:
-    """A folder inside `folder` for what this process has not completed.
-
-    Each has its own: the system makes the files of one folder one after the other, so in a common one the workers would
-    wait for each other, which takes longer than all their writing.
-    """
-    return posixpath.join(folder, f"{prefix}{os.getpid()}{PART}")
-
-
-def _remove_places(folders: Iterable[str], prefix: str) -> None:
-    """Removes the folders that `_place` names, with what killed workers left in them."""
-    for folder in folders:
-        with suppress(OSError):
-            for name in os.listdir(folder):
-                if name.startswith(prefix) and name.endswith(PART):
-                    shutil.rmtree(posixpath.join(folder, name), ignore_errors=True)
-
-
 def _convert_all(sources: Sequence[Source], layout: str | None, prefix: str) -> list[list[Decoded]]:
     return [_convert(source, layout, prefix) for source in sources]
 
@@ -388,7 +367,7 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
             raise FormatError(f"{source.path}: {source.name!r} is no file name", "check the mapping.csv beside it")
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
-        if is_h5_name(source.path):
+        if PYTORCH.owns(source.path):
             return _convert_h5(source, layout, prefix)
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:
@@ -493,7 +472,7 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
     path = posixpath.join(source.folder, stem + suffix)
     try:
-        place = _place(source.folder, prefix)
+        place = place_of_process(source.folder, prefix)
         dtype = write_npy(tensor, reading, path, place=place)
         text_path = f"{path.removesuffix('.npy')}.txt" if source.text else ""
         if text_path:

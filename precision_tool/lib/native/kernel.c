@@ -1,41 +1,26 @@
-/* The sums of engine/metrics.py over both sides of a pair, and the decoding of 16-bit floats.
+/* The sums of engine/metrics.py over both sides of a pair. What is done to one side alone is in values.c.
  *
  * Optional: without this library numpy does the same work. Loaded through ctypes, so there is no Python in it.
  * Runs of a row are added in their own type, 16 items in each lane that the processor has; the rest in float64.
  * Compiled with reassociation of sums but with exact division, and never linked with -ffast-math, which would
  * change how the whole process treats subnormal numbers. NaN and Inf are found by their bits, before any sum counts.
  */
-#include <float.h>
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+#include "lanes.h"
 
 /* Goes up with every change of what a function takes or returns; native/library.py asks for it. */
-#define INTERFACE 2
+#define INTERFACE 3
 
-/* Items of a row where a register has 16, 8 or 4 numbers, its runs, and those of what is mostly one small value beside
- * a few large ones. */
-enum { ROW_16 = 1024, ROW_8 = 512, ROW_4 = 256, LONGEST_ROW = ROW_16, RUNS = 4, SHORT_RUNS = 8 };
+/* Runs of a row, and those of what is mostly one small value beside a few large ones. */
+enum { RUNS = 4, SHORT_RUNS = 8 };
 
 /* Benchmark values up to this size count as zero for relative errors (ZERO_BELOW of engine/metrics.py). */
 static const double ZERO_BELOW = 2.2e-16;
 /* A row's variance below this share of its squared mean is computed around the mean (_CANCELLED there). */
 static const double CANCELLED = 0.25;
 
-#define BODY static inline __attribute__((always_inline))
-
-/* PER_PROCESSOR makes `NAME` of the body `NAME_body`: compiled for each kind of processor, chosen when it is called.
- * Not by target_clones, which needs more of the C library than every system has. Other machines have their vector
- * instructions always. */
 #if defined(__x86_64__) && defined(__GNUC__)
-#if defined(__clang__)
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
-#else
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")))
-#endif
-#define AVX2 __attribute__((target("avx2,fma")))
 static int used; /* 0 until asked; threads that ask at the same time find the same */
-static int processor(void) {
+int pt_kind(void) {
     if (!used) {
         __builtin_cpu_init();
         int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -48,24 +33,13 @@ static int processor(void) {
 /* For tests: works as on a processor of this kind, if this one is as good (0: as on this one). */
 void pt_use_processor(int kind) {
     used = 0;
-    if (kind > 0 && kind < processor()) used = kind;
+    if (kind > 0 && kind < pt_kind()) used = kind;
 }
-#define PER_PROCESSOR(NAME, PARAMETERS, ...)                                                                          \
-    AVX512 static int NAME##_avx512 PARAMETERS { return NAME##_body(ROW_16, __VA_ARGS__); }                           \
-    AVX2 static int NAME##_avx2 PARAMETERS { return NAME##_body(ROW_8, __VA_ARGS__); }                                \
-    static int NAME##_plain PARAMETERS { return NAME##_body(ROW_4, __VA_ARGS__); }                                    \
-    int NAME PARAMETERS {                                                                                             \
-        int kind = processor();                                                                                       \
-        if (kind == 3) return NAME##_avx512(__VA_ARGS__);                                                             \
-        return kind == 2 ? NAME##_avx2(__VA_ARGS__) : NAME##_plain(__VA_ARGS__);                                      \
-    }
 const char *pt_processor(void) {
     static const char *const names[] = {"", "x86-64", "AVX2", "AVX-512"};
-    return names[processor()];
+    return names[pt_kind()];
 }
 #else
-#define PER_PROCESSOR(NAME, PARAMETERS, ...)                                                                          \
-    int NAME PARAMETERS { return NAME##_body(ROW_4, __VA_ARGS__); }
 void pt_use_processor(int kind) { (void)kind; }
 const char *pt_processor(void) { return "plain"; }
 #endif
@@ -242,13 +216,13 @@ static inline void end_side(const Side *side, double *total, double *deviations)
         t->x_size = t->y_size = 0;                                                                                    \
     }                                                                                                                 \
                                                                                                                       \
-    /* Ends the rows of this type: 1 if a side's largest is neither zero nor from `smallest` to `largest`. */         \
+    /* Ends the rows of this type: 2 if a side's largest is neither zero nor from `smallest` to `largest`. */         \
     BODY int REAL##_end(const REAL##_state *t, double smallest, double largest, FirstSums *s) {                       \
         REAL sizes[2];                                                                                                \
         memcpy(sizes, &t->x_size, sizeof t->x_size);                                                                  \
         memcpy(sizes + 1, &t->y_size, sizeof t->y_size);                                                              \
         for (int side = 0; side < 2; side++)                                                                          \
-            if (sizes[side] != 0 && !(smallest <= sizes[side] && sizes[side] <= largest)) return 1;                   \
+            if (sizes[side] != 0 && !(smallest <= sizes[side] && sizes[side] <= largest)) return 2;                   \
         s->npu_low = t->x_low < s->npu_low ? t->x_low : s->npu_low;                                                   \
         s->npu_high = t->x_high > s->npu_high ? t->x_high : s->npu_high;                                              \
         s->golden_low = t->y_low < s->golden_low ? t->y_low : s->golden_low;                                          \
@@ -272,21 +246,22 @@ static void end_sides(const Side *sides, FirstSums *s) {
     end_side(sides + 1, &s->golden_total, &s->golden_deviations);
 }
 
-/* The sums of `count` items of both sides. 0 if all is well; 1, and `out` is void, if a value is NaN or Inf, or where
+/* The sums of `count` items of both sides. 0 if all is well; else `out` is void: 1 if a value is NaN or Inf, 2 where
  * a side's largest is beyond `limits`: of a type's squares and quotients the range that they are in. What is left of
  * float32 behind whole rows is added in float64, so that its one sum loses nothing. */
 BODY int pt_first_float32_body(int row, const float *x, const float *y, int64_t count, const double *limits,
                                FirstSums *out) {
     int64_t whole = count / row * row;
     int left = (int)(count - whole);
-    Side sides[2] = {{0}, {0}};
+    Side sides[2];
+    memset(sides, 0, sizeof sides);
     start_sums(out);
     if (whole) {
         float_state state;
         float_start(x, y, &state);
         for (int64_t at = 0; at < whole; at += row)
             if (float_row(x + at, y + at, row, row / RUNS, at, &state, sides, out)) return 1;
-        if (float_end(&state, limits[0], limits[1], out)) return 1;
+        if (float_end(&state, limits[0], limits[1], out)) return 2;
     }
     if (left) {
         double a[LONGEST_ROW] = {0}, b[LONGEST_ROW] = {0};
@@ -297,7 +272,7 @@ BODY int pt_first_float32_body(int row, const float *x, const float *y, int64_t 
         double_state state;
         double_start(a, b, &state);
         if (double_row(a, b, left, row / RUNS, whole, &state, sides, out)) return 1;
-        if (double_end(&state, limits[2], limits[3], out)) return 1;
+        if (double_end(&state, limits[2], limits[3], out)) return 2;
     }
     end_sides(sides, out);
     return 0;
@@ -305,7 +280,8 @@ BODY int pt_first_float32_body(int row, const float *x, const float *y, int64_t 
 
 BODY int pt_first_float64_body(int row, const double *x, const double *y, int64_t count, const double *limits,
                                FirstSums *out) {
-    Side sides[2] = {{0}, {0}};
+    Side sides[2];
+    memset(sides, 0, sizeof sides);
     start_sums(out);
     double_state state;
     double_start(x, y, &state);
@@ -313,7 +289,7 @@ BODY int pt_first_float64_body(int row, const double *x, const double *y, int64_
     for (; at + row <= count; at += row)
         if (double_row(x + at, y + at, row, row / RUNS, at, &state, sides, out)) return 1;
     if (at < count && double_row(x + at, y + at, (int)(count - at), row / RUNS, at, &state, sides, out)) return 1;
-    if (double_end(&state, limits[2], limits[3], out)) return 1;
+    if (double_end(&state, limits[2], limits[3], out)) return 2;
     end_sides(sides, out);
     return 0;
 }
@@ -393,21 +369,65 @@ BODY int pt_second_float32_body(int row, const float *x, const float *y, int64_t
 PER_PROCESSOR(pt_second_float32, (const float *x, const float *y, int64_t count, const double *limits, SecondSums *out),
               x, y, count, limits, out)
 
-/* float16 to float32; exact. A NaN becomes a quiet one with its sign and payload. */
-BODY int pt_decode_float16_body(int row, const uint16_t *from, float *to, int64_t count) {
-    (void)row;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t sign = (uint32_t)(from[i] & 0x8000) << 16, size = (uint32_t)(from[i] & 0x7FFF) << 13;
-        float value;
-        uint32_t bits;
-        memcpy(&value, &size, sizeof value);
-        value *= 0x1p112f; /* the difference of the exponents' biases; exact, of subnormal numbers too */
-        memcpy(&bits, &value, sizeof bits);
-        uint32_t special = 0x7F800000u | size | (size > 0x0F800000u ? 0x00400000u : 0);
-        bits = (size >= 0x0F800000u ? special : bits) | sign;
-        memcpy(to + i, &bits, sizeof bits);
+/* The natural logarithm of p / q, both positive and normal, to float64's rounding: the power of two next to the quotient
+ * apart, the rest as 2 artanh((p - q) / (p + q)), whose difference is exact for near values. From 2/3 to 3/2 that is an
+ * argument of at most a fifth, of which eleven terms of the series leave less than 2e-17. */
+BODY double log_ratio_double(double p, double q) {
+    uint64_t p_bits, q_bits;
+    memcpy(&p_bits, &p, sizeof p_bits);
+    memcpy(&q_bits, &q, sizeof q_bits);
+    /* The exponent above 1,024 below zero, so that nothing is signed; as the last bits of 2**52 and it in float64: not
+     * every processor shifts and converts signed numbers of 64 bits. */
+    uint64_t above = (p_bits - q_bits + ((uint64_t)1 << 62) + ((uint64_t)1 << 51)) >> 52;
+    uint64_t bits = above | ((uint64_t)0x433 << 52);
+    double whole;
+    memcpy(&whole, &bits, sizeof whole);
+    whole -= 0x1p52 + 1024;
+    p_bits -= (above - 1024) << 52;
+    memcpy(&p, &p_bits, sizeof p);
+    double s = (p - q) / (p + q), ss = s * s, series = 1.0 / 21;
+    series = series * ss + 1.0 / 19;
+    series = series * ss + 1.0 / 17;
+    series = series * ss + 1.0 / 15;
+    series = series * ss + 1.0 / 13;
+    series = series * ss + 1.0 / 11;
+    series = series * ss + 1.0 / 9;
+    series = series * ss + 1.0 / 7;
+    series = series * ss + 1.0 / 5;
+    series = series * ss + 1.0 / 3;
+    /* log(2) in two parts, the first with few digits: its product with an exponent is exact. */
+    return whole * 0.693145751953125 + (2 * s + (whole * 1.4286068203094173e-06 + 2 * s * ss * series));
+}
+
+/* As `pt_second_float32`. */
+BODY int pt_second_float64_body(int row, const double *x, const double *y, int64_t count, const double *limits,
+                                SecondSums *out) {
+    const double x_low = limits[0], y_low = limits[1], x_floor = limits[2], y_floor = limits[3];
+    double p_total = 0, q_total = 0, apart_total = 0, ratio_total = 0;
+    for (int64_t at = 0; at < count; at += row) {
+        int n = (int)(count - at < row ? count - at : row);
+        double p_sum = 0, q_sum = 0, apart_sum = 0, ratio_sum = 0, apart[LONGEST_ROW];
+        for (int i = 0; i < n; i++) {
+            double p = x[at + i] - x_low, q = y[at + i] - y_low;
+            p = p > x_floor ? p : x_floor;
+            q = q > y_floor ? q : y_floor;
+            apart[i] = q - p; /* added apart: the compiler may take q and then p to the sum, which loses digits */
+            p_sum += p;
+            q_sum += q;
+            ratio_sum += p * log_ratio_double(p, q);
+        }
+        for (int i = 0; i < n; i++) apart_sum += apart[i];
+        p_total += p_sum;
+        q_total += q_sum;
+        apart_total += apart_sum;
+        ratio_total += ratio_sum;
     }
+    out->p = p_total;
+    out->q = q_total;
+    out->apart = apart_total;
+    out->p_log_ratio = ratio_total * 1.4426950408889634; /* log2(e) */
     return 0;
 }
-PER_PROCESSOR(pt_decode_float16, (const uint16_t *from, float *to, int64_t count),
-              from, to, count)
+PER_PROCESSOR(pt_second_float64, (const double *x, const double *y, int64_t count, const double *limits,
+                                  SecondSums *out),
+              x, y, count, limits, out)

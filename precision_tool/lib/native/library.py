@@ -17,7 +17,7 @@ from pathlib import Path
 #: Names the kernel that is to do the work: "numpy" instead of the compiled one.
 VARIABLE = "PRECISION_TOOL_KERNEL"
 #: INTERFACE of kernel.c, of which this module is the other side.
-_INTERFACE = 2
+_INTERFACE = 3
 
 #: Largest relative error of a sum of equal squares: lanes stay below 3e-7, a sum one after the other does not.
 _SUM_ERROR = 7e-7
@@ -45,9 +45,35 @@ class SecondSums(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_double) for name in ("p", "q", "apart", "p_log_ratio"))
 
 
+class SideSums(ctypes.Structure):
+    """The sums of one side over its finite values in float64, and how many others there are."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("total", "deviations", "low", "high")),
+        *((name, ctypes.c_int64) for name in (
+            "count", "zeros", "nans", "positive_infinities", "negative_infinities",
+        )),
+    )  # fmt: skip
+
+
+class Together(ctypes.Structure):
+    """How many items are finite on both sides, and of those that are not, how many are not the same."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("count", "mismatches", "nan_mismatches", "first_mismatch"))
+
+
+class Codes(ctypes.Structure):
+    """The largest code of a finite number, and how many numbers are the largest of their type, NaN or infinite."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("largest", "saturated", "nans", "positive_infinities", "negative_infinities")
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The functions of kernel.c. Arrays are given by their addresses; the global interpreter lock is not held."""
+    """The functions of kernel.c and values.c. Arrays are given by their addresses; Python's lock is not held."""
 
     functions: ctypes.CDLL
     path: Path
@@ -96,10 +122,19 @@ def _load(path: Path) -> Library:
     if functions.pt_interface() != _INTERFACE:
         raise ValueError("it is of another version of precision_tool")
     address, count = ctypes.c_void_p, ctypes.c_int64
-    for name in ("pt_first_float32", "pt_first_float64"):
-        getattr(functions, name).argtypes = (address, address, count, address, ctypes.POINTER(FirstSums))
-    functions.pt_second_float32.argtypes = (address, address, count, address, ctypes.POINTER(SecondSums))
-    functions.pt_decode_float16.argtypes = (address, address, count)
+    for name in ("float32", "float64"):
+        for function, arguments in (
+            ("first", (address, address, count, address, ctypes.POINTER(FirstSums))),
+            ("second", (address, address, count, address, ctypes.POINTER(SecondSums))),
+            ("side", (address, count, ctypes.POINTER(SideSums))),
+            ("bins", (address, count, ctypes.c_double, ctypes.c_double, count, address)),
+            ("together", (address, address, count, address, address, address, ctypes.POINTER(Together))),
+        ):
+            getattr(functions, f"pt_{function}_{name}").argtypes = arguments
+    for bits in (16, 32, 64):
+        getattr(functions, f"pt_codes_{bits}").argtypes = (address, count, count, ctypes.POINTER(Codes))
+    functions.pt_decode_float16.argtypes = functions.pt_decode_bfloat16.argtypes = (address, address, count)
+    functions.pt_decode_byte.argtypes = (address, address, address, count)
     _check_sums(functions)
     functions.pt_use_processor.restype = None
     functions.pt_processor.restype = ctypes.c_char_p

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.native.library import library
+from precision_tool.lib.native.library import Library, library
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.data_types import DataType
 
@@ -57,6 +57,12 @@ def as_float64(numbers: Numbers) -> npt.NDArray[np.float64]:
     return copy
 
 
+def _compiled(stored: npt.NDArray[Any], out: Numbers) -> Library | None:
+    """The compiled kernel, if there is one and it takes these: as many stored numbers as float32 are wanted."""
+    fits = stored.size == out.size and stored.flags.c_contiguous and out.flags.c_contiguous and out.dtype == np.float32
+    return library() if fits else None
+
+
 def _decode_float16(raw: Bytes, out: Numbers) -> None:
     """Shifts exponent and mantissa into place and rescales: six times as fast as numpy's own cast.
 
@@ -64,8 +70,8 @@ def _decode_float16(raw: Bytes, out: Numbers) -> None:
     is exact, subnormals included. Only Inf and NaN come out wrong, so blocks with any are cast the slow way.
     """
     half = raw.view(np.int16)
-    compiled = library()
-    if compiled is not None and half.size == out.size and half.flags.c_contiguous and out.flags.c_contiguous:
+    compiled = _compiled(half, out)
+    if compiled is not None:
         compiled.functions.pt_decode_float16(half.ctypes.data, out.ctypes.data, out.size)
         return
     unsigned = raw.view(np.uint16)
@@ -79,7 +85,10 @@ def _decode_float16(raw: Bytes, out: Numbers) -> None:
 
 
 def _decode_bfloat16(raw: Bytes, out: Numbers) -> None:
-    if out.dtype == np.float32:
+    compiled = _compiled(raw.view(np.uint16), out)
+    if compiled is not None:
+        compiled.functions.pt_decode_bfloat16(raw.ctypes.data, out.ctypes.data, out.size)
+    elif out.dtype == np.float32:
         np.left_shift(raw.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
     else:
         widened = np.empty(out.size, np.float32)
@@ -91,7 +100,10 @@ def _table_decoder(numpy_name: str) -> Decode:
     table = data_types.value_table(numpy_name)
 
     def decode(raw: Bytes, out: Numbers) -> None:
-        if out.dtype == np.float32:
+        compiled = _compiled(raw, out)
+        if compiled is not None:
+            compiled.functions.pt_decode_byte(raw.ctypes.data, table.ctypes.data, out.ctypes.data, out.size)
+        elif out.dtype == np.float32:
             np.take(table, raw, out=out, mode="clip")
         else:
             np.copyto(out, table[raw])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,13 +14,15 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.pairing.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
-from precision_tool.lib.sources.h5_files import is_h5_name
+from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.names import is_number, op_number, pattern
 from precision_tool.lib.storage.stores import exists, real_path
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.
 _LISTED = 10
+#: A name as it is in the file.
+_OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +94,17 @@ class H5Name:
     inside: str = ""
 
 
+def is_own_name(name: str) -> bool:
+    """Whether an op or a data set is named as it is in the file."""
+    return _OWN_NAME.fullmatch(name) is not None
+
+
 def parse_h5_name(text: str) -> H5Name | None:
     """`FILE.h5`, `FILE.h5:/Addmm/4/output/result` or `/Addmm/4`; None for what can be no name in a `.h5` file."""
-    if is_h5_name(text):
+    if PYTORCH.owns(text):
         return H5Name(text=text, file=text)
     for position, char in enumerate(text):
-        if char == ":" and is_h5_name(text[:position]):
+        if char == ":" and PYTORCH.owns(text[:position]):
             return H5Name(text=text, file=text[:position], inside=text[position + 1 :])
     return H5Name(text=text, inside=text) if "\0" not in text else None
 

@@ -170,7 +170,7 @@ def overview_lines(analysis: Analysis) -> RenderableType:
 
 
 def _status_words(analysis: Analysis) -> dict[Status, str]:
-    own = _PYTORCH_WORDS if analysis.is_pytorch else _TWO_RUNS_WORDS if analysis.is_two_runs else {}
+    own = _PYTORCH_WORDS if not analysis.has_graph else _TWO_RUNS_WORDS if analysis.is_two_runs else {}
     return STATUS_WORDS | own
 
 

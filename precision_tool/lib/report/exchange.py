@@ -7,7 +7,7 @@ The graph is a GraphCollection, the node data one file a figure, each by graph a
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -30,7 +30,7 @@ def write_model_explorer(path: str, document: Mapping[str, Any]) -> list[str]:
     OutputError when they cannot be written.
     """
     results = [result for result in document["results"] if result["map"] is not None]
-    stem = os.path.splitext(path)[0]
+    stem = posixpath.splitext(path)[0]
     # A graph needs an id of its own.
     titles = [result["title"] for result in results]
     names = [f"{number}: {title}" for number, title in enumerate(titles)] if len(titles) > 1 else titles

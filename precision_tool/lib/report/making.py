@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,6 +17,8 @@ from precision_tool.lib.report.exchange import write_model_explorer
 from precision_tool.lib.report.gather import gather
 from precision_tool.lib.report.page import write_page
 from precision_tool.lib.session import Session
+from precision_tool.lib.storage.stores import folder_exists, real_path
+from precision_tool.lib.storage.writing import why_no_file
 from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import lies_in
 
@@ -70,16 +72,12 @@ def place_of(session: Session, path: str, *dumps: str) -> str:
     UsageError for a folder, and for a place among the dumps of the data folder or `dumps`; OutputError where nothing
     can be written.
     """
-    path = os.path.expanduser(path)
-    if os.path.isdir(path):
+    path = posixpath.expanduser(path)
+    if folder_exists(path):
         raise UsageError(f"{path}: a folder", "name a file, as report.html")
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = posixpath.dirname(posixpath.abspath(path))
     session.workspace.check_outside_dumps(folder, *dumps)
-    above = folder
-    while not os.path.lexists(above):
-        above = os.path.dirname(above)
-    if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
-        why = "no permission" if os.path.isdir(above) else f"{above} is no folder"
+    if why := why_no_file(path):
         raise OutputError(f"{path}: cannot be written ({why})", "name another file")
     return path
 
@@ -100,10 +98,10 @@ def _default_path(session: Session, analyses: Sequence[Analysis]) -> str:
     """Beside the result if it lies in our folder of results, else in that folder."""
     time = f"{datetime.now():%Y%m%d%H%M%S}"
     if analyses and analyses[0].path:
-        stem = os.path.splitext(os.path.basename(analyses[0].path))[0]
-        folder = os.path.dirname(os.path.abspath(analyses[0].path))
-        place = os.path.realpath(folder)
-        if any(lies_in(place, os.path.realpath(base)) for base in session.workspace.result_dirs()):
-            return os.path.join(folder, f"report_{stem}.html")
+        stem = posixpath.splitext(posixpath.basename(analyses[0].path))[0]
+        folder = posixpath.dirname(posixpath.abspath(analyses[0].path))
+        place = real_path(folder)
+        if any(lies_in(place, real_path(base)) for base in session.workspace.result_dirs()):
+            return posixpath.join(folder, f"report_{stem}.html")
         return str(session.workspace.output_dir("report") / f"report_{stem}.html")
     return str(session.workspace.output_dir("report") / f"report_{time}.html")

@@ -6,11 +6,8 @@ The script needs numpy and nothing of this package, so that it runs on any machi
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
@@ -27,7 +24,8 @@ from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.report.columns import sound
 from precision_tool.lib.sources.dumps import BenchmarkSide
-from precision_tool.lib.storage.files import PART, own_prefix
+from precision_tool.lib.storage.stores import folder_exists, list_folder
+from precision_tool.lib.storage.writing import new_folder
 from precision_tool.lib.verdict.formulas import Formula, noise_of
 from precision_tool.lib.verdict.in_blocks import folded_type, narrowing
 from precision_tool.lib.verdict.judge import Judge
@@ -190,10 +188,10 @@ def write_repro(folder: str, repro: Repro) -> str:
 
     OutputError for one that is there already, and where it cannot be written.
     """
-    if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
+    if posixpath.lexists(folder) and not (folder_exists(folder) and not list_folder(folder)):
         raise OutputError(f"{folder}: is there already", "name a folder that is not, as `repro OP DIR`")
     try:
-        with _new_folder(folder) as place:
+        with new_folder(folder) as place:
             _write(place, repro)
     except OSError as error:
         raise OutputError(
@@ -202,23 +200,9 @@ def write_repro(folder: str, repro: Repro) -> str:
     return folder
 
 
-@contextmanager
-def _new_folder(folder: str) -> Iterator[str]:
-    above = os.path.dirname(os.path.abspath(folder))
-    os.makedirs(above, exist_ok=True)
-    place = os.path.join(above, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
-    os.mkdir(place)
-    try:
-        yield place
-        os.replace(place, folder)  # an empty folder may be there
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-
-
 def _write(folder: str, repro: Repro) -> None:
     def save(name: str, array: Array) -> str:
-        np.save(os.path.join(folder, name), array, allow_pickle=False)
+        np.save(posixpath.join(folder, name), array, allow_pickle=False)
         return name
 
     inputs = [
@@ -255,7 +239,7 @@ def _write(folder: str, repro: Repro) -> None:
         "README.md": _readme(sound(document)),
     }
     for name, text in texts.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        with open(posixpath.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 

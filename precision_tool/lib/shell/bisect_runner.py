@@ -23,8 +23,9 @@ from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.shell.switch_files import SwitchFile, write_text
+from precision_tool.lib.shell.switch_files import SwitchFile
 from precision_tool.lib.storage.files import could_be_path, only_writer
+from precision_tool.lib.storage.writing import rewrite_text
 from precision_tool.lib.toolkit.runner import end_group
 from precision_tool.lib.user_files import lock_folder, open_to_write, read_text
 
@@ -152,7 +153,7 @@ class BisectRun:
             "written": self.written,
             "tries": [asdict(one) for one in self.tries],
         }
-        write_text(self._state_path, json.dumps(state, indent=1) + "\n")
+        rewrite_text(self._state_path, json.dumps(state, indent=1) + "\n")
 
     def close(self) -> None:
         """Puts the user's switch file back."""
@@ -173,7 +174,7 @@ class BisectRun:
         text = text_to_write(self._with_off(off), self.file.path)
         self.written = (*self.written[-1:], text)
         self._save(running=True)  # before the file is changed: a killed attempt can be mended
-        write_text(self.file.target, text)
+        rewrite_text(self.file.target, text)
         number = len(self.tries) + 1
         log = str(self.folder / f"try_{number:03}.log")
         started = time.monotonic()
@@ -318,7 +319,7 @@ def _restore(path: str, text: str | None) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
     else:
-        write_text(path, text)
+        rewrite_text(path, text)
 
 
 def _read_state(path: str) -> dict[str, Any]:

@@ -6,10 +6,7 @@ below the results, which the training script must name.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-from contextlib import suppress
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +20,8 @@ from precision_tool.lib.formats.fusion_switch import (
     text_to_write,
 )
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.storage.files import temporary_file
+from precision_tool.lib.storage.stores import is_file, real_path
+from precision_tool.lib.storage.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 
 #: What the last version of a file is kept as, beside it.
@@ -50,7 +48,7 @@ class SwitchFile:
         try:
             return read_switches(self.path)
         except DataNotFoundError:
-            if os.path.lexists(self.path):
+            if posixpath.lexists(self.path):
                 raise
             return self.shipped
 
@@ -59,7 +57,7 @@ class SwitchFile:
 
         OutputError if that does not work, FormatError for what GE would refuse.
         """
-        write_text(self.target, text_to_write(switches, self.target), keep_last=True)
+        rewrite_text(self.target, text_to_write(switches, self.target), last=self.target + LAST)
         return self.target
 
 
@@ -89,14 +87,14 @@ def find_switch_file(
     helper, action = ("FUSION_OFF_FILE", "fusion_off") if off else ("FUSION_SWITCH_FILE", "fusion_switch")
     own, shared = str(workspace.fusion_switch_file(name)), fusion_files.INSTALLED[name]
     target = shared if installed else own
-    current = own if not installed and os.path.isfile(own) else shared
+    current = own if not installed and is_file(own) else shared
     reason = _why_not_writable(target, to_write)
     if not reason:
         if not installed and not _is_of_scripts(workspace):
             helper = action = ""
         return SwitchFile(path=current, target=target, shipped=shipped, helper_name=helper, action=action)
     places = [folder / _FOLDER / name for folder in workspace.result_dirs()]
-    existing = next((str(place) for place in places if os.path.isfile(place)), None)
+    existing = next((str(place) for place in places if is_file(place)), None)
     copy = existing or str(places[0])
     note = f"{reason}, so that a copy is used, which the training script must name: {copy}"
     return SwitchFile(path=existing or current, target=copy, shipped=shipped, note=note)
@@ -104,60 +102,26 @@ def find_switch_file(
 
 def _is_of_scripts(workspace: Workspace) -> bool:
     """Whether the training helper of a script that is started here looks into this data folder."""
-    return os.path.realpath(workspace.root) == os.path.realpath(load_settings().data)
+    return real_path(workspace.root) == real_path(load_settings().data)
 
 
 def _why_not_writable(path: str, to_write: bool) -> str:
     """Empty for a file that can be written or replaced."""
-    folder = os.path.dirname(path)
-    place = Path(os.path.abspath(folder))
-    while not os.path.exists(place) and place != place.parent:
-        place = place.parent
-    if not os.access(place, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
-        return f"{path} cannot be written (no permission)"
+    if reason := why_no_file(path) or ("no permission" if is_read_only(path) else ""):
+        return f"{path} cannot be written ({reason})"
     if to_write:
         try:
-            make_writable(Path(folder))
+            make_writable(Path(path).parent)
         except OutputError as error:
             return error.message
     return ""
-
-
-def write_text(path: str, text: str, *, keep_last: bool = False) -> None:
-    """Writes a small file at once, with the permissions it had; OutputError if it cannot be written."""
-    real = os.path.realpath(path)  # a link stays one
-    folder = os.path.dirname(real)
-    temporary = ""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        mode = 0o644
-        if os.path.exists(real):
-            if not os.path.isfile(real):  # a device would be replaced by the file, and copied without end
-                raise OSError(errno.EINVAL, "there is something that is no file")
-            mode = os.stat(real).st_mode & 0o777
-            if keep_last:
-                shutil.copyfile(real, path + LAST)
-        handle, temporary = temporary_file(folder)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, real)
-    except OSError as error:
-        with suppress(OSError):
-            if temporary:
-                os.unlink(temporary)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})", "name another file with --file"
-        ) from error
 
 
 def script_lines(file: SwitchFile) -> list[str]:
     """What a training script has to say to use the file."""
     if file.helper_name:
         return helper_lines(file.action, f"fusion_switch_file=npu_tf_config.{file.helper_name}")
-    return option_lines("fusion_switch_file", os.path.abspath(file.target))
+    return option_lines("fusion_switch_file", posixpath.abspath(file.target))
 
 
 def helper_lines(action: str, argument: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where the `.h5` dumps of PyTorch lie, and which of two folders belong together. Nothing is opened."""
+"""PyTorch's `.h5` dumps: where they lie, and which of two folders belong together. Nothing is opened."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import posixpath
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.sources.names import is_dump_file
+from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
 from precision_tool.lib.storage.stores import exists, folder_exists, is_folder, real_path, signature_of
 
@@ -16,45 +17,55 @@ SUFFIXES = (".h5", ".hdf5")
 _NAMED = 3
 
 
-def is_h5_name(name: str) -> bool:
-    """True for names that `.h5` files have."""
-    return name.lower().endswith(SUFFIXES)
+class H5Files(DataKind):
+    """PyTorch's dumps: a `.h5` file, or a folder of them."""
+
+    has_graph = False
+
+    def owns(self, name: str) -> bool:
+        return name.lower().endswith(SUFFIXES)
+
+    def lies_at(self, path: str) -> bool:
+        """True for a `.h5` file, and for a folder in which such files, not dump files of GE, are found first."""
+        return super().lies_at(path) if is_folder(path) else self.owns(path)
+
+    def files(self, folder: str, stamps: Stamps | None = None) -> list[str]:
+        """The files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
+        try:
+            found = [
+                posixpath.join(place, name)
+                for place, names in list_folders(folder, stamps)
+                for name in names
+                if self.owns(name)
+            ]
+        except PrecisionToolError:
+            return []
+        return sorted(found)
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Run:
+        """Each file is a model of its own, named after it where there are several."""
+        found = _files_of(path, "dump", stamps)
+        names = [posixpath.splitext(posixpath.basename(one))[0] if len(found) > 1 else "" for one in found]
+        leaves = [DumpLeaf(path=one, files=(), model_name=name) for one, name in zip(found, names, strict=True)]
+        return Run(root=path, leaves=tuple(leaves))
+
+    def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:
+        if not self.lies_at(other):
+            raise UsageError(f"{other}: no .h5 dump, and the other side is one", "name two .h5 files with -lt and -rt")
+        for option, value in options.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option}: .h5 dumps are compared by op and order, without a graph", f"leave {option} out"
+                )
+
+    def check_command(self, command: str, path: str) -> None:
+        raise UsageError(
+            f"{command}: {path} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",
+            "vc, ac, ls, ni, pt, cp, dc and h5copy take .h5 dumps; vc -lt FILE.h5 -rt FILE.h5 compares any two",
+        )
 
 
-def find_h5_files(folder: str, stamps: Stamps | None = None) -> list[str]:
-    """The `.h5` files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
-    try:
-        found = [
-            posixpath.join(place, name)
-            for place, names in list_folders(folder, stamps)
-            for name in names
-            if is_h5_name(name)
-        ]
-    except PrecisionToolError:
-        return []
-    return sorted(found)
-
-
-def is_h5_side(path: str) -> bool:
-    """True for a `.h5` file, and for a folder in which such files, not dump files of GE, are found first."""
-    if not is_folder(path):
-        return is_h5_name(path)
-    for _, names in list_folders(path):
-        if any(map(is_h5_name, names)):
-            return True
-        if any(map(is_dump_file, names)):
-            return False
-    return False
-
-
-def refuse_h5(command: str, *sides: str | None) -> None:
-    """Raises UsageError where a side of a command that reads dumps of GE alone is a PyTorch dump."""
-    for side in sides:
-        if side is not None and is_h5_side(side):
-            raise UsageError(
-                f"{command}: {side} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",
-                "vc, ac, ls, ni, pt, cp, dc and h5copy take .h5 dumps; vc -lt FILE.h5 -rt FILE.h5 compares any two",
-            )
+PYTORCH = H5Files()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +115,12 @@ def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
     return (rest, right) if len(left) > len(right) else (left, rest)
 
 
-def _files_of(path: str, what: str) -> list[str]:
+def _files_of(path: str, what: str, stamps: Stamps | None = None) -> list[str]:
     if not is_folder(path):
         if not exists(path):
             raise DataNotFoundError(f"{path}: no such file", f"name the .h5 file of the {what}, or its folder")
         return [path]
-    found = find_h5_files(path)
+    found = PYTORCH.files(path, stamps)
     if not found:
         nothing = DataNotFoundError(f"{path}: no .h5 file below this folder", f"name the .h5 file of the {what}")
         raise nothing_below(nothing, path)

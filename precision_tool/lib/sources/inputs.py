@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import GoldenFiles
+from precision_tool.lib.sources.kinds import GE, NPY, benchmark_kind
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.stores import folder_exists
 
@@ -26,7 +26,7 @@ def find_inputs(
     npu: str,
     golden: str,
     *,
-    run_at: Callable[[str], Run] = walk.find_run,
+    run_at: Callable[[str], Run] = GE.find,
     golden_at: Callable[[str], GoldenFiles | Run] | None = None,
 ) -> Inputs:
     """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`.
@@ -36,7 +36,7 @@ def find_inputs(
     try:
         run = run_at(npu)
     except DataNotFoundError as error:
-        if folder_exists(npu) and walk.has_benchmark_files(npu):
+        if folder_exists(npu) and benchmark_kind(npu) is not None:
             hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
             raise DataNotFoundError(error.message, hint) from error
         raise
@@ -46,13 +46,14 @@ def find_inputs(
 
 def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
     """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
-    if walk.has_benchmark_files(path):
-        return GoldenFiles(walk.find_benchmark(path, stamps))
+    kind = benchmark_kind(path)
+    if kind is not None:
+        return GoldenFiles(kind.find(path, stamps))
     try:
-        return walk.find_run(path, stamps)
+        return GE.find(path, stamps)
     except DataNotFoundError:
         # Neither: say so in the words of what is most often meant.
-        walk.find_benchmark(path)
+        NPY.find(path)
         raise
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.model.run import DumpName
-from precision_tool.lib.storage.stores import folder_exists
 
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
@@ -160,19 +158,6 @@ def numbered_output(name: str) -> tuple[str, int] | None:
     """`conv_1` read as output 1 of `conv`: TF2's dumper flattens the `:` of tensor names; None without digits."""
     stem, _, digits = name.rpartition("_")
     return (stem, int(digits)) if stem and digits.isascii() and digits.isdigit() and len(digits) < 7 else None
-
-
-#: What msquickcmp calls the folders of the dumps and of the model, which lie side by side.
-INFER_DUMPS, INFER_MODEL = "dump_data", "model"
-
-
-def is_infer_graph(folder: str, name: str) -> bool:
-    """True for the model's JSON in a folder that msquickcmp wrote."""
-    return (
-        name.endswith(".json")
-        and posixpath.basename(folder) == INFER_MODEL
-        and folder_exists(posixpath.join(posixpath.dirname(folder), INFER_DUMPS))
-    )
 
 
 def is_build_graph(name: str) -> bool:

@@ -383,15 +383,3 @@ def _tensor_names(folder: str, stamps: Stamps | None = None) -> Iterator[str]:
             for name in file_names:
                 if names.parse_golden_name(name) is not None or names.is_dump_file(name) or name == MAPPING_FILE:
                     yield name
-
-
-def has_benchmark_files(path: str) -> bool:
-    """True if `path` holds a benchmark, not a dump: the first folder with any files below it holds `.npy` files, or
-    it holds run folders of tfdbg."""
-    root = _check_folder(path, "benchmark tensors")
-    for _, file_names in list_folders(root):
-        if any(name.endswith(".npy") and names.parse_golden_name(name) for name in file_names):
-            return True
-        if any(names.parse_dump_name(name) for name in file_names):
-            return False
-    return bool(tfdbg.find_runs(root))

@@ -98,6 +98,13 @@ def signature_of(path: str) -> Signature | None:
     return None if found is None else found.signature
 
 
+def is_same_file(one: PathLike, other: PathLike) -> bool:
+    """Whether two paths are those of one file that is there, by links too."""
+    found = stat_of(one), stat_of(other)
+    places = [stat.signature[-2:] for stat in found if stat is not None]
+    return len(places) == 2 and places[0] == places[1] and store_of(one) is store_of(other)
+
+
 def size_of(path: str) -> int:
     """The bytes of a file; 0 if it cannot be looked at."""
     found = stat_of(path)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import posixpath
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.storage.files import LocalFile, atomic_text
-from precision_tool.lib.storage.stores import signature_of
-from precision_tool.lib.user_files import read_text
+from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.storage.store import Kind
+from precision_tool.lib.storage.stores import entries, folder_exists, open_file, read_text, signature_of
 
 _BLOCK = 1 << 20
 #: Bytes of the texts that are kept as one, at most.
@@ -27,12 +27,12 @@ def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
     """
     key = hashlib.sha256("\0".join([*words, ""]).encode("utf-8", "surrogateescape"))
     for path in paths:
-        if not os.path.isdir(path):
+        if not folder_exists(path):
             key.update(_digest(path))
             continue
         for name in _files_in(path):
-            key.update(hashlib.sha256(os.fsencode(name)).digest())
-            key.update(_digest(os.path.join(path, name)))
+            key.update(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
+            key.update(_digest(posixpath.join(path, name)))
         key.update(b"end of a folder")
     return key.hexdigest()[:32]
 
@@ -42,9 +42,9 @@ def signatures(paths: Iterable[str]) -> list[object]:
     found: list[object] = []
     for path in paths:
         found.append(signature_of(path))
-        if os.path.isdir(path):
-            with suppress(OSError):
-                found += [(name, signature_of(os.path.join(path, name))) for name in _files_in(path)]
+        if folder_exists(path):
+            with suppress(PrecisionToolError):
+                found += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
     return found
 
 
@@ -61,7 +61,7 @@ def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
     texts = {}
     with suppress(PrecisionToolError):
         for one in files:
-            texts[os.path.basename(one)] = read_text(one, _MAX_TEXT, newline="")
+            texts[posixpath.basename(one)] = read_text(one, _MAX_TEXT, newline="")
         with atomic_text(path) as file:
             json.dump({"texts": texts, "notes": list(notes)}, file)
 
@@ -71,7 +71,7 @@ def read_kept(path: str) -> Kept:
     try:
         document = json.loads(read_text(path, _MAX_TEXT))
         texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
-        if all(isinstance(text, str) and os.path.basename(name) == name for name, text in texts.items()):
+        if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
             return Kept(texts=texts, notes=notes)
     except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
         pass
@@ -79,12 +79,12 @@ def read_kept(path: str) -> Kept:
 
 
 def _files_in(folder: str) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
+    return [entry.name for entry in entries(folder) if entry.kind is Kind.FILE]
 
 
 def _digest(path: str) -> bytes:
     key = hashlib.sha256()
-    with LocalFile(path) as file:
+    with open_file(path) as file:
         for offset in range(0, file.size, _BLOCK):
             key.update(file.read_at(offset, min(_BLOCK, file.size - offset)))
     return key.digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 from precision_tool.lib.model.graph import GraphFile
@@ -69,12 +70,17 @@ class Judged:
 
 
 def judge_run(
-    subject: Subject, *, seconds: float = SECONDS, workers: int = 0, progress: Progress | None = None
+    subject: Subject,
+    *,
+    seconds: float = SECONDS,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
 ) -> Judged:
-    """The verdict on one run, by `workers` processes (0: one a core)."""
+    """The verdict on one run, by `workers` processes (0: one a core) or any `executor`."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
     judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = judge.judge_again(judge_ops(judge, workers=workers, progress=progress))
+    judged = judge.judge_again(judge_ops(judge, workers=workers, executor=executor, progress=progress))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)

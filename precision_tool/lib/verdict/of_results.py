@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,8 +17,9 @@ from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.named import named_by
 from precision_tool.lib.model.finding import FindingKind
-from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
 
@@ -31,6 +33,7 @@ def judge_results(
     graph: str | None = None,
     progress: Progress | None = None,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> list[Judged | None]:
     """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
     runs = _runs_to_judge(data, graph)
@@ -38,7 +41,7 @@ def judge_results(
     for analysis in analyses:
         leaf, source = analysis.leaf, analysis.source
         asked: Asked | None = None
-        if analysis.is_pytorch:
+        if not analysis.has_graph:
             pass
         elif leaf is not None:
             mine = next((run for run in runs if any(one.path == leaf.leaf.path for one in run.leaves)), None)
@@ -59,7 +62,7 @@ def judge_results(
         asked = replace(
             asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold, flagged=_flags(data, graph)
         )
-        found.append(judge(asked, runs, workers=workers, progress=progress))
+        found.append(judge(asked, runs, workers=workers, executor=executor, progress=progress))
     return found
 
 
@@ -69,21 +72,35 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
     mine = next((one for one in (judged, *judged.beside) if one.npu == npu), None)
     if mine is None or analysis.choice.compat:
         return analysis
-    own = {(op.name, f"output:{slot.slot}"): slot.own for op in mine.ops for slot in op.slots}
-    rows = tuple(replace(row, own_error=own.get((row.op_name, row.slot))) for row in analysis.rows)
+    own = own_errors(mine)
+    name_of = named_by(op.name for op in mine.ops)
+    rows = tuple(replace(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
     return replace(analysis, rows=rows, choice=replace(analysis.choice, own_error=True))
+
+
+def own_errors(judged: Judged) -> dict[tuple[str, str], float]:
+    """The own error of each output that was recomputed, by op name and slot (`output:0`)."""
+    return {(op.name, f"output:{slot.slot}"): slot.own for op in judged.ops for slot in op.slots}
 
 
 def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
     """The verdict on one comparison; None without a graph, and of PyTorch dumps."""
-    if result.graph is None or result.choice.h5:
+    judged = judged_on(result, threshold)
+    return None if judged is None else judged.verdict
+
+
+def judged_on(
+    result: LeafResult, threshold: float = 0.98, *, seconds: float = SECONDS, workers: int = 0
+) -> Judged | None:
+    """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it."""
+    if result.graph is None:
         return None
     faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
         leaf=result.leaf, file=result.graph.file, golden=result.golden, dumps=result.dumps, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
     )  # fmt: skip
-    return judge(asked, ()).verdict
+    return judge(asked, (), seconds=seconds, workers=workers)
 
 
 def judge_alone(
@@ -92,18 +109,25 @@ def judge_alone(
     graph: str | None = None,
     progress: Progress | None = None,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> list[Judged]:
     """Who is to blame in an NPU run without a benchmark, one verdict a model."""
     runs = _runs_to_judge(data, graph)
     if npu is not None:
         leaf = data.run_at(npu).leaves[0]
         file = data.graph_chooser(graph).of(leaf, graph).file
-        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, progress=progress)]
+        return [judge(Asked(leaf=leaf, file=file), runs, workers=workers, executor=executor, progress=progress)]
     flagged = _flags(data, graph)
     mine = [run for run in runs if run.leaf is not None]
     number = min((run.number or 0 for run in mine), default=0)
     return [
-        judge(Asked(leaf=run.leaf, file=run.file, flagged=flagged), runs, workers=workers, progress=progress)
+        judge(
+            Asked(leaf=run.leaf, file=run.file, flagged=flagged),
+            runs,
+            workers=workers,
+            executor=executor,
+            progress=progress,
+        )
         for run in mine
         if run.leaf is not None and (run.number or 0) == number
     ]

@@ -1,4 +1,4 @@
-"""The ops of a run judged in several processes. What is found does not depend on how many.
+"""The ops of a run judged in several processes, or by any executor. What is found does not depend on how many.
 
 Ops that are fused alike learn from each other: how the first of them that fits hangs together is tried first with the
 others. So of those that share a key, one after the other is judged until one fits, and the rest side by side.
@@ -6,11 +6,13 @@ others. So of those that share a key, one after the other is judged until one fi
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 
 from precision_tool.lib.engine.workers import can_fork, cores, process_pool
 from precision_tool.lib.model.graph import Op
@@ -34,6 +36,23 @@ _TICK = 0.1
 
 #: What a forked process judges with: the one that its parent had last.
 _inherited: list[Judge] = []
+#: What a thread of another executor judges with, and the key of what it was made from.
+_own = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How an executor's workers, which inherit nothing, come by their judge; `key` is that of the one run."""
+
+    key: str
+    make: Callable[[], Judge]
+
+    def judge(self) -> Judge:
+        """The judge of this thread."""
+        known: tuple[str, Judge] | None = getattr(_own, "judge", None)
+        if known is None or known[0] != self.key:
+            known = _own.judge = (self.key, self.make())
+        return known[1]
 
 
 @dataclass(slots=True)
@@ -61,13 +80,17 @@ class _Plan:
     waiting: dict[object, deque[int]] = field(default_factory=dict)
 
 
-def judge_ops(judge: Judge, *, workers: int = 0, progress: Progress | None = None) -> list[OpJudgement]:
+def judge_ops(
+    judge: Judge, *, workers: int = 0, executor: Executor | None = None, progress: Progress | None = None
+) -> list[OpJudgement]:
     """Every op that computes something, in the order in which they ran; `workers` 0: one process a core.
 
-    Without `fork`, or beside other threads, this process does it all.
+    Without `fork`, or beside other threads, this process does it all. An `executor` does it in any case.
     """
     ops = judge.computing()
     sizes = [elements_of(judge, op) for op in ops]
+    if executor is not None:
+        return _Spread(judge, ops, sizes, progress).run_by(executor)
     count = min(workers or cores(), _MOST_WORKERS, len(ops))
     if count <= 1 or sum(sizes) < _SERIAL_ELEMENTS or not can_fork():
         judged = []
@@ -104,12 +127,24 @@ class _Spread:
         """Every judgement, in the order of the ops."""
         _inherited.append(self._judge)
         try:
-            with self._judge.values.sharing(workers), process_pool(workers) as pool:
+            with (
+                suppress(BrokenExecutor),  # what was not judged says so
+                self._judge.values.sharing(workers),
+                process_pool(workers) as pool,
+            ):
                 self._hand_out(pool, 2 * workers)
-        except BrokenProcessPool:
-            pass  # what was not judged says so
         finally:
             _inherited.pop()
+        return self._judgements()
+
+    def run_by(self, executor: Executor) -> list[OpJudgement]:
+        """As `run`, by an executor whose workers read the run for themselves."""
+        recipe = _Recipe(token_hex(8), self._judge.for_others())
+        with suppress(BrokenExecutor):
+            self._hand_out(executor, 2 * cores(), recipe)
+        return self._judgements()
+
+    def _judgements(self) -> list[OpJudgement]:
         reason = "a process that recomputed ops died: was it killed for its memory?"
         return [self._done.get(number) or self._not_judged(number, reason) for number in range(len(self._ops))]
 
@@ -121,7 +156,7 @@ class _Spread:
             is_dumped=values.dumped(op) is not None,
         )  # fmt: skip
 
-    def _hand_out(self, pool: Executor, most: int) -> None:
+    def _hand_out(self, pool: Executor, most: int, recipe: _Recipe | None = None) -> None:
         running: dict[Future[_Found], _Task] = {}
         held = 0
         ready = self._plan.ready
@@ -130,7 +165,7 @@ class _Spread:
                 task = ready.popleft()
                 held += task.nbytes
                 fitting = self._judge.fitting.get(task.key)
-                running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly)] = task
+                running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly, recipe)] = task
             finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
             for future in finished:
                 task = running.pop(future)
@@ -179,9 +214,11 @@ _Found = tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[tuple[s
 _NO_OP = Op(name="", type="")
 
 
-def _judge_task(numbers: Sequence[int], key: object, fitting: tuple[object, ...] | None, lightly: bool) -> _Found:
-    """Judges some ops in a forked process."""
-    judge = _inherited[-1]
+def _judge_task(
+    numbers: Sequence[int], key: object, fitting: tuple[object, ...] | None, lightly: bool, recipe: _Recipe | None
+) -> _Found:
+    """Judges some ops in a forked process, or by `recipe` anywhere."""
+    judge = _inherited[-1] if recipe is None else recipe.judge()
     if fitting is not None:
         judge.fitting.setdefault(key, fitting)
     ops = judge.computing()

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
-from precision_tool.lib.engine.compiled import make_kernel
-from precision_tool.lib.engine.metrics import Kernel, KlSums, Sums, finish
+from precision_tool.lib.engine.compiled import kernel_of_thread
+from precision_tool.lib.engine.metrics import KlSums, Sums, finish
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream
 from precision_tool.lib.model.comparison import Metrics, Summary
-
-#: Temporaries of the arithmetic, one set a thread.
-_local = threading.local()
-
-
-def _kernel() -> Kernel:
-    kernel: Kernel | None = getattr(_local, "kernel", None)
-    if kernel is None:
-        kernel = _local.kernel = make_kernel()
-    return kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +30,13 @@ class MetricsPass(Pass[Sums, MetricsResult]):
         return Sums()
 
     def update(self, state: Sums, block: Block) -> None:
-        _kernel().add_block(state, block.npu, block.golden, block.position)
+        kernel_of_thread().add_block(state, block.npu, block.golden, block.position)
 
     def merge(self, state: Sums, other: Sums) -> None:
         state.add(other)
 
     def second(self, state: Sums) -> SecondPass | None:
-        needed = self.divergence or state.is_extreme
+        needed = (self.divergence and not state.mismatches) or state.is_extreme
         return SecondPass(state) if needed else None
 
     def finish(self, state: Sums, second: KlSums | None, stream: PairStream) -> MetricsResult:
@@ -72,7 +61,7 @@ class SecondPass(Pass[KlSums, KlSums]):
         return KlSums()
 
     def update(self, state: KlSums, block: Block) -> None:
-        _kernel().add_second(state, self.first, block.npu, block.golden)
+        kernel_of_thread().add_second(state, self.first, block.npu, block.golden)
 
     def merge(self, state: KlSums, other: KlSums) -> None:
         state.add(other)

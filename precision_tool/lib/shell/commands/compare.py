@@ -45,12 +45,14 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_side,
     add_workers,
     completes,
     cosine,
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.study import add_study, check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import add_engine, ask_toolkit, engine_of
 
 if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
@@ -61,7 +63,7 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from precision_tool.lib.verdict.model import Verdict
     from precision_tool.lib.verdict.since import Since
     from precision_tool.lib.verdict.stored import StoredVerdict
-from precision_tool.lib.sources.h5_files import is_h5_side
+from precision_tool.lib.sources.kinds import kind_at
 from precision_tool.lib.workspace import shown_path
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
@@ -103,15 +105,9 @@ def _add_common(parser: Parser, session: Session) -> None:
 
 
 def _add_sides(parser: Parser, session: Session) -> None:
-    left = parser.add_argument(
-        "-lt", "--left", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
-    )
-    right = parser.add_argument(
-        "-rt", "--right", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
-    )
+    add_side(parser, session, "-lt", "--left", "NPU dump: a folder of any level of the dump tree, or debug_1")
+    add_side(parser, session, "-rt", "--right", "benchmark .npy files, or the dump of another NPU run")
     add_graph(parser)
-    completes(left, Completion.FOLDER)
-    completes(right, Completion.FOLDER)
     add_workers(parser, None)
     add_engine(parser, session)
 
@@ -274,6 +270,7 @@ def _ac_parser(session: Session) -> Parser:
         help="write all of it as one HTML file too (default: beside the result); `report` does so later",
     )  # fmt: skip
     completes(page, Completion.FILE)
+    add_study(parser)
     return parser
 
 
@@ -303,8 +300,8 @@ def _compare(
         with ProgressReport(output.err, "comparing") as progress:
             analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options, noise)
     except FormatError as error:
-        is_pytorch = is_h5_side(left or session.default_npu())  # msaccucmp is not asked for these
-        if engine != "auto" or is_pytorch or session.toolkit().msaccucmp is None:
+        has_graph = kind_at(left or session.default_npu()).has_graph  # else msaccucmp is not asked
+        if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
             raise
         session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
         return by_toolkit()
@@ -393,6 +390,7 @@ def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) ->
 
 
 def _show(
+    session: Session,
     analyses: Sequence[Analysis],
     args: argparse.Namespace,
     output: Output,
@@ -429,7 +427,7 @@ def _show(
                     output.out.print(report.finding_panel(finding))
         if not is_many:
             _show_since(held, output)
-        _show_verdict(verdict, output, analysis.part)
+        _show_verdict(session, verdict, output, analysis.part)
     if is_many:
         _show_other(other, output)
         _show_since(held, output)
@@ -456,11 +454,11 @@ def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | No
     return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
 
 
-def _show_verdict(verdict: Verdict | None, output: Output, part: str = "") -> None:
+def _show_verdict(session: Session, verdict: Verdict | None, output: Output, part: str = "") -> None:
     if verdict is not None:
         from precision_tool.lib.present.verdict import verdict_block
 
-        output.out.print(verdict_block(verdict, part))
+        output.out.print(verdict_block(verdict, part, output.command_for(session)))
 
 
 def _show_since(held: Since | None, output: Output) -> None:
@@ -521,7 +519,17 @@ def _finish(
 
             output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
-        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held, other=other)
+        _show(
+            session,
+            analyses,
+            args,
+            output,
+            judges=judges,
+            checks=checks or (),
+            verdicts=telling,
+            held=held,
+            other=other,
+        )
     if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
@@ -568,6 +576,9 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.all:
+        return run_study_command(session, args, output)
+    check_no_study(session, args)
     asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
     compares = args.compare or any(option is not None for option in asked)
     if compares and args.file is not None:
@@ -586,7 +597,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             analyses = _compare(session, args, output, options)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
-            if session.has_pytorch_only():
+            if not session.kind().has_graph:
                 raise
             lack = error  # the NPU's dump alone tells something too
     else:
@@ -598,6 +609,10 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
     verdicts = [None if one is None else one.as_verdict() for one in kept]
+    if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
+        from precision_tool.lib.checks.comparing import forget_second_run
+
+        forget_second_run(session.workspace)
     held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
     if args.since is None and held is not None and not args.json:
         where = shown_path(held.file)
@@ -697,7 +712,7 @@ def _finish_alone(
         _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
         _show_since(held, output)
         for verdict in says:
-            _show_verdict(verdict, output)
+            _show_verdict(session, verdict, output)
     if not says:
         raise lack
     return _exit_code([], checks, args.fail, verdicts)

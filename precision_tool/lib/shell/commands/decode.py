@@ -15,14 +15,12 @@ from precision_tool.lib.inspect.convert import (
     convert_files,
     find_sources,
     h5_source,
-    in_own_folders,
 )
 from precision_tool.lib.inspect.named_tensors import split_slot
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present import tensors as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands import pytorch
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Command,
@@ -35,15 +33,14 @@ from precision_tool.lib.shell.commands.base import (
     completes,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.lookup import look_up, output_folder
 from precision_tool.lib.shell.commands.named import (
     OP_GRAPH_HELP,
     TENSOR_HELP,
     add_name,
-    dumped_ops,
-    named_files,
     one_name,
-    origins_of,
 )
+from precision_tool.lib.shell.commands.pytorch import placed
 from precision_tool.lib.shell.commands.toolkit import (
     add_engine,
     decode_by_toolkit,
@@ -51,8 +48,8 @@ from precision_tool.lib.shell.commands.toolkit import (
     engine_of,
     show_decoded,
 )
-from precision_tool.lib.sources.h5_files import find_h5_files, is_h5_name, is_h5_side
-from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
+from precision_tool.lib.sources.h5_files import PYTORCH
+from precision_tool.lib.sources.kinds import kind_at
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import exists, folder_exists, real_path
 from precision_tool.lib.workspace import lies_in
@@ -131,7 +128,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     failed_list = posixpath.join(folder, FAILED_LIST)
     if failed:
         _write_failed(failed_list, failed)
-    if failed and engine == "auto" and stopped is None and not any(is_h5_name(source.path) for source in sources):
+    if failed and engine == "auto" and stopped is None and all(source.by_toolkit for source in sources):
         decode_the_rest(session, sources, failed, args.layout)
     tell_notes(session, output)
     if args.json:
@@ -148,7 +145,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
     """Raises UsageError for what msaccucmp's convert cannot do."""
-    asked = "--txt" if args.text else ".h5 dumps" if any(is_h5_name(source.path) for source in sources) else ""
+    asked = "--txt" if args.text else ".h5 dumps" if not all(source.by_toolkit for source in sources) else ""
     if asked:
         raise UsageError(f"dc: --engine cann does not do {asked}", "use --engine native")
 
@@ -177,53 +174,11 @@ def _sources(
 ) -> tuple[list[Source], tuple[str, ...]]:
     """The files to decode, and where to."""
     if folder_exists(text):
-        if is_h5_side(text):
-            return _placed_h5(session, [h5_source(path) for path in find_h5_files(text)], folder), ()
-        return find_sources(text, _output_folder(session, text, folder))
+        if not kind_at(text).has_graph:
+            return placed(session, [h5_source(path) for path in PYTORCH.files(text)], folder), ()
+        return find_sources(text, output_folder(session, text, folder))
     name, slot = split_slot(text)
-    if graph is None and pytorch.is_asked(session, name):
-        return _placed_h5(session, pytorch.sources(session, name, slot), folder), ()
-    paths = named_files(session, name)
-    if paths:
-        found = [find_sources(path, _output_folder(session, path, folder))[0] for path in paths]
-        return [replace(source, slot=slot) for sources in found for source in sources], ()
-    chosen: dict[str, Source] = {}
-    for one, pairs in dumped_ops(session, name, graph):
-        paths = [pair.npu.path for pair in pairs if pair.npu is not None and slot in ("", pair.slot)]
-        for path in paths:
-            (source,), _ = find_sources(path, _output_folder(session, path, folder))
-            chosen.setdefault(path, replace(source, slot=slot, origins=origins_of(one)))
-    if not chosen:
-        raise DataNotFoundError(f"{name}: its dump has no {slot or 'tensor that can be read'}", "`pt` shows its slots")
-    return list(chosen.values()), ()
-
-
-def _placed_h5(session: Session, sources: Sequence[Source], folder: str | None) -> list[Source]:
-    """Where the tensors of `.h5` dumps go: as asked, but those of several dumps, or where nothing was asked, apart."""
-    apart = folder is None or len(sources) > 1
-    output = folder or str(session.workspace.output_dir("decode", "dump_decode", "pt"))
-    placed = [replace(source, folder=output) for source in sources]
-    if not apart:
-        return placed
-    root = posixpath.abspath(session.workspace.pt_npu_dir.parent)
-    places = [posixpath.dirname(posixpath.abspath(source.path)) for source in sources]
-    is_inside = all(lies_in(place, root) for place in places)
-    return in_own_folders(placed, root if is_inside else posixpath.commonpath(places))
-
-
-def _output_folder(session: Session, path: str, folder: str | None) -> str:
-    """Where the results of `path` go: as asked, else the folder of its run."""
-    if folder is not None:
-        return folder
-    place = posixpath.abspath(path)
-    for number in session.workspace.debug_numbers():
-        root = posixpath.abspath(session.workspace.debug_dir(number))
-        if lies_in(place, root):
-            return str(session.workspace.output_dir("decode", "dump_decode", f"debug_{number}"))
-    root = posixpath.abspath(session.workspace.overflow_dump_dir)
-    if lies_in(place, root) or parse_status_name(posixpath.basename(place)) is not None:
-        return str(session.workspace.output_dir(*DECODED_FOLDER))
-    return str(session.workspace.output_dir("decode", "dump_decode"))
+    return look_up(session, name, graph).sources(slot, folder), ()
 
 
 DC = Command(_parser, _run)

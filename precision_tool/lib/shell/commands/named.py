@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import posixpath
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.graph.catalog import FoundOp
-from precision_tool.lib.inspect.convert import Origins
+from precision_tool.lib.inspect.convert import Origins, Source
+from precision_tool.lib.inspect.named_tensors import NamedTensor
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import Completion, Parser, completes
+from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completes
 from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.walk import find_named
 from precision_tool.lib.storage.stores import exists, is_folder
@@ -24,6 +26,29 @@ OP_GRAPH_HELP = "graph file to look an op up in"
 TENSOR_HELP = (
     "a dump file, one of its slots (FILE:output:0), a .npy file, or an op: part of its name, or its number as [17]"
 )
+
+
+class Named(ABC):
+    """What a name stands for: tensors of a file, or of an op. One class for each way to find them."""
+
+    def __init__(self, session: Session, name: str, graph: str | None) -> None:
+        self.session, self.name, self.graph = session, name, graph
+
+    @abstractmethod
+    def groups(self, slot: str) -> list[list[NamedTensor]]:
+        """Each tensor alone, or with its benchmark; of `slot` only, "" for all."""
+
+    @abstractmethod
+    def pair(self, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
+        """The tensor in a slot, the first output without one, and its benchmark, as `vc` pairs them."""
+
+    @abstractmethod
+    def single(self, own_slot: str, slot: str, output: Output) -> NamedTensor:
+        """The one tensor of the NPU in the slot behind the name; without, that in `slot` or output 0."""
+
+    @abstractmethod
+    def sources(self, slot: str, folder: str | None) -> list[Source]:
+        """The files to decode for it, into `folder` if one was asked for."""
 
 
 def add_name(parser: Parser, metavar: str, what: str) -> None:

@@ -87,7 +87,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
     if args.folder is not None:
         session.workspace.check_outside_dumps(args.folder)
-    if args.graph is None and pytorch.is_asked(session, names[0]):
+    if args.graph is None and session.is_pytorch_name(names[0]):
         return pytorch.show_op(session, args, names[0], output)
     hits = session.find_ops(names[0], args.graph)
     wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}

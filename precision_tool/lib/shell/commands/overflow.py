@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import posixpath
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
 from precision_tool.lib.storage.stores import folder_exists
+from precision_tool.lib.storage.writing import why_no_file
 from precision_tool.lib.workspace import shown_path
 
 #: Stands for the usual place of the list.
@@ -136,7 +136,7 @@ def _check_target(session: Session, path: str) -> None:
     reason = (
         "it is a folder" if folder_exists(posixpath.expanduser(path))
         else f"there is no folder {folder}" if not folder_exists(folder)
-        else "" if os.access(folder, os.W_OK | os.X_OK) else "no permission"
+        else why_no_file(posixpath.expanduser(path))
     )  # fmt: skip
     if reason:
         raise OutputError(f"overflow --mixlist: {path} cannot be written ({reason})", "name another file")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.formats.h5_copy import copy_ops
-from precision_tool.lib.inspect.convert import Source, h5_source
+from precision_tool.lib.inspect.convert import Source, h5_source, in_own_folders
 from precision_tool.lib.inspect.named_tensors import (
     BENCHMARK,
     NamedTensor,
@@ -38,29 +39,9 @@ from precision_tool.lib.shell.commands.base import (
     spaced,
     tell_notes,
 )
-from precision_tool.lib.shell.commands.named import note_others
-from precision_tool.lib.storage.stores import exists, size_of
-from precision_tool.lib.workspace import shown_path
-
-#: A name as it is in the file.
-_OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)
-
-
-def is_asked(session: Session, name: str) -> bool:
-    """Whether a name is one of a PyTorch dump: of a `.h5` file, or of an op where the data folder has such dumps."""
-    asked = parse_h5_name(name)
-    if asked is not None and asked.file:
-        return True
-    if exists(name) or not any(session.pytorch_files()):
-        return False
-    if session.has_pytorch_only():
-        return True
-    if _OWN_NAME.fullmatch(name) is None:
-        return False
-    try:
-        return bool(session.find_h5(name, many=True))
-    except PrecisionToolError:
-        return False
+from precision_tool.lib.shell.commands.named import Named, note_others
+from precision_tool.lib.storage.stores import size_of
+from precision_tool.lib.workspace import lies_in, shown_path
 
 
 def _slot_number(slot: str) -> tuple[str, int | None]:
@@ -86,58 +67,69 @@ def _hits(session: Session, name: str, slot: str) -> list[tuple[H5Hit, tuple[H5V
     return found
 
 
-def tensor_groups(session: Session, name: str, slot: str) -> list[list[NamedTensor]]:
-    """What a name stands for: each data set alone, or with its benchmark."""
-    groups = []
-    for hit, values in _hits(session, name, slot):
-        pairs = {pair.slot: pair for pair in hit.side.pairs_of(hit.op)} if hit.side.other is not None else {}
-        for value in values:
-            pair = pairs.get(value.slot) if value.is_tensor else None
-            if pair is None or pair.npu is None:
-                groups.append([named_value(hit.side.dump.path, hit.op, value, hit.side.side)])
-                continue
-            npu, golden = tensors_of_pair(pair, "")
-            groups.append([npu] if golden is None else [npu, golden])
-    return groups
+class PytorchName(Named):
+    """A `.h5` file, an op of one, or one of its data sets."""
+
+    def groups(self, slot: str) -> list[list[NamedTensor]]:
+        groups = []
+        for hit, values in _hits(self.session, self.name, slot):
+            pairs = {pair.slot: pair for pair in hit.side.pairs_of(hit.op)} if hit.side.other is not None else {}
+            for value in values:
+                pair = pairs.get(value.slot) if value.is_tensor else None
+                if pair is None or pair.npu is None:
+                    groups.append([named_value(hit.side.dump.path, hit.op, value, hit.side.side)])
+                    continue
+                npu, golden = tensors_of_pair(pair, "")
+                groups.append([npu] if golden is None else [npu, golden])
+        return groups
+
+    def single(self, own_slot: str, slot: str, output: Output) -> NamedTensor:
+        slot = own_slot or slot
+        hit, values = _hits(self.session, self.name, slot)[0]
+        tensors = [value for value in values if value.tensor is not None]
+        outputs = [value for value in tensors if value.is_tensor and value.direction == OUTPUT]
+        chosen = next(iter(outputs if not hit.is_part and not slot else tensors), None)
+        if chosen is None:
+            raise FormatError(f"{self.name}: no tensor that can be read", "`ls dump` lists the data sets")
+        return named_value(hit.side.dump.path, hit.op, chosen, "")
+
+    def pair(self, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
+        hit, values = _hits(self.session, self.name, slot)[0]
+        wanted = {value.slot for value in values if hit.is_part or slot or value.direction == OUTPUT}
+        fitting = [pair for pair in hit.side.pairs_of(hit.op) if pair.slot in wanted]
+        for pair in fitting:
+            if pair.status is Status.COMPARED:
+                npu, golden = tensors_of_pair(pair, "")
+                assert golden is not None
+                if not hit.is_part and not slot:
+                    self._note_others(hit, pair.slot)
+                return pair, npu, golden
+        why = fitting[0].reason if fitting else "it has no such tensor"
+        raise FormatError(f"{self.name}: nothing to compare it with: {why}", "name both tensors")
+
+    def _note_others(self, hit: H5Hit, taken: str) -> None:
+        outputs = [value.slot for value in hit.values if value.is_tensor and value.direction == OUTPUT]
+        others = [f"-o {number} ({one.partition(':')[2]})" for number, one in enumerate(outputs) if one != taken]
+        note_others(self.session, self.name, taken, others)
+
+    def sources(self, slot: str, folder: str | None) -> list[Source]:
+        wanted: dict[str, set[str]] = {}
+        for hit, values in _hits(self.session, self.name, slot):
+            wanted.setdefault(hit.side.dump.path, set()).update(value.path for value in values)
+        return placed(self.session, [h5_source(path, frozenset(names)) for path, names in wanted.items()], folder)
 
 
-def single_tensor(session: Session, name: str, slot: str) -> NamedTensor:
-    """The one tensor a name stands for: a data set, or of an op its first output."""
-    hit, values = _hits(session, name, slot)[0]
-    tensors = [value for value in values if value.tensor is not None]
-    outputs = [value for value in tensors if value.is_tensor and value.direction == OUTPUT]
-    chosen = next(iter(outputs if not hit.is_part and not slot else tensors), None)
-    if chosen is None:
-        raise FormatError(f"{name}: no tensor that can be read", "`ls dump` lists the data sets")
-    return named_value(hit.side.dump.path, hit.op, chosen, "")
-
-
-def op_pair(session: Session, name: str, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
-    """A tensor of an op and its counterpart, as `vc` pairs them; of an op its first output."""
-    hit, values = _hits(session, name, slot)[0]
-    wanted = {value.slot for value in values if hit.is_part or slot or value.direction == OUTPUT}
-    fitting = [pair for pair in hit.side.pairs_of(hit.op) if pair.slot in wanted]
-    for pair in fitting:
-        if pair.status is Status.COMPARED:
-            npu, golden = tensors_of_pair(pair, "")
-            assert golden is not None
-            if not hit.is_part and not slot:
-                outputs = [value.slot for value in hit.values if value.is_tensor and value.direction == OUTPUT]
-                others = [
-                    f"-o {number} ({one.partition(':')[2]})" for number, one in enumerate(outputs) if one != pair.slot
-                ]
-                note_others(session, name, pair.slot, others)
-            return pair, npu, golden
-    why = fitting[0].reason if fitting else "it has no such tensor"
-    raise FormatError(f"{name}: nothing to compare it with: {why}", "name both tensors")
-
-
-def sources(session: Session, name: str, slot: str) -> list[Source]:
-    """The dumps in which what a name stands for is to be decoded, and what of them."""
-    wanted: dict[str, set[str]] = {}
-    for hit, values in _hits(session, name, slot):
-        wanted.setdefault(hit.side.dump.path, set()).update(value.path for value in values)
-    return [h5_source(path, frozenset(names)) for path, names in wanted.items()]
+def placed(session: Session, sources: Sequence[Source], folder: str | None) -> list[Source]:
+    """Where the tensors of `.h5` dumps go: as asked, but those of several dumps, or where nothing was asked, apart."""
+    apart = folder is None or len(sources) > 1
+    output = folder or str(session.workspace.output_dir("decode", "dump_decode", "pt"))
+    placed = [replace(source, folder=output) for source in sources]
+    if not apart:
+        return placed
+    root = posixpath.abspath(session.workspace.pt_npu_dir.parent)
+    places = [posixpath.dirname(posixpath.abspath(source.path)) for source in sources]
+    is_inside = all(lies_in(place, root) for place in places)
+    return in_own_folders(placed, root if is_inside else posixpath.commonpath(places))
 
 
 # --- ls ---------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import posixpath
 
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.present.text import plain
@@ -39,7 +39,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
     if len({hit.op.name for hit in hits}) > 1:
         raise UsageError(f"{args.name}: names several ops", "`ls -n` lists them; name one whole")
-    asked = os.path.expanduser(args.folder) if args.folder is not None else None
+    asked = posixpath.expanduser(args.folder) if args.folder is not None else None
     if asked is not None:
         session.workspace.check_outside_dumps(asked)
     repro = reproduction(hits[0].run, hits[0].op, *session.beside(hits[0].run))
@@ -47,7 +47,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
     if repro.reason:
         output.err.print(plain(f"note: not recomputed: {repro.reason}", "yellow"))
-    output.out.print(plain(f"python3 {shown_path(os.path.join(folder, 'check.py'))}"), soft_wrap=True)
+    output.out.print(plain(f"python3 {shown_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
     return DONE
 
 
@@ -56,7 +56,7 @@ def _default(session: Session, name: str) -> str:
     stem = shortened(file_part(flatten(name)), _LONGEST) or "op"
     base = str(session.workspace.output_dir("repro") / stem)
     number, folder = 1, base
-    while os.path.lexists(folder):
+    while posixpath.lexists(folder):
         number += 1
         folder = f"{base}_{number}"
     return folder

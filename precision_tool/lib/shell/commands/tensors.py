@@ -13,27 +13,20 @@ from rich.console import RenderableType
 
 from precision_tool.lib.engine.bundles import NO_MEMORY
 from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.inspect.exports import write_elements, write_text
 from precision_tool.lib.inspect.named_tensors import (
     NamedTensor,
     View,
     pair_up,
     split_slot,
-    tensors_of_file,
-    tensors_of_pair,
-    view_of,
+    views_of,
 )
-from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.present import tensors as report
-from precision_tool.lib.present.op import run_name
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import MOST_PRINTED
-from precision_tool.lib.shell.commands import pytorch
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Command,
@@ -47,19 +40,16 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.shell.commands.lookup import look_up
 from precision_tool.lib.shell.commands.named import (
     OP_GRAPH_HELP,
     TENSOR_HELP,
     add_name,
-    dumped_ops,
-    named_files,
-    note_others,
     one_name,
-    origins_of,
 )
-from precision_tool.lib.sources.names import file_part, parse_dump_name, shortened
-from precision_tool.lib.storage.stores import exists, folder_exists, real_path
-from precision_tool.lib.workspace import path_below, shown_path
+from precision_tool.lib.sources.names import file_part, shortened
+from precision_tool.lib.storage.stores import real_path
+from precision_tool.lib.workspace import path_below
 
 #: Lines of a histogram.
 _BINS = 12
@@ -71,34 +61,6 @@ _QUICK_BYTES = 16 << 20
 _SAVED_HELP = (
     "named after the tensor's file, and a hash of its folder unless that is tf/dump or the only dump of debug_0"
 )
-
-
-def _groups(session: Session, text: str, graph: str | None) -> list[list[NamedTensor]]:
-    """What a name stands for: each tensor alone, or with its benchmark."""
-    name, slot = split_slot(text)
-    if graph is None and pytorch.is_asked(session, name):
-        return pytorch.tensor_groups(session, name, slot)
-    if folder_exists(name):
-        raise UsageError(f"{name}: a folder", "name a file in it; `dc` decodes whole folders")
-    paths = named_files(session, name)
-    if paths:
-        return [[named] for path in paths for named in tensors_of_file(path, slot)]
-    groups = []
-    ops = dumped_ops(session, name, graph)
-    for found, pairs in ops:
-        origins = origins_of(found)
-        for pair in pairs:
-            if slot in ("", pair.slot):
-                npu, golden = tensors_of_pair(pair, run_name(found.run), *origins.get(pair.slot, (None, None)))
-                groups.append([npu] if golden is None else [npu, golden])
-    if not groups:
-        raise _no_slot(*ops[0], slot)
-    return groups
-
-
-def _no_slot(found: FoundOp, pairs: Sequence[Pair], slot: str) -> DataNotFoundError:
-    slots = ", ".join(pair.slot for pair in pairs if pair.slot)
-    return DataNotFoundError(f"{found.op.name}: its dump has no {slot}", f"it has {slots or 'no tensors'}")
 
 
 # --- pt ---------------------------------------------------------------------------------------------------------------
@@ -150,8 +112,9 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
     (name, own_slot), slot = split_slot(text), _slot(args)
     if slot and own_slot:
         raise UsageError(f"pt: {text} names {own_slot} and the options {slot}", "name the tensor once")
-    groups = _groups(session, f"{name}:{slot}" if slot else text, args.graph)
-    views = [[view_of(named, bins=_BINS, first=args.shown) for named in group] for group in groups]
+    groups = look_up(session, name, args.graph).groups(own_slot or slot)
+    found = iter(views_of([named for group in groups for named in group], bins=_BINS, first=args.shown))
+    views = [[next(found) for _ in group] for group in groups]
     saved = (
         [path for group in views for view in group if (path := _save_text(session, view, output))] if args.save else []
     )
@@ -281,9 +244,13 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
         raise UsageError("cp: name two tensors, or one op", "`cp -h` shows how")
     slot = _slot(args)
     if len(names) == 1:
-        pair, npu, golden = _op_pair(session, names[0], slot, args.graph)
+        name, own_slot = split_slot(names[0])
+        pair, npu, golden = look_up(session, name, args.graph).pair(own_slot or slot)
     else:
-        npu, golden = (_single(session, name, slot, args.graph, output) for name in names)
+        npu, golden = (
+            look_up(session, name, args.graph).single(own_slot, slot, output)
+            for name, own_slot in map(split_slot, names)
+        )
         pair = pair_up(npu, golden)
     try:
         with _progress(output, "comparing", pair.npu, pair.golden) as progress:
@@ -311,58 +278,6 @@ def _progress(output: Output, what: str, *tensors: AnyTensor | None) -> Progress
     """A progress report where there is something to wait for."""
     nbytes = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
     return ProgressReport(output.err, what) if nbytes > _QUICK_BYTES else nullcontext()
-
-
-def _op_pair(session: Session, text: str, slot: str, graph: str | None) -> tuple[Pair, NamedTensor, NamedTensor]:
-    """An op's tensor and its benchmark, as `vc` pairs them. A dump file stands for its op."""
-    name, own_slot = split_slot(text)
-    if graph is None and pytorch.is_asked(session, name):
-        return pytorch.op_pair(session, name, own_slot or slot)
-    is_chosen = bool(own_slot or slot)
-    slot = own_slot or slot or "output:0"
-    parsed = parse_dump_name(posixpath.basename(name))
-    if parsed is not None:
-        name = parsed[0].op_name
-    elif exists(name) and name.endswith(".npy"):
-        raise UsageError(f"cp: {name} with what?", "name a second tensor")
-    ops = dumped_ops(session, name, graph)
-    fitting = [(found, pair, pairs) for found, pairs in ops for pair in pairs if pair.slot == slot]
-    if not fitting:
-        raise _no_slot(*ops[0], slot)
-    for found, pair, pairs in fitting:
-        if pair.status is Status.COMPARED:
-            npu, golden = tensors_of_pair(pair, run_name(found.run))
-            assert golden is not None
-            if not is_chosen:
-                outputs = dict.fromkeys(one.slot for one in pairs if one.slot.startswith("output:"))
-                others = [f"-o {one.partition(':')[2]}" for one in outputs if one != slot]
-                note_others(session, name, slot, others)
-            return pair, npu, golden
-    _, pair, _ = fitting[0]
-    raise FormatError(
-        f"{pair.tensor_index}: nothing to compare it with: {pair.reason}",
-        "name both tensors, or another output with -o N",
-    )
-
-
-def _single(session: Session, text: str, slot: str, graph: str | None, output: Output) -> NamedTensor:
-    """The one tensor a name stands for: of several slots that of `slot`, or output 0; of an op the NPU's tensor."""
-    name, own_slot = split_slot(text)
-    if graph is None and pytorch.is_asked(session, name):
-        return pytorch.single_tensor(session, name, own_slot or slot)
-    groups = _groups(session, text, graph)
-    wanted = own_slot or slot or "output:0"
-    fitting = [group[0] for group in groups if group[0].slot in ("", wanted)]
-    if not fitting and len(groups) == 1 and not (own_slot or slot):
-        fitting = [groups[0][0]]
-    if not fitting:
-        slots = ", ".join(dict.fromkeys(group[0].slot for group in groups))
-        raise DataNotFoundError(f"{text}: no {wanted}", f"it has {slots}: choose with -i N or -o N")
-    if len(fitting) > 1:
-        others = len(fitting) - 1
-        note = f"note: {text} is found {len(fitting)} times; {shown_path(fitting[0].path)} is taken, {others} left out"
-        output.err.print(plain(note, "yellow"), soft_wrap=True)
-    return fitting[0]
 
 
 PT = Command(_pt_parser, _run_pt)

@@ -66,9 +66,7 @@ def ask_toolkit(
 
     `by_toolkit` has it compare all of it, into a file whose name begins as it is told.
     """
-    unread = [
-        row for analysis in analyses if not analysis.is_pytorch for row in analysis.rows if row.status in UNREADABLE
-    ]
+    unread = [row for analysis in analyses if analysis.has_graph for row in analysis.rows if row.status in UNREADABLE]
     if not unread:
         return
     count = f"native could not read {counted(len(unread), 'tensor')}"

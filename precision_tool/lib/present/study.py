@@ -1,0 +1,195 @@
+"""A study on the terminal: its one verdict, what was looked at, and the heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf, isnan
+
+import numpy as np
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, plain, safe, shown_reason, whole_path
+from precision_tool.lib.present.whole import Box, Prose
+from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
+from precision_tool.lib.study.leaves import spans
+from precision_tool.lib.study.maps import HeatMap
+from precision_tool.lib.study.outcome import Role
+from precision_tool.lib.study.plan import Judging
+from precision_tool.lib.study.replicas import Departure
+from precision_tool.lib.study.study import Study
+
+#: Distances from which on a cell of a heat map is darker; Inf stands beyond them.
+_SHADES = (0.0, 1e-3, 1e-2, 0.1, 0.5)
+_BLOCKS, _ASCII = "·░▒▓█", ".-+*#"
+_STYLES = ("dim", "green", "yellow", "red", "bold red")
+_ROWS = 24
+_FAILURES, _FURTHER = 3, 5
+
+
+def study_block(study: Study) -> RenderableType:
+    """The verdict on all of it: who, on which ranks, from which step on, and how that is known."""
+    culprit = study.conclusion.culprit
+    rows: list[tuple[str, Text]] = []
+    if culprit is None:
+        failed = len(study.failures) == len(study.leaves)
+        head = Text("nothing could be judged" if failed else "nothing computes wrong, as far as could be seen")
+        style = "yellow" if failed or not any(one.has_verdict for one in study.leaves) else "green"
+    else:
+        head, style = _head(study, culprit), "bold red" if culprit.ground is not Ground.COMPARED else "bold yellow"
+        rows += _rows(study, culprit)
+    place = study.conclusion.not_finite
+    if place is not None:
+        rows.append(("NaN, Inf", plain(f"first in step {place[0]}, rank {place[1]}: {place[2]}")))
+    rows += _looked_at(study)
+    if culprit is not None:
+        rows += _next(culprit)
+    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
+
+
+def _head(study: Study, culprit: Culprit) -> Text:
+    text = Text.assemble((f"step {culprit.step}, rank {culprit.rank}: ", "bold"), (safe(culprit.op), "bold red"))
+    text.append(f" ({safe(culprit.type)})\n" if culprit.type else "\n")
+    text.append(reach_sentence(culprit, study.steps), style="bold")
+    return text
+
+
+def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
+    """Where it is wrong, and what that tells."""
+    later = [step for step in steps if step >= culprit.step]
+    goes_on = len(later) > 1 and set(later) <= set(culprit.steps)
+    since = f"from step {culprit.step} on" if goes_on else f"in step {culprit.step}"
+    many = len(culprit.ranks)
+    if culprit.reach is Reach.ALL_RANKS:
+        all_of = f"all {many} ranks" if not culprit.unknown else f"all {many} ranks that were judged"
+        what = "" if culprit.cause in ("kernel", "compared", "first_faulty_op") else f" ({culprit.cause})"
+        return f"{all_of}, {since}: what they share, a kernel{what}"
+    if culprit.reach is Reach.ONE_RANK:
+        right = len(culprit.right)
+        if culprit.ground is Ground.REPLICAS:
+            return f"rank {culprit.rank} alone: its {right} replicas agree bit for bit: {_device(culprit)}"
+        return f"rank {culprit.rank} alone, {since}: right on {counted(right, 'other rank')}: its device"
+    if culprit.reach is Reach.SOME_RANKS:
+        return f"{many} of {many + len(culprit.right)} ranks ({spans(culprit.ranks)}), {since}"
+    if culprit.ground is Ground.REPLICAS:
+        return f"ranks {spans(culprit.ranks)} have different results, and no majority tells which is right"
+    return f"{since}: no other rank tells whether it is the kernel or the device"
+
+
+def _device(culprit: Culprit) -> str:
+    return "a device" if culprit.cause != "communication" else "its link, or its device"
+
+
+def _rows(study: Study, culprit: Culprit) -> list[tuple[str, Text]]:
+    rows = [("cause", plain(f"{culprit.cause}, {_GROUNDS[culprit.ground]}"))]
+    if culprit.pass_name:
+        rows.append(("pass", plain(marked_pass(culprit.pass_name))))
+    if len(culprit.steps) > 1:
+        rows.append(("steps", plain(f"wrong in {spans(culprit.steps)} of {spans(study.steps)}")))
+    if culprit.unknown:
+        rows.append(("not told", plain(f"ranks {spans(culprit.unknown)}")))
+    if culprit.departure is not None and culprit.ground is not Ground.REPLICAS:
+        rows.append(("replicas", plain(departure_line(culprit.departure))))
+    elif culprit.replicas_agree_on:
+        same = counted(culprit.replicas_agree_on, "tensor")
+        rows.append(("replicas", plain(f"agree bit for bit on {same} of that step, after communication")))
+    rows.append(("sure", plain(f"{culprit.confidence:.0%}")))
+    further = study.conclusion.further
+    for number, one in enumerate(further[:_FURTHER]):
+        line = f"step {one.step}, rank {one.rank}: {one.op}: {one.cause}"
+        rows.append(("further" if not number else "", plain(line, "dim")))
+    if len(further) > _FURTHER:
+        rows.append(("", plain(f"and {len(further) - _FURTHER} more", "dim")))
+    return rows
+
+
+_GROUNDS = {
+    Ground.VERDICT: "recomputed from the dump of that step and rank",
+    Ground.REPLICAS: "told by the other replicas",
+    Ground.COMPARED: "by the comparison alone: nothing could be recomputed",
+}
+
+
+def departure_line(one: Departure) -> str:
+    """What replicas do not agree on."""
+    what = "after communication" if one.role is Role.COLLECTIVE else "as it was updated"
+    who = f"ranks {spans(one.ranks)} differ" if len(one.ranks) > 1 else f"rank {one.ranks[0]} differs"
+    others = "" if one.undecided else f" from {len(one.agreeing)} that agree bit for bit"
+    fed = ", from the same inputs" if one.fed_alike else ""
+    return f"{who}{others} in {one.op} {what}{fed}"
+
+
+def _looked_at(study: Study) -> list[tuple[str, Text]]:
+    leaves = study.leaves
+    compared = sum(one.compared for one in leaves)
+    judged = sum(one.judged for one in leaves)
+    looked = f"{counted(len(leaves), 'dump folder')}: steps {spans(study.steps)}, ranks {spans(study.ranks)}"
+    rows = [("looked at", plain(looked, "dim"))]
+    below = sum(one.below for one in leaves)
+    rows.append(("compared", plain(f"{compared:,} tensors, {below:,} below {study.threshold:g}", "dim")))
+    line = f"{judged:,} of {counted(len(leaves), 'folder')}"
+    if judged < len(leaves):
+        line += ": later ones inherit the error" if study.judging is Judging.FIRST else ": the others agree"
+    rows.append(("recomputed", plain(line, "dim")))
+    agreed = sum(one.agreed for one in study.votes)
+    differing = sum(len(one.departures) for one in study.votes)
+    if agreed or differing:
+        rows.append(("votes", plain(f"replicas agree on {agreed:,} ops, and not on {differing:,}", "dim")))
+    for number, one in enumerate(study.failures[:_FAILURES]):
+        where = f"step {one.leaf.step}, rank {one.leaf.rank}: {shown_reason(one.failure)}"
+        rows.append((f"failed: {len(study.failures)}" if not number else "", plain(where, "yellow")))
+    return rows
+
+
+def _next(culprit: Culprit) -> list[tuple[str, Text]]:
+    if culprit.ground is Ground.REPLICAS and culprit.reach is not Reach.NOT_TOLD:
+        return [("next", plain(f"leave out the device of rank {culprit.rank}, and run from step {culprit.step} again"))]
+    return [("next", plain("its whole verdict: ac -c -lt with its dump")), ("dump", whole_path(culprit.path))]
+
+
+class HeatMapView:
+    """A heat map drawn with one sign a cell; neighbours share one where there are more than fit."""
+
+    def __init__(self, heat: HeatMap) -> None:
+        self._map = heat
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        heat = self._map
+        if not heat.places or not heat.ops or bool(np.isnan(heat.values).all()):
+            return
+        label = max(len(self._label(heat.places[0], heat.places[-1])), len(heat.what)) + 2
+        width = max(min(options.max_width - label, len(heat.ops)), 1)
+        signs = _ASCII if options.ascii_only else _BLOCKS
+        yield Text(f"{heat.what} × op: how far outputs are off, {len(heat.ops):,} ops in the order of execution")
+        for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
+            first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]
+            line = Text(f"{self._label(first, last):>{label - 2}}  ", no_wrap=True)
+            for columns in np.array_split(np.arange(len(heat.ops)), width):
+                cells = heat.values[np.ix_(rows, columns)]
+                level = _level(float(np.nanmax(cells)) if not np.isnan(cells).all() else float("nan"))
+                line.append(" " if level is None else signs[level], style="" if level is None else _STYLES[level])
+            yield line
+        scale = Text(" " * label, no_wrap=True)
+        for level, low in enumerate(_SHADES):
+            scale.append(signs[level], style=_STYLES[level])
+            scale.append(f" {'less' if not level else f'{low:g} on'}  ", style="dim")
+        yield scale
+
+    @staticmethod
+    def _label(first: int, last: int) -> str:
+        return str(first) if first == last else f"{first}-{last}"
+
+
+def _level(value: float) -> int | None:
+    """The shade of a distance; None where nothing was compared."""
+    if isnan(value):
+        return None
+    if isinf(value):
+        return len(_SHADES) - 1
+    return max(number for number, low in enumerate(_SHADES) if value >= low)
+
+
+def table_line(path: str) -> RenderableType:
+    """Where the table of all rows was written."""
+    return Text.assemble(("table: ", "bold"), whole_path(path))

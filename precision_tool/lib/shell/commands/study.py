@@ -1,0 +1,86 @@
+"""`ac --all`: every step, rank and model of one or many data folders, and one verdict on them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.base import DONE, FOUND, Output, Parser, tell_notes
+
+if TYPE_CHECKING:
+    from precision_tool.lib.study.study import Study
+
+#: Options of `ac` that are of one comparison, and what each is called.
+_OF_ONE = {
+    "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
+    "since": "--since", "report": "--report", "engine": "--engine",
+}  # fmt: skip
+
+
+def add_study(parser: Parser) -> None:
+    """The options of a study."""
+    group = parser.add_argument_group("many ranks and steps")
+    group.add_argument(
+        "--all", dest="all", action="store_true",
+        help="a study: compare and judge every step, rank and model below the data folders (--data several times, or a "
+        "pattern), and name the earliest step, rank and op that computes wrong. What was done is kept: the same "
+        "command goes on where it was stopped",
+    )  # fmt: skip
+    group.add_argument("--step", metavar="N", help="with --all: these steps only: 3, 0-7 or 1,5,8-")
+    group.add_argument("--rank", metavar="N", help="with --all: these ranks only")
+    group.add_argument(
+        "--judge", choices=("first", "suspects", "all"), default=None,
+        help="with --all, which dumps are recomputed op by op: those of every step up to the first in which something "
+        "computes wrong (default), those in which the comparison shows something, or all",
+    )  # fmt: skip
+    group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")
+
+
+def check_no_study(session: Session, args: argparse.Namespace) -> None:
+    """Raises UsageError for options, or data folders, that only a study takes."""
+    given = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"ac: {option} goes with --all only", "`ac --all` judges many steps and ranks as one")
+    if session.settings.more_data:
+        raise UsageError("ac: several data folders go with --all only", "`ac --all` judges them as one")
+
+
+def run_study_command(session: Session, args: argparse.Namespace, output: Output) -> int:
+    """Runs the study, shows it or prints it as JSON; its exit code as of `ac`."""
+    for name, option in _OF_ONE.items():
+        if getattr(args, name, None):
+            raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
+    with ProgressReport(output.err, "studying") as progress:
+        study = session.study(
+            npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
+            judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
+            progress=progress,
+        )  # fmt: skip
+    session.workspace.notes += study.notes
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(json.dumps(study.to_dict(), indent=1) + "\n")
+    else:
+        _show(study, output)
+    if study.failures and len(study.failures) == len(study.leaves):
+        raise DataNotFoundError(
+            f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
+            "--json has the reason of each",
+        )
+    found = study.conclusion.culprit is not None or any(one.below or one.bad for one in study.leaves)
+    return FOUND if args.fail and found else DONE
+
+
+def _show(study: Study, output: Output) -> None:
+    from precision_tool.lib.present.study import HeatMapView, study_block, table_line
+
+    for heat in study.maps:
+        output.out.print(HeatMapView(heat))
+    if study.table:
+        output.out.print(table_line(study.table), soft_wrap=True)
+    output.out.print(study_block(study))

@@ -1,0 +1,189 @@
+"""What a study has done so far: one small database in the work folder, one writer, whole after every kill.
+
+SQLite in WAL mode: what a task found is there whole or not at all, whenever the process, or the machine, stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from precision_tool.lib.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.study.outcome import LeafOutcome, Vote, read_vote
+from precision_tool.lib.study.plan import LeafPlan
+from precision_tool.lib.study.task import LeafDone
+
+#: The layout of the database; one of another layout is begun anew.
+_VERSION = 1
+_NAME, _LOCK = "journal.sqlite", "journal.lock"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS leaves (
+    path TEXT NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, judged INTEGER NOT NULL,
+    given_up INTEGER NOT NULL, outcome TEXT NOT NULL, votes BLOB NOT NULL, rows BLOB NOT NULL,
+    PRIMARY KEY (path, options)
+) WITHOUT ROWID;
+"""
+#: Paths that one question to the database names.
+_AT_ONCE = 500
+
+
+class Journal:
+    """The journal of the study in a folder. Open it with `open_journal`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self.path = path
+
+    def keep(self, done: Sequence[tuple[LeafPlan, LeafDone]], options: str, *, given_up: bool = False) -> None:
+        """Keeps what a task found, all of it or nothing. OutputError where that cannot be written."""
+        rows = [
+            (
+                plan.leaf.path, options, plan.fingerprint, one.outcome.judged, given_up,
+                json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes), one.rows,
+            )
+            for plan, one in done
+        ]  # fmt: skip
+        with self._errors(), self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def known(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
+        """What is known of leaves that are as they were, without their votes. Given up ones are not known."""
+        for at in range(0, len(plans), _AT_ONCE):
+            asked = {plan.leaf.path: plan for plan in plans[at : at + _AT_ONCE]}
+            with self._errors():
+                found = self._connection.execute(
+                    "SELECT path, fingerprint, outcome FROM leaves WHERE options = ? AND NOT given_up AND path IN "
+                    f"({','.join('?' * len(asked))})",
+                    (options, *asked),
+                ).fetchall()
+            for path, fingerprint, text in found:
+                if asked[path].fingerprint == fingerprint:
+                    with suppress(KeyError, TypeError, ValueError):  # it is done again
+                        yield asked[path], LeafOutcome.from_dict(json.loads(text))
+
+    def outcome(self, path: str, options: str) -> LeafOutcome | None:
+        """What was found in a leaf, without its votes."""
+        row = self._one("outcome", path, options)
+        return None if row is None else LeafOutcome.from_dict(json.loads(row))
+
+    def votes(self, path: str, options: str) -> tuple[Vote, ...]:
+        """The votes of a leaf."""
+        row = self._one("votes", path, options)
+        return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
+
+    def rows(self, path: str, options: str) -> bytes:
+        """The rows of a leaf, as `packed.unpack` reads them; b"" for none."""
+        row: bytes | None = self._one("rows", path, options)
+        return row or b""
+
+    def _one(self, column: str, path: str, options: str) -> Any:
+        with self._errors():
+            found = self._connection.execute(
+                f"SELECT {column} FROM leaves WHERE path = ? AND options = ?", (path, options)
+            ).fetchone()
+        return None if found is None else found[0]
+
+    def forget(self) -> None:
+        """Forgets all of it."""
+        with self._errors(), self._connection:
+            self._connection.execute("DELETE FROM leaves")
+
+    def close(self) -> None:
+        """Puts everything into the one file and closes it."""
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+            raise OutputError(
+                f"{self.path}: cannot be written ({error})", "free some space or name another folder with --work DIR"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, error) from error
+
+
+def _damaged(path: str, error: object) -> FormatError:
+    return FormatError(
+        f"{path}: the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
+    )
+
+
+def _packed(votes: Iterable[Vote]) -> bytes:
+    return zlib.compress(json.dumps([asdict(vote) for vote in votes]).encode(), 1)
+
+
+@contextmanager
+def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
+    """The journal in a folder that is there, for this study alone. UsageError while another study has it.
+
+    With `fresh`, or where it is of another release, it is begun anew; FormatError for a damaged one.
+    """
+    path = os.path.join(folder, _NAME)
+    with _only_one(os.path.join(folder, _LOCK), folder):
+        if fresh:
+            for name in (path, f"{path}-wal", f"{path}-shm"):
+                with suppress(FileNotFoundError):
+                    os.unlink(name)
+        try:
+            connection = _connected(path)
+        except sqlite3.DatabaseError as error:
+            raise _damaged(path, error) from error
+        with closing(Journal(connection, path)) as journal:
+            yield journal
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level="DEFERRED")
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            connection.execute("DROP TABLE IF EXISTS leaves")
+        with connection:
+            connection.executescript(_TABLES)
+            connection.execute(f"PRAGMA user_version={_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _only_one(path: str, folder: str) -> Iterator[None]:
+    """Nobody else studies in the folder meanwhile. The lock is this process's: forked workers do not have it, and it
+    ends with the process however that ends."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error})", "name another folder with --work DIR"
+        ) from error
+    try:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            who = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
+            raise UsageError(
+                f"{folder}: another study is at work in this folder{f' ({who})' if who else ''}",
+                "wait for it, or give this one a folder of its own with --work DIR",
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,294 @@
+"""What a study is of: every folder of dump files below the data folders, with its step and its rank.
+
+Names are listed folder by folder and forgotten again, so that a tree of a million files takes little memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from precision_tool.lib.data.sides import default_npu
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources.walk import MAPPING_FILE, STATUS_OP_TYPE
+from precision_tool.lib.storage.stores import folder_exists, stat_of
+from precision_tool.lib.workspace import open_workspace
+
+#: Of the files of a folder the sizes and times of so many are looked at, spread evenly.
+_LOOKED_AT = 256
+_RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
+_STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
+#: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
+_DATA = "precision_data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLeaf:
+    """One folder of dump files: one step of one rank and model.
+
+    `rank` counts over all data folders, `device` is the server's own number of it. `data` is the data folder it was
+    found in, "" where the folder of dumps itself was named. `nbytes` is an estimate, from some of the `files`;
+    `fingerprint` changes when the folder does. `statistics` tells that no file of it holds values.
+    """
+
+    path: str
+    data: str
+    step: int
+    rank: int
+    device: int
+    model: str
+    time: str = ""
+    files: int
+    nbytes: int
+    fingerprint: str
+    statistics: bool = False
+
+    @property
+    def key(self) -> tuple[int, int, str, str]:
+        """Its place in the order of a study: step, rank, model."""
+        return self.step, self.rank, self.model, self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A data folder of a study, or a dump folder without one: where its dumps lie."""
+
+    #: Empty for a dump folder that was named itself.
+    data: str
+    dump: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What was found, in order; `notes` say what was left out and how ranks were numbered."""
+
+    leaves: tuple[StudyLeaf, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Every step of any rank."""
+        return tuple(sorted({leaf.step for leaf in self.leaves}))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank of any step."""
+        return tuple(sorted({leaf.rank for leaf in self.leaves}))
+
+
+def sources_of(folders: Sequence[str], npu: str | None = None) -> list[Source]:
+    """Where the dumps of each data folder lie. DataNotFoundError for one that is no data folder and has no dumps.
+
+    A folder may be a data folder, hold one called precision_data, or be a dump folder itself. `npu` is the one folder
+    that was named in their place.
+    """
+    if npu is not None:
+        return [Source(data="", dump=posixpath.abspath(npu))]
+    found = []
+    for folder in folders:
+        place = posixpath.abspath(folder)
+        below = posixpath.join(place, _DATA)
+        if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
+            place = below
+        if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
+            found.append(Source(data=place, dump=default_npu(open_workspace(place))))
+        elif folder_exists(place):
+            found.append(Source(data="", dump=place))
+        else:
+            raise DataNotFoundError(f"{folder}: no such data folder", "name the folders that hold npu/debug_0")
+    return found
+
+
+def list_leaves(
+    sources: Sequence[Source],
+    *,
+    steps: Callable[[int], bool] | None = None,
+    ranks: Callable[[int], bool] | None = None,
+) -> Listing:
+    """The leaves below every source, in the order of step, rank and model.
+
+    `steps` and `ranks` say which are wanted. Of a step that was dumped at several times the newest is kept. Folders
+    that cannot be listed, and sources without a dump, are notes; DataNotFoundError where there is no dump at all.
+    """
+    notes: list[str] = []
+    refused: list[PrecisionToolError] = []
+    found: list[tuple[int, StudyLeaf]] = []
+    for number, source in enumerate(sources):
+        before = len(found)
+        unread: list[PrecisionToolError] = []
+        try:
+            found += [(number, leaf) for leaf in _leaves_below(source, unread)]
+        except PrecisionToolError as error:
+            unread.append(error)
+        refused += unread
+        if len(found) == before and len(sources) > 1:
+            notes.append(f"{source.dump}: {unread[0].message if unread else 'no dump file below this folder'}")
+        elif unread:
+            notes.append(f"folders that cannot be read: {len(unread)}, the first {unread[0].message}")
+    if not found:
+        if refused:
+            raise refused[0]
+        shown = ", ".join(source.dump for source in sources[:3])
+        raise DataNotFoundError(
+            f"{shown}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
+            "collect dump data on the NPU (enable_dump), or name other folders with --data",
+        )
+    leaves = _numbered(found, sources, notes)
+    leaves = _newest(leaves, notes)
+    wanted = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
+    if not wanted:
+        listing = Listing(leaves=tuple(leaves))
+        raise UsageError(
+            f"no dump of the steps and ranks that were asked for: there are steps {spans(listing.steps)} "
+            f"of ranks {spans(listing.ranks)}",
+            "change --step or --rank",
+        )
+    wanted.sort(key=lambda leaf: leaf.key)
+    notes += _gaps(wanted)
+    return Listing(leaves=tuple(wanted), notes=tuple(notes))
+
+
+def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[StudyLeaf]:
+    for folder, files in walk.list_folders(source.dump, unread=unread):
+        leaf = _leaf(folder, files, source.data)
+        if leaf is not None:
+            yield leaf
+
+
+def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None:
+    """The leaf that a folder is by the names in it; None for one without dump files."""
+    has_mapping = MAPPING_FILE in file_names
+    dumps = [name for name in file_names if _is_dump(name, has_mapping)]
+    if not dumps:
+        return None
+    where = names.parse_leaf_path(PurePath(folder).parts)
+    step, rank = placed(folder)
+    stats = sum(name.endswith(".csv") for name in dumps)
+    nbytes, fingerprint = looked_at(folder, dumps)
+    return StudyLeaf(
+        path=folder,
+        data=data,
+        step=int(where.step) if where.step else step or 0,
+        rank=-1 if rank is None else rank,
+        device=int(where.device) if where.device else rank or 0,
+        model="/".join(filter(None, (where.model_name, where.model_id))),
+        time=where.time,
+        files=len(dumps),
+        nbytes=nbytes,
+        fingerprint=fingerprint,
+        statistics=stats == len(dumps),
+    )
+
+
+def _is_dump(name: str, has_mapping: bool) -> bool:
+    if names.is_number(name.removesuffix(".csv")):
+        return has_mapping
+    return not name.casefold().startswith(f"{STATUS_OP_TYPE.casefold()}.") and names.is_dump_file(name)
+
+
+def placed(folder: str) -> tuple[int | None, int | None]:
+    """Step and rank as folders called `step_3`, `rank5` or the like tell them; the innermost one counts."""
+    step = rank = None
+    for part in PurePath(folder).parts:
+        if (match := _STEP_FOLDER.fullmatch(part)) is not None:
+            step = int(match[1])
+        elif (match := _RANK_FOLDER.fullmatch(part)) is not None:
+            rank = int(match[1])
+    return step, rank
+
+
+def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
+    """About how many bytes the files have, and what changes when they do: names, sizes and times of some."""
+    digest = hashlib.sha256("\0".join(file_names).encode("utf-8", "surrogateescape"))
+    stride = -(-len(file_names) // _LOOKED_AT)
+    chosen = file_names[::stride] if file_names else []
+    size = 0
+    for name in chosen:
+        stat = stat_of(posixpath.join(folder, name))
+        if stat is not None:
+            size += stat.size
+            digest.update(f"{stat.size},{stat.signature[1]};".encode())
+    return size * len(file_names) // max(len(chosen), 1), digest.hexdigest()
+
+
+def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:
+    """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat."""
+    devices: dict[int, set[int]] = {}
+    for number, leaf in found:
+        if leaf.rank < 0:
+            devices.setdefault(number, set()).add(leaf.device)
+    if sum(map(len, devices.values())) == len(set().union(*devices.values()) if devices else set()):
+        return [leaf if leaf.rank >= 0 else replace(leaf, rank=leaf.device) for _, leaf in found]
+    a_server = max(max(one) for one in devices.values()) + 1
+    first = {number: place * a_server for place, number in enumerate(sorted(devices))}
+    shown = [f"{sources[number].data or sources[number].dump} from rank {start} on" for number, start in first.items()]
+    more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
+    notes.append(
+        f"ranks are counted over the data folders, {counted(a_server, 'device')} each: {', '.join(shown[:3])}{more}"
+    )
+    return [leaf if leaf.rank >= 0 else replace(leaf, rank=first[number] + leaf.device) for number, leaf in found]
+
+
+def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:
+    """Of each rank, model and step the newest dump."""
+    kept: dict[tuple[int, int, str], StudyLeaf] = {}
+    older = 0
+    for leaf in leaves:
+        key = leaf.step, leaf.rank, leaf.model
+        known = kept.get(key)
+        older += known is not None
+        if known is None or (leaf.time, leaf.path) > (known.time, known.path):
+            kept[key] = leaf
+    if older:
+        notes.append(f"older dumps of the same step and rank are left out: {older}")
+    return list(kept.values())
+
+
+def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
+    """Ranks that lack steps which others have; and a step that most ranks lack."""
+    steps: dict[int, set[int]] = {}
+    for leaf in leaves:
+        steps.setdefault(leaf.rank, set()).add(leaf.step)
+    every = set().union(*steps.values())
+    lacking = {rank: every - have for rank, have in steps.items() if have != every}
+    if not lacking:
+        return []
+    rank, missing = min(lacking.items())
+    first = f"rank {rank} lacks {'step' if len(missing) == 1 else 'steps'} {spans(missing)}"
+    if len(lacking) == 1:
+        return [f"{first}, which other ranks have"]
+    return [f"{len(lacking)} of {len(steps)} ranks lack steps that others have: {first}"]
+
+
+def spans(numbers: Collection[int], limit: int = 6) -> str:
+    """Whole numbers as people write them: `0 to 3, 7`; of many stretches the first ones."""
+    ordered = sorted(set(numbers))
+    stretches: list[list[int]] = []
+    for number in ordered:
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1][1] = number
+        else:
+            stretches.append([number, number])
+    shown = [
+        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low} to {high}"
+        for low, high in stretches[:limit]
+    ]
+    return ", ".join(shown) + (", …" if len(stretches) > limit else "")
+
+
+def parse_numbers(text: str) -> Callable[[int], bool]:
+    """Which numbers a text means: `3`, `0-7`, `1,5,8-`; UsageError for anything else."""
+    wanted: list[tuple[int, float]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,12})\s*(?:(-)\s*(\d{1,12})?)?\s*", part, re.ASCII)
+        if match is None:
+            raise UsageError(f"{text!r}: no numbers like 3, 0-7 or 1,5,8-", "separate them with commas")
+        low = int(match[1])
+        wanted.append((low, low if match[2] is None else float("inf") if match[3] is None else int(match[3])))
+    return lambda number: any(low <= number <= high for low, high in wanted)

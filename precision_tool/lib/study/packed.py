@@ -1,0 +1,119 @@
+"""The rows of a leaf as columns, and these as bytes that the journal keeps and workers hand back."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import AnyTensor
+
+#: Columns by name: numbers as arrays, texts as lists.
+Columns = dict[str, npt.NDArray[Any] | list[str]]
+
+_METRICS = (
+    "cosine", "max_absolute_error", "accumulated_relative_error", "relative_euclidean_distance",
+    "kullback_leibler_divergence", "mean_absolute_error", "root_mean_square_error", "max_relative_error",
+    "mean_relative_error",
+)  # fmt: skip
+_SUMMARY = ("minimum", "maximum", "mean", "std")
+
+
+def _metric(name: str) -> Callable[[Row], float | None]:
+    return lambda row: None if row.metrics is None else getattr(row.metrics, name)
+
+
+def _summary(side: str, name: str) -> Callable[[Row], float | None]:
+    return lambda row: getattr(getattr(row, side), name, None)
+
+
+def _type(tensor: AnyTensor | None) -> str:
+    return "" if tensor is None else tensor.dtype
+
+
+#: Texts of a row, and its numbers: whole ones, and doubles that are NaN where there is none.
+TEXTS: Mapping[str, Callable[[Row], str]] = {
+    "op": lambda row: row.op_name,
+    "type": lambda row: row.op_type,
+    "slot": lambda row: row.slot,
+    "status": lambda row: str(row.status),
+    "reason": lambda row: row.reason,
+    "benchmark_tensor": lambda row: row.golden_tensor,
+    "passes": lambda row: ",".join(row.pass_names),
+    "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
+    "shape": lambda row: "" if row.shape is None else ",".join(map(str, row.shape)),
+}
+WHOLE: Mapping[str, Callable[[Row], int]] = {
+    "number": lambda row: row.index,
+    "mismatches": lambda row: row.mismatches,
+    "nan": lambda row: row.npu.nan_count if row.npu else row.extremes.nan_count if row.extremes else 0,
+    "inf": lambda row: (
+        row.npu.positive_inf_count + row.npu.negative_inf_count
+        if row.npu
+        else row.extremes.inf_count
+        if row.extremes
+        else 0
+    ),
+    "saturated": lambda row: row.extremes.saturated if row.extremes else 0,
+}
+NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
+    **{name: _metric(name) for name in _METRICS},
+    **{f"npu_{name}": _summary("npu", name) for name in _SUMMARY},
+    **{f"benchmark_{name}": _summary("golden", name) for name in _SUMMARY},
+    "largest": lambda row: row.extremes.largest if row.extremes else None,
+    "own_error": lambda row: row.own_error,
+}
+
+
+def columns_of(rows: Sequence[Row]) -> Columns:
+    """The rows as columns, in their order."""
+    columns: Columns = {name: [get(row) for row in rows] for name, get in TEXTS.items()}
+    columns |= {name: np.array([get(row) for row in rows], np.int64) for name, get in WHOLE.items()}
+    for name, number in NUMBERS.items():
+        values = (number(row) for row in rows)
+        columns[name] = np.array([nan if value is None else value for value in values], np.float64)
+    return columns
+
+
+def pack(columns: Columns) -> bytes:
+    """Columns as bytes; each text is kept once."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, values in columns.items():
+        if isinstance(values, np.ndarray):
+            arrays[name] = values
+            continue
+        codes: dict[str, int] = {}
+        arrays[f"{name}.codes"] = np.array([codes.setdefault(text, len(codes)) for text in values], np.int32)
+        arrays[f"{name}.texts"] = np.frombuffer(json.dumps(list(codes)).encode(), np.uint8)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, wanted: Sequence[str] | None = None) -> Columns:
+    """The columns again, or the `wanted` ones of them. FormatError for bytes that `pack` did not give."""
+    columns: Columns = {}
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            for key in arrays.files:
+                name, _, part = key.partition(".")
+                if part == "texts" or (wanted is not None and name not in wanted):
+                    continue
+                if part != "codes":
+                    columns[name] = arrays[key]
+                    continue
+                texts = json.loads(arrays[f"{name}.texts"].tobytes())
+                columns[name] = [texts[code] for code in arrays[key]]
+    except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        hint = "`ac --all --fresh` begins anew"
+        raise FormatError(f"rows that the study kept cannot be read ({error})", hint) from error
+    return columns

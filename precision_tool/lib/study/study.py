@@ -1,0 +1,401 @@
+"""A study from its folders to its conclusion: list, pair, plan, work, count votes, conclude."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.graph.choice import find_graph_files, graph_folders
+from precision_tool.lib.model.wording import counted
+from precision_tool.lib.storage.stores import exists, signature_of
+from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
+from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
+from precision_tool.lib.study.journal import Journal, open_journal
+from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of, spans
+from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
+from precision_tool.lib.study.outcome import LeafOutcome
+from precision_tool.lib.study.packed import Columns, unpack
+from precision_tool.lib.study.plan import Judging, LeafOptions, LeafPlan, Task, batches, digest_of
+from precision_tool.lib.study.replicas import StepVotes, count_votes
+from precision_tool.lib.study.running import run_tasks
+from precision_tool.lib.study.states import LeafState, state_of
+from precision_tool.lib.study.task import LeafDone
+
+#: Tasks that are handed out at one time, for each worker.
+_WINDOW = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What a study is of, and how.
+
+    Attributes
+    ----------
+    folders : sequence of str
+        Data folders, one for each server.
+    npu, golden, graph : str, optional
+        The dump folder, the benchmark and the graph, in the place of those of the data folders.
+    steps, ranks : callable, optional
+        Which are wanted, all by default.
+    judging : Judging
+        Which leaves are recomputed op by op.
+    threshold : float
+        Cosine similarity, -1 to 1, below which a tensor counts as wrong.
+    """
+
+    folders: Sequence[str]
+    npu: str | None = None
+    golden: str | None = None
+    graph: str | None = None
+    steps: Callable[[int], bool] | None = None
+    ranks: Callable[[int], bool] | None = None
+    judging: Judging = Judging.FIRST
+    threshold: float = 0.98
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What a study found.
+
+    Attributes
+    ----------
+    conclusion : Conclusion
+        The earliest step, rank and op that computes wrong, on which ranks, and what replicas do not agree on.
+    leaves : tuple of LeafState
+        Every dump folder, by step, rank and model, with its counts and what its verdict accuses.
+    votes : tuple of StepVotes
+        On how many tensors replicas agree, by step.
+    maps : tuple of HeatMap
+        How far off each op is: step × op and rank × op.
+    notes : tuple of str
+        What a user should know of the data.
+    """
+
+    conclusion: Conclusion
+    leaves: tuple[LeafState, ...]
+    votes: tuple[StepVotes, ...]
+    maps: tuple[HeatMap, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()
+    judging: Judging = Judging.FIRST
+    threshold: float = 0.98
+    journal: str = ""
+    table: str = ""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Every step."""
+        return tuple(sorted({one.leaf.step for one in self.leaves}))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank."""
+        return tuple(sorted({one.leaf.rank for one in self.leaves}))
+
+    @property
+    def failures(self) -> tuple[LeafState, ...]:
+        """The dump folders that nothing could be made of; each has its reason."""
+        return tuple(one for one in self.leaves if one.failure)
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON."""
+        culprit = self.conclusion.culprit
+        place = self.conclusion.not_finite
+        return {
+            "culprit": None if culprit is None else culprit.to_dict(),
+            "further": [one.to_dict() for one in self.conclusion.further],
+            "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
+            "steps": list(self.steps),
+            "ranks": list(self.ranks),
+            "judging": str(self.judging),
+            "threshold": self.threshold,
+            "leaves": [_leaf(one) for one in self.leaves],
+            "votes": [
+                {"step": one.step, "agreed": one.agreed, "departures": [_departure(each) for each in one.departures]}
+                for one in self.votes
+            ],
+            "maps": [one.to_dict() for one in self.maps],
+            "table": self.table or None,
+            "notes": list(self.notes),
+        }
+
+
+def _leaf(one: LeafState) -> dict[str, Any]:
+    return {
+        "step": one.leaf.step, "rank": one.leaf.rank, "device": one.leaf.device, "model": one.leaf.model,
+        "path": one.leaf.path, "tensors": one.rows, "compared": one.compared, "below": one.below,
+        "not_finite": one.bad, "judged": one.judged, "right": one.right, "network": one.network,
+        "accused": [{"op": each.op, "type": each.type, "cause": str(each.cause)} for each in one.accused],
+        "failure": one.failure or None,
+    }  # fmt: skip
+
+
+def _departure(one: Any) -> dict[str, Any]:
+    return {
+        "op": one.op, "type": one.type, "role": str(one.role), "ranks": list(one.ranks),
+        "agreeing": list(one.agreeing), "undecided": one.undecided, "fed_alike": one.fed_alike,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What will be worked on: every leaf with what it is compared with, in order."""
+
+    plans: tuple[LeafPlan, ...]
+    notes: tuple[str, ...]
+    #: Paths of leaves whose benchmark is of just their step and rank, and of those with the first step of their rank.
+    own: frozenset[str]
+    starts: frozenset[str]
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes that is."""
+        return sum(plan.leaf.nbytes for plan in self.plans)
+
+
+def prepare(options: StudyOptions) -> Prepared:
+    """Lists the leaves and finds what each is compared with. Nothing but names, sizes and times is looked at.
+
+    DataNotFoundError where there is no dump, or what was named is not there.
+    """
+    if options.graph is not None and not exists(options.graph):
+        raise DataNotFoundError(
+            f"{options.graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out"
+        )
+    sources = sources_of(options.folders, options.npu)
+    listing = list_leaves(sources, steps=options.steps, ranks=options.ranks)
+    golden = options.golden
+    if golden is None and options.npu is not None and len(options.folders) == 1:
+        listing = _of_folder(listing, options.folders[0])
+    paired = pair_benchmarks(listing.leaves, golden)
+    graphs: dict[str, str] = {}
+    plans = []
+    for leaf in listing.leaves:
+        folder = paired.folders.get(leaf.path)
+        parts = [leaf.fingerprint, _graph_print(leaf, options.graph, graphs), "" if folder is None else folder.path]
+        plans.append(
+            LeafPlan(
+                leaf=leaf,
+                benchmark="" if folder is None else folder.path,
+                benchmark_print="" if folder is None else folder.fingerprint,
+                fingerprint=digest_of([*parts, "" if folder is None else folder.fingerprint]),
+            )
+        )
+    return Prepared(
+        plans=tuple(plans), notes=(*listing.notes, *paired.notes),
+        own=frozenset(leaf.path for leaf in listing.leaves if _is_own(listing, paired.folders.get(leaf.path))),
+        starts=_starts(listing.leaves),
+    )  # fmt: skip
+
+
+def _starts(leaves: Sequence[StudyLeaf]) -> frozenset[str]:
+    first: dict[tuple[int, str], int] = {}
+    for leaf in leaves:  # in the order of steps
+        first.setdefault((leaf.rank, leaf.model), leaf.step)
+    return frozenset(leaf.path for leaf in leaves if first[leaf.rank, leaf.model] == leaf.step)
+
+
+def _of_folder(listing: Listing, data: str) -> Listing:
+    """Leaves of a named dump folder, as those of the data folder: its benchmark stands for them."""
+    if not exists(data):
+        return listing
+    return replace(listing, leaves=tuple(replace(leaf, data=os.path.abspath(data)) for leaf in listing.leaves))
+
+
+def _is_own(listing: Listing, folder: BenchmarkFolder | None) -> bool:
+    """Whether a benchmark is of no other step and rank than its leaf."""
+    if folder is None:
+        return True
+    of_step = folder.step is not None or len(listing.steps) == 1
+    return of_step and (folder.rank is not None or len(listing.ranks) == 1)
+
+
+def _graph_print(leaf: StudyLeaf, graph: str | None, known: dict[str, str]) -> str:
+    """What changes when the graphs that a leaf may have do."""
+    folders = [graph] if graph is not None else graph_folders(leaf.path)
+    key = "\0".join(folders)
+    if key not in known:
+        paths = [graph] if graph is not None else find_graph_files(folders)
+        known[key] = digest_of(f"{path}{(signature_of(path) or ())[:2]}" for path in sorted(paths))
+    return known[key]
+
+
+class Runner:
+    """Works a prepared study off, with a journal."""
+
+    def __init__(self, prepared: Prepared, options: StudyOptions, journal: Journal, cache: str = "") -> None:
+        self._prepared = prepared
+        self._options = options
+        self._journal = journal
+        self._cache = cache
+        self._leaf_options = LeafOptions(
+            threshold=options.threshold, graph=options.graph, only_suspects=options.judging is Judging.SUSPECTS
+        )
+        self._key = self._leaf_options.digest
+        self.states: dict[str, LeafState] = {}
+        self._first_wrong: int | None = None
+        self._total = prepared.nbytes
+        self._done = 0
+
+    def run(
+        self,
+        opened: Callable[[], AbstractContextManager[Executor | None]],
+        workers: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """Does what the journal does not know. WorkStoppedError after Ctrl+C; what is done is kept."""
+        progress = progress or (lambda done, total: None)
+        known = dict.fromkeys(plan.leaf.path for plan in self._prepared.plans)
+        for plan, outcome in self._journal.known(self._prepared.plans, self._key):
+            self._remember(plan, outcome)
+        left = [plan for plan in self._prepared.plans if not self._is_done(plan)]
+        self._done = self._total - sum(plan.leaf.nbytes for plan in left)
+        progress(self._done, self._total)
+
+        def take(task: Task, done: list[LeafDone], given_up: bool = False) -> None:
+            by_path = {plan.leaf.path: plan for plan in task.leaves}
+            self._journal.keep([(by_path[one.path], one) for one in done], self._key, given_up=given_up)
+            for one in done:
+                self._remember(by_path[one.path], one.outcome)
+            self._done += task.nbytes
+            progress(min(self._done, self._total), self._total)
+
+        def give_up(task: Task, reason: str) -> None:
+            lost = LeafOutcome(failure=reason, judged=task.judges)
+            take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
+
+        try:
+            run_tasks(self._tasks(left), opened, window=_WINDOW * workers, take=take, give_up=give_up)
+        except KeyboardInterrupt:
+            done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
+            raise WorkStoppedError(f"stopped: {done} done", "the same command goes on from there") from None
+
+    def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
+        path = plan.leaf.path
+        is_own, is_start = path in self._prepared.own, path in self._prepared.starts
+        state = self.states[path] = state_of(plan.leaf, outcome, is_own=is_own, is_start=is_start)
+        if state.accused and (self._first_wrong is None or plan.leaf.step < self._first_wrong):
+            self._first_wrong = plan.leaf.step
+
+    def _judges(self, step: int) -> bool:
+        """Whether the leaves of a step are to be recomputed, by what is known now."""
+        if self._options.judging is not Judging.FIRST:
+            return True
+        return self._first_wrong is None or step <= self._first_wrong
+
+    def _is_done(self, plan: LeafPlan) -> bool:
+        state = self.states.get(plan.leaf.path)
+        return state is not None and (state.judged or not self._judges(plan.leaf.step) or self._is_settled(state))
+
+    def _is_settled(self, state: LeafState) -> bool:
+        """Whether a leaf was left without a verdict as nothing in it asked for one."""
+        return self._leaf_options.only_suspects and not state.failure
+
+    def _tasks(self, left: Sequence[LeafPlan]) -> Iterator[Task]:
+        for batch in batches(left):
+            judges = self._judges(batch[0].leaf.step)
+            yield Task(leaves=batch, options=self._leaf_options, judges=judges, cache=self._cache)
+
+    def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
+        """What was found in a leaf, whole but for its votes."""
+        return self._journal.outcome(leaf.path, self._key)
+
+    def columns(self, state: LeafState, wanted: Sequence[str] | None = None) -> Columns | None:
+        """The rows of a leaf; None if there are none. Own errors are those of a leaf that counts as judged only."""
+        rows = self._journal.rows(state.leaf.path, self._key)
+        columns = unpack(rows, wanted) if rows else None
+        if columns is not None and not state.judged and "own_error" in columns:
+            columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
+        return columns
+
+    def final_states(self) -> list[LeafState]:
+        """Every leaf in order, as if it had been worked on alone, one after the other."""
+        ordered = sorted(self.states.values(), key=lambda state: state.leaf.key)
+        return without_later_verdicts(ordered) if self._options.judging is Judging.FIRST else ordered
+
+    def votes(self, states: Sequence[LeafState]) -> list[StepVotes]:
+        """The votes of every step; those of one step are in memory at one time."""
+        found = []
+        for step, of_step in groupby(states, key=lambda state: state.leaf.step):
+            ballots = [
+                (state.leaf.rank, state.network, self._journal.votes(state.leaf.path, self._key)) for state in of_step
+            ]
+            found.append(count_votes(step, ballots))
+        return found
+
+    def result(self) -> Study:
+        """What the study comes to."""
+        states = self.final_states()
+        votes = self.votes(states)
+        maps = Maps()
+        for state in states:
+            columns = self.columns(state, NEEDED)
+            if columns is not None:
+                maps.take(state.leaf.step, state.leaf.rank, columns)
+        return Study(
+            conclusion=conclude(states, votes), leaves=tuple(states), votes=tuple(votes), maps=maps.maps(),
+            notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
+            judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
+        )  # fmt: skip
+
+
+def _network_notes(states: Sequence[LeafState]) -> list[str]:
+    """That ranks run different graphs, as the stages of a pipeline do."""
+    ranks: dict[str, set[int]] = {}
+    for state in states:
+        if state.network:
+            ranks.setdefault(state.network, set()).add(state.leaf.rank)
+    if len(ranks) < 2:
+        return []
+    shown = "; ".join(f"ranks {spans(each, 3)}" for each in sorted(ranks.values(), key=min)[:4])
+    return [f"ranks run {len(ranks)} different graphs, and are compared with those of their own: {shown}"]
+
+
+def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
+    """That there are dumps without a graph, and tensors that cannot be read."""
+    notes = []
+    lacking = [state for state in states if state.lack]
+    if lacking:
+        notes.append(f"{counted(len(lacking), 'folder')} of {len(states)} cannot be recomputed: {lacking[0].lack}")
+    unread = [state for state in states if state.unreadable]
+    if unread:
+        where = f"step {unread[0].leaf.step}, rank {unread[0].leaf.rank}"
+        count = sum(state.unreadable for state in unread)
+        notes.append(f"{counted(count, 'tensor')} cannot be read, the first in {where}: the table says why")
+    return notes
+
+
+def run_study(
+    options: StudyOptions,
+    folder: str,
+    *,
+    cache: str = "",
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    fresh: bool = False,
+) -> Study:
+    """Studies what `options` name; `folder`, which is there, keeps the journal, `cache` parsed graphs.
+
+    `workers` processes (0: one per core), or any `executor`, share the work. What the journal knows is not done again;
+    with `fresh` all is. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C.
+    """
+    workers = workers or cores()
+    with open_journal(folder, fresh=fresh) as journal:
+        runner = Runner(prepare(options), options, journal, cache)
+
+        @contextmanager
+        def opened() -> Iterator[Executor | None]:
+            with working(workers, executor) as crew:
+                yield crew
+
+        runner.run(opened, workers, progress)
+        return runner.result()

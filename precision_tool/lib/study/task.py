@@ -1,0 +1,191 @@
+"""The work of a study's task: leaves compared and judged, where the data is. Nothing is written, nothing printed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from precision_tool.lib.checks.agreement import agrees, find_first_fault, ops_of
+from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_matched, match_leaf
+from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.graph.choice import GraphChooser
+from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.dumps import DumpIndex, GoldenFiles, NoBenchmark
+from precision_tool.lib.sources.inputs import Inputs, find_golden
+from precision_tool.lib.storage.cache_files import CacheFiles
+from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
+from precision_tool.lib.study.packed import columns_of, pack
+from precision_tool.lib.study.plan import LeafOptions, LeafPlan, Task
+from precision_tool.lib.study.votes import Epochs, votes_of
+from precision_tool.lib.verdict.decide import Judged
+from precision_tool.lib.verdict.of_results import judged_on, own_errors
+from precision_tool.lib.verdict.runs import Asked, judge
+
+#: Every tensor is looked at for NaN, Inf and the limits of its type, compared or not.
+_OPTIONS = CompareOptions(extremes=True)
+#: Benchmarks that a worker keeps listed.
+_KEPT = 4
+
+_stores: dict[str, GraphStore] = {}
+_goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafDone:
+    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none)."""
+
+    path: str
+    outcome: LeafOutcome
+    rows: bytes = b""
+
+
+def run_task(task: Task) -> list[LeafDone]:
+    """Every leaf of a task. What the user can do something about is a leaf's `failure`, all else is raised."""
+    return [_run_leaf(plan, task) for plan in task.leaves]
+
+
+def _run_leaf(plan: LeafPlan, task: Task) -> LeafDone:
+    path = plan.leaf.path
+    try:
+        return _study_leaf(plan, task)
+    except WorkStoppedError as stop:
+        if stop.exit_code == 130:
+            raise KeyboardInterrupt from stop
+        raise
+    except PrecisionToolError as error:
+        return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice, judged=task.judges))
+
+
+def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
+    result = _compared(plan, task)
+    options = task.options
+    ops = ops_of(result.rows, options.threshold)
+    faults = find_first_fault(ops, options.threshold, result.unread_graph)
+    below = sum(agrees(row, options.threshold) is False for row in result.rows)
+    bad = [row for row in result.rows if _is_bad(row)]
+    judges = task.judges and not (options.only_suspects and plan.benchmark and not below and not bad)
+    judged = _judged(result, options, compares=bool(plan.benchmark)) if judges else None
+    rows: Sequence[Row] = result.rows
+    if judged is not None:
+        own = own_errors(judged)
+        rows = [replace(row, own_error=own.get((row.op_name, row.slot))) for row in rows]
+    epochs = Epochs([(row.op_name, row.op_type, row.index) for row in rows])
+    first = next((one for one in faults if one.op_name and one.kind in _NAMING), None)
+    verdict = None if judged is None else judged.verdict
+    suspects = () if verdict is None else verdict.suspects
+    file = result.graph.file if result.graph is not None else None
+    assert result.dumps is not None
+    outcome = LeafOutcome(
+        rows=len(rows),
+        compared=sum(row.cosine is not None for row in rows),
+        unreadable=sum(row.status == Status.UNREADABLE for row in rows),
+        below=below,
+        bad=len(bad),
+        first_bad=bad[0].tensor_index if bad else "",
+        network=_network(file, result.leaf),
+        graph=file.path if file is not None else "",
+        lack="" if file is not None else next(iter(result.notes), ""),
+        first=None if first is None else FirstOp(
+            op=first.op_name, type=first.op_type, kind=str(first.kind), message=first.message,
+            number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
+        ),
+        verdict=verdict,
+        epochs={one.culprit: epochs.of(one.culprit) for one in suspects},
+        votes=tuple(votes_of(result.dumps, file, epochs)),
+        notes=result.notes,
+        judged=judges,
+    )  # fmt: skip
+    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)))
+
+
+#: Findings of a comparison that name an op.
+_NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
+
+
+def _is_bad(row: Row) -> bool:
+    """Whether an NPU tensor has NaN or Inf."""
+    if row.npu is not None:
+        return bool(row.npu.nan_count or row.npu.positive_inf_count or row.npu.negative_inf_count)
+    return row.extremes is not None and bool(row.extremes.nan_count or row.extremes.inf_count)
+
+
+def _compared(plan: LeafPlan, task: Task) -> LeafResult:
+    """The leaf compared with its benchmark; without one each tensor looked at alone."""
+    leaf = dump_leaf(plan.leaf.path)
+    graphs = GraphChooser(store=_store(task.cache), extra_folders=(".",))
+    if plan.benchmark:
+        inputs = Inputs(run=Run(root=leaf.path, leaves=(leaf,)), golden=_golden(plan))
+        pairs, result = match_leaf(leaf, inputs, 0, task.options.graph, graphs)
+    else:
+        pairs, result = _alone(leaf, task.options.graph, graphs)
+    return compare_matched(pairs, result, _OPTIONS, workers=1)
+
+
+def _alone(leaf: DumpLeaf, graph: str | None, graphs: GraphChooser) -> tuple[list[Pair], LeafResult]:
+    dumps, side = DumpIndex(leaf), NoBenchmark()
+    result = LeafResult(leaf=leaf, golden_root="", golden_is_dump=False, rows=(), dumps=dumps)
+    try:
+        choice = graphs.of(leaf, graph)
+    except DataNotFoundError as error:
+        if graph is not None:
+            raise
+        return list(match_by_name(dumps, side)), replace(result, notes=(error.message,))
+    return list(match_by_graph(dumps, choice.file, side)), replace(result, graph=choice)
+
+
+def dump_leaf(path: str) -> DumpLeaf:
+    """The dump files directly in a folder. DataNotFoundError if it has gone meanwhile, or has none any more."""
+    for leaf in walk.find_run(path).leaves:
+        if leaf.path == path:
+            return leaf
+    raise DataNotFoundError(f"{path}: no dump file any more", "run the command again")
+
+
+def _store(cache: str) -> GraphStore:
+    if cache not in _stores:
+        folders = [Path(cache)] if cache else []
+        _stores[cache] = GraphStore(CacheFiles(lambda: folders))
+    return _stores[cache]
+
+
+def _golden(plan: LeafPlan) -> GoldenFiles | Run:
+    """What is below the benchmark folder, listed once as long as the plan is the same."""
+    key = plan.benchmark, plan.benchmark_print
+    if key not in _goldens:
+        while len(_goldens) >= _KEPT:
+            del _goldens[next(iter(_goldens))]
+        _goldens[key] = find_golden(plan.benchmark)
+    found = _goldens[key]
+    if isinstance(found, GoldenFiles):
+        found.forget_changed()
+    return found
+
+
+def _judged(result: LeafResult, options: LeafOptions, *, compares: bool) -> Judged | None:
+    """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine."""
+    if compares:
+        return judged_on(result, options.threshold, seconds=inf, workers=1)
+    if result.graph is None:
+        return None
+    asked = Asked(leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=options.threshold)
+    return judge(asked, (), seconds=inf, workers=1)
+
+
+def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
+    """What tells networks apart: names and types of the ops in their order, or without a graph of those dumped."""
+    if file is not None:
+        ops = [f"{op.type} {op.name}" for op in file.ops]
+    else:
+        ops = sorted({f"{dump.name.op_type} {dump.name.op_name}" for dump in leaf.files})
+    return hashlib.sha256("\n".join(ops).encode("utf-8", "surrogateescape")).hexdigest()[:16]

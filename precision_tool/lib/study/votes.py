@@ -1,0 +1,112 @@
+"""What replicas must have alike, of one leaf: hashes of what all-reduces put out and of what optimizers update."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
+from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Found
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.storage.stores import open_file
+from precision_tool.lib.study.outcome import Role, Vote
+
+#: How the types of communication ops begin, without regard to case.
+_COMMUNICATION = ("hcom", "horovod")
+#: What those of them are called that give every rank of a group the same.
+_SAME_FOR_ALL = ("allreduce", "allgather", "broadcast")
+#: Ops that update a variable by a gradient: ApplyMomentum, ResourceApplyAdamD, FusedMulApplyMomentum, …
+_UPDATE = "apply"
+_PIECE = 8 << 20
+_DIGITS = 32
+
+
+def is_communication(op_type: str) -> bool:
+    """Whether an op talks to other ranks."""
+    return op_type.casefold().startswith(_COMMUNICATION)
+
+
+def role_of(op_type: str) -> Role | None:
+    """Why replicas must agree on what an op puts out; None if they need not."""
+    folded = op_type.casefold()
+    if is_communication(op_type):
+        return Role.COLLECTIVE if any(word in folded for word in _SAME_FOR_ALL) else None
+    return Role.UPDATE if _UPDATE in folded else None
+
+
+class Epochs:
+    """How many communication ops ran before an op: what orders the ops of several ranks.
+
+    `ops` are names, types and numbers in the order of execution.
+    """
+
+    def __init__(self, ops: Sequence[tuple[str, str, int]]) -> None:
+        self._before: dict[str, int] = {}
+        self._number: dict[str, int] = {}
+        seen = 0
+        counted: set[str] = set()
+        for name, op_type, number in ops:
+            flat = flatten(name)
+            self._before.setdefault(flat, seen)
+            self._number.setdefault(flat, number)
+            if is_communication(op_type) and flat not in counted:
+                counted.add(flat)
+                seen += 1
+
+    def of(self, name: str) -> int:
+        """How many ran before the op of this name; 0 for one that is not known."""
+        return self._before.get(flatten(name), 0)
+
+    def number(self, name: str) -> int:
+        """Its place in the order of execution; 0 for one that is not known."""
+        return self._number.get(flatten(name), 0)
+
+
+def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs) -> list[Vote]:
+    """The votes of a leaf in the order of execution. An op whose files cannot be read has none."""
+    types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
+    by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
+    found = []
+    for name in dumps.names_by_time():
+        role = role_of(types.get(name, ""))
+        if role is None:
+            continue
+        try:
+            dumped = dumps.op(name)
+            vote = _vote(name, types[name], role, dumped, by_name.get(name), epochs)
+        except PrecisionToolError:
+            continue  # its row says why
+        if vote is not None:
+            found.append(vote)
+    return sorted(found, key=lambda vote: (vote.number, vote.op))
+
+
+def _vote(name: str, op_type: str, role: Role, dumped: DumpedOp, op: Op | None, epochs: Epochs) -> Vote | None:
+    outputs = _digests(dumped.outputs)
+    if not any(outputs):
+        return None
+    group = "" if op is None else str(op.attrs.get("group", ""))
+    return Vote(
+        op=op.name if op is not None else name, type=op_type, role=role, number=epochs.number(name),
+        epoch=epochs.of(name), inputs=_digests(dumped.inputs), outputs=outputs, group=group,
+    )  # fmt: skip
+
+
+def _digests(slots: Mapping[int, Found]) -> tuple[str, ...]:
+    return tuple(digest_of(slots[slot]) if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
+
+
+def digest_of(tensor: Found) -> str:
+    """A hash of what a tensor holds, as it is stored; of one with statistics only, of these. "" if there is none."""
+    if isinstance(tensor, TensorStatistics):
+        return "s" + hashlib.sha256(repr(astuple(tensor)[1:]).encode()).hexdigest()[: _DIGITS - 1]
+    if not isinstance(tensor, Tensor) or tensor.parts or tensor.access is not Access.BYTES:
+        return ""
+    digest = hashlib.sha256()
+    with open_file(tensor.path) as file:
+        for at in range(0, tensor.nbytes, _PIECE):
+            digest.update(file.read_at(tensor.offset + at, min(_PIECE, tensor.nbytes - at)))
+    return digest.hexdigest()[:_DIGITS]

@@ -1,0 +1,92 @@
+"""The journal: kept whole, for one study at a time, and of what has not changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.study.journal import open_journal
+from precision_tool.lib.study.leaves import StudyLeaf
+from precision_tool.lib.study.outcome import FirstOp, LeafOutcome, Role, Vote
+from precision_tool.lib.study.packed import Columns, pack, unpack
+from precision_tool.lib.study.plan import LeafPlan
+from precision_tool.lib.study.task import LeafDone
+
+LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", files=2, nbytes=10, fingerprint="f")
+PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
+VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
+OUTCOME = LeafOutcome(
+    rows=3, compared=2, below=1, network="n", notes=("x",), judged=True, votes=(VOTE,), epochs={"g": 2},
+    first=FirstOp(op="g", type="T", kind="first_faulty_op", message="it is", number=7, epoch=2),
+)  # fmt: skip
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    done = LeafDone(path=LEAF.path, outcome=OUTCOME, rows=b"rows")
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, done)], "o")
+    with open_journal(str(tmp_path)) as journal:
+        assert list(journal.known([PLAN], "o")) == [(PLAN, replace(OUTCOME, votes=()))]
+        assert journal.votes(LEAF.path, "o") == (VOTE,)
+        assert journal.rows(LEAF.path, "o") == b"rows"
+        changed = replace(PLAN, fingerprint="other")
+        assert not list(journal.known([changed], "o"))
+        assert not list(journal.known([PLAN], "other options"))
+    with open_journal(str(tmp_path), fresh=True) as journal:
+        assert not list(journal.known([PLAN], "o"))
+
+
+def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:
+    done = LeafDone(path=LEAF.path, outcome=LeafOutcome(failure="given up"))
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, done)], "o", given_up=True)
+        assert not list(journal.known([PLAN], "o"))
+
+
+def test_a_second_study_in_the_folder_is_told(tmp_path: Path) -> None:
+    line = (
+        "import sys; from precision_tool.lib.study.journal import open_journal\n"
+        "with open_journal(sys.argv[1]): print('open', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", line, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with (
+            pytest.raises(UsageError, match=rf"another study is at work in this folder \(process {other.pid} on"),
+            open_journal(str(tmp_path)),
+        ):
+            pass
+        other.kill()
+    with open_journal(str(tmp_path)):
+        pass  # whoever was killed has it no longer
+
+
+def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(FormatError, match="journal of the study is damaged") as caught, open_journal(str(tmp_path)):
+        pass
+    assert "--fresh" in caught.value.hint
+    with open_journal(str(tmp_path), fresh=True) as journal:
+        assert not list(journal.known([PLAN], "o"))
+
+
+def test_columns_survive_as_they_are() -> None:
+    columns: Columns = {
+        "op": ["a", "b", "a", "\udc80é"],
+        "cosine": np.array([1.0, np.nan, np.inf, -0.0]),
+        "number": np.arange(4),
+    }
+    found = unpack(pack(columns))
+    assert found["op"] == columns["op"]
+    assert np.array(found["cosine"]).tobytes() == np.array(columns["cosine"]).tobytes()
+    assert set(unpack(pack(columns), ["op"])) == {"op"}
+    with pytest.raises(FormatError):
+        unpack(b"PK\x03\x04 no archive")

@@ -1,0 +1,102 @@
+"""The votes of replicas, and what they add up to."""
+
+from __future__ import annotations
+
+from precision_tool.lib.study.conclusion import Ground, Reach, conclude
+from precision_tool.lib.study.leaves import StudyLeaf, spans
+from precision_tool.lib.study.outcome import Role, Vote
+from precision_tool.lib.study.replicas import count_votes
+from precision_tool.lib.study.states import Accused, LeafState
+from precision_tool.lib.study.votes import Epochs, role_of
+from precision_tool.lib.verdict.model import Cause, Proof
+
+
+def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, group: str = "") -> Vote:
+    role = Role.COLLECTIVE if op.startswith("reduce") else Role.UPDATE
+    return Vote(op=op, type="X", role=role, number=number, epoch=1, inputs=(fed,), outputs=(output,), group=group)
+
+
+def state(step: int, rank: int, *accused: Accused, network: str = "n", judged: bool = True) -> LeafState:
+    leaf = StudyLeaf(
+        path=f"/{step}/{rank}", data="", step=step, rank=rank, device=rank, model="", files=1, nbytes=1, fingerprint=""
+    )
+    return LeafState(leaf=leaf, network=network, judged=judged, has_verdict=judged, accused=accused)
+
+
+def accused(op: str, number: int = 5, epoch: int = 0) -> Accused:
+    return Accused(
+        op=op, type="T", cause=Cause.KERNEL, proof=Proof.RECOMPUTED, confidence=0.9, number=number, epoch=epoch
+    )
+
+
+def test_the_one_that_differs_is_named_and_what_it_was_fed_tells_whether_it_is_to_blame() -> None:
+    ballots = [(rank, "n", [vote("wrong" if rank == 2 else "right")]) for rank in range(4)]
+    (departure,) = count_votes(7, ballots).departures
+    assert (departure.ranks, departure.agreeing, departure.fed_alike) == ((2,), (0, 1, 3), True)
+    found = conclude([state(7, rank) for rank in range(4)], [count_votes(7, ballots)]).culprit
+    assert found is not None
+    assert (found.step, found.rank, found.op, found.cause) == (7, 2, "update", "device")
+    assert (found.ground, found.reach) == (Ground.REPLICAS, Reach.ONE_RANK)
+    fed = [(rank, "n", [vote(str(rank == 2), fed=str(rank == 2))]) for rank in range(4)]
+    assert conclude([state(7, rank) for rank in range(4)], [count_votes(7, fed)]).culprit is None
+
+
+def test_two_ranks_that_differ_do_not_tell_which_is_right() -> None:
+    counted = count_votes(0, [(0, "n", [vote("a")]), (1, "n", [vote("b")])])
+    (departure,) = counted.departures
+    assert departure.undecided
+    found = conclude([state(0, 0), state(0, 1)], [counted]).culprit
+    assert found is not None
+    assert found.reach is Reach.NOT_TOLD
+    assert found.ranks == (0, 1)
+
+
+def test_ranks_that_agree_on_nothing_are_no_replicas() -> None:
+    counted = count_votes(0, [(rank, "n", [vote(str(rank), fed=str(rank))]) for rank in range(4)])
+    assert not counted.departures
+
+
+def test_other_networks_and_other_groups_do_not_vote_together() -> None:
+    ballots = [(0, "stage 0", [vote("a")]), (1, "stage 1", [vote("b")])]
+    assert not count_votes(0, ballots).departures
+    ballots = [(rank, "n", [vote(str(rank // 2), op="reduce", group=str(rank // 2))]) for rank in range(4)]
+    counted = count_votes(0, ballots)
+    assert (counted.agreed, counted.departures) == (2, ())
+
+
+def test_the_earliest_step_then_what_ran_before_communication_then_rank_and_op() -> None:
+    states = [
+        state(3, 1, accused("late", 2)), state(1, 0, accused("after", 30, epoch=4)),
+        state(1, 6, accused("before", 40, epoch=1)), state(1, 7, accused("before", 40, epoch=1)),
+        state(0, 0), state(0, 6),
+    ]  # fmt: skip
+    found = conclude(states, [])
+    assert found.culprit is not None
+    assert (found.culprit.step, found.culprit.rank, found.culprit.op) == (1, 6, "before")
+    assert (found.culprit.ranks, found.culprit.right) == ((6, 7), (0,))
+    assert found.culprit.reach is Reach.SOME_RANKS
+    assert [one.op for one in found.further] == ["after", "late"]
+
+
+def test_how_far_it_reaches_is_asked_of_ranks_with_the_same_network_only() -> None:
+    states = [state(0, 0, accused("op")), state(0, 1, accused("op")), state(0, 2, network="other stage")]
+    found = conclude(states, []).culprit
+    assert found is not None
+    assert found.reach is Reach.ALL_RANKS
+    alone = conclude([state(0, 0, accused("op")), state(0, 1, judged=False)], []).culprit
+    assert alone is not None
+    assert (alone.reach, alone.unknown) == (Reach.NOT_TOLD, (1,))
+
+
+def test_roles_and_epochs_of_ops() -> None:
+    assert role_of("HcomAllReduce") is Role.COLLECTIVE
+    assert role_of("ResourceApplyAdamD") is Role.UPDATE
+    assert role_of("HcomReduceScatter") is None
+    assert role_of("AssignSub") is None
+    epochs = Epochs([("a", "Add", 0), ("x/r", "HcomAllReduce", 1), ("x/r", "HcomAllReduce", 1), ("b", "Add", 2)])
+    assert [epochs.of(name) for name in ("a", "x/r", "b", "nobody")] == [0, 0, 1, 0]
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert spans([3, 0, 1, 2, 7, 9, 10]) == "0 to 3, 7, 9, 10"
+    assert spans([]) == ""

@@ -1,0 +1,140 @@
+"""Whole studies of small trainings on several ranks, with a fault at a known step, rank and op."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from executors import AtOnce
+
+from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.study.conclusion import Ground, Reach
+from precision_tool.lib.study.leaves import parse_numbers
+from precision_tool.lib.study.plan import Judging
+from precision_tool.lib.study.study import Study, StudyOptions, run_study
+
+
+def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Study:
+    """The study of a demo, in this process."""
+    work.mkdir(exist_ok=True)
+    folders = [str(root / folder) for folder in truth.data]
+    return run_study(StudyOptions(folders=folders, **options), str(work), workers=1)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RanksTruth]:
+    """An op that computes wrong on all of three ranks from step 1 on."""
+    root = tmp_path_factory.mktemp("kernel")
+    return root, generate_ranks(root, ranks=3, steps=3, fault_step=1)
+
+
+def test_a_kernel_that_computes_wrong_on_every_rank(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
+    root, truth = kernel
+    found = studied(root, truth, tmp_path / "work")
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.step, culprit.rank, culprit.op) == (1, 0, truth.culprit)
+    assert culprit.reach is Reach.ALL_RANKS
+    assert culprit.ranks == (0, 1, 2)
+    assert culprit.ground is Ground.VERDICT
+    assert found.steps == (0, 1, 2)
+    assert {(one.leaf.step, one.judged) for one in found.leaves} == {(0, True), (1, True), (2, False)}
+    assert all(one.agreed == len(truth.all_reduces) + len(truth.variables) for one in found.votes)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "rank", "ground"),
+    [("fused", 2, Ground.VERDICT), ("update", 1, Ground.VERDICT), ("allreduce", 1, Ground.REPLICAS)],
+)
+def test_a_device_that_computes_wrong_alone(tmp_path: Path, fault: str, rank: int, ground: Ground) -> None:
+    truth = generate_ranks(tmp_path, ranks=3, steps=2, fault=fault, fault_step=1, fault_rank=rank, benchmark="none")
+    found = studied(tmp_path, truth, tmp_path / "work")
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.step, culprit.rank, culprit.op) == (1, rank, truth.culprit)
+    assert culprit.reach is Reach.ONE_RANK
+    assert culprit.ground is ground
+    assert culprit.right == tuple(one for one in range(3) if one != rank)
+
+
+def test_nothing_is_accused_where_nothing_computes_wrong(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="none", benchmark="all")
+    found = studied(tmp_path, truth, tmp_path / "work")
+    assert found.conclusion.culprit is None
+    assert not found.conclusion.departures
+    assert all(one.judged and one.has_verdict and one.compared for one in found.leaves)
+
+
+def test_ranks_are_counted_over_servers(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="fused", fault_step=0, fault_rank=8, benchmark="none")
+    found = studied(tmp_path, truth, tmp_path / "work")
+    assert found.ranks == tuple(range(9))
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.rank, culprit.op) == (8, truth.culprit)
+    assert any("ranks are counted over the data folders" in note for note in found.notes)
+
+
+def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
+    kernel: tuple[Path, RanksTruth], tmp_path: Path
+) -> None:
+    root, truth = kernel
+    first = studied(root, truth, tmp_path / "first")
+    (tmp_path / "second").mkdir()
+    options = StudyOptions(folders=[str(root / folder) for folder in truth.data])
+    second = run_study(options, str(tmp_path / "second"), workers=2, executor=AtOnce())
+    asked: list[tuple[int, int]] = []
+    again = run_study(
+        options, str(tmp_path / "second"), workers=1, progress=lambda done, total: asked.append((done, total))
+    )
+    assert len(asked) == 1  # all is known: nothing is done again
+    assert asked[0][0] == asked[0][1]
+
+    def told(study: Study) -> str:
+        return json.dumps(study.to_dict(), sort_keys=True)
+
+    assert told(first) == told(second) == told(again)
+
+
+def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
+    root, truth = kernel
+    found = studied(root, truth, tmp_path / "work", steps=parse_numbers("0"), ranks=parse_numbers("1-"))
+    assert (found.steps, found.ranks) == ((0,), (1, 2))
+    assert found.conclusion.culprit is None
+    with pytest.raises(UsageError, match="there are steps 0 to 2 of ranks 0 to 2"):
+        studied(root, truth, tmp_path / "work", steps=parse_numbers("7"))
+
+
+def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="fused", fault_step=1, benchmark="none")
+    root = tmp_path / truth.data[0]
+    leaf = next(path for path in (root / "npu" / "debug_0" / "dump").glob("*/1/*/*/0"))
+    for file in sorted(leaf.iterdir())[:5]:
+        file.unlink()  # files are links to one another
+        file.write_bytes(b"")
+    found = studied(tmp_path, truth, tmp_path / "work")
+    assert found.conclusion.culprit is not None
+    assert (found.conclusion.culprit.step, found.conclusion.culprit.op) == (1, truth.culprit)
+    assert any("cannot be read, the first in step 0, rank 1" in note for note in found.notes)
+    shutil.rmtree(root / "npu" / "debug_0" / "graph")
+    (tmp_path / "elsewhere").mkdir()
+    found = studied(tmp_path, truth, tmp_path / "elsewhere")
+    assert any("4 folders of 4 cannot be recomputed: " in note for note in found.notes)
+    assert found.conclusion.culprit is None
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="none", benchmark="all")
+    root = tmp_path / truth.data[0]
+    shutil.rmtree(next((root / "npu" / "debug_0" / "dump").glob("*/1/*/*/1")))
+    shutil.rmtree(root / "tf" / "dump" / "rank_0" / "step_0")
+    found = studied(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
+    notes = "\n".join(found.notes)
+    assert "rank 1 lacks step 1" in notes
+    assert "1 folder of 3 without a benchmark, the first step 0, rank 0" in notes
+    with pytest.raises(DataNotFoundError, match="no such data folder"):
+        run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), workers=1)
