@@ -346,10 +346,10 @@ class Prompt(cmd2.Cmd):
 
     def run_word(self, word: Word, arguments: Sequence[str]) -> None:
         """Runs a command. What it raises, cmd2 shows through `format_exception`."""
-        _collect_garbage()
         started = time.monotonic()
         code = DONE
         try:
+            collect_garbage()
             # argparse prints its help on sys.stdout, wherever the output of the command goes.
             with contextlib.redirect_stdout(self.stdout):
                 code = load_command(word.name)(self.session, arguments, self.output())
@@ -691,13 +691,16 @@ def history_file() -> str:
     return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""
 
 
-def _collect_garbage() -> None:
+def collect_garbage() -> None:
     """Collects what the line editor left behind, whose finalizers would swallow a Ctrl+C that comes while they run."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:
         gc.collect(1)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def start(session: Session) -> int:
