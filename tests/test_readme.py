@@ -112,6 +112,19 @@ def test_its_outputs_are_what_the_commands_print(demo: Path) -> None:
     check_outputs(SHOWN, demo)
 
 
+def test_the_demo_ends_with_what_it_shows(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"It ends with\n\n```\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    demo = subprocess.run(
+        [sys.executable, "-m", "precision_tool", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+    )
+    assert demo.stdout.endswith(shown)
+
+
 def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
     made = [sys.executable, "-m", "precision_tool", "demo", "DIR", "--fault", "fusion"]
     subprocess.run(made, cwd=tmp_path, check=True, capture_output=True, stdin=subprocess.DEVNULL)

@@ -21,6 +21,8 @@ from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, Found, as_setting, notes_on
 from precision_tool.lib.user_files import read_bytes
 
+#: The data folder where none is named.
+DEFAULT_DATA = Path("precision_data")
 CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
 #: Looked for in the working folder.
 USER_CONFIG_NAME = "precision_config.py"
@@ -232,7 +234,7 @@ def _optional_folder(value: object) -> Optional[Path]:
 class Settings:
     """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
 
-    data: Path = field(default=Path("precision_data"), metadata={"check": _folder})
+    data: Path = field(default=DEFAULT_DATA, metadata={"check": _folder})
     #: Further data folders of a study: options only.
     more_data: Tuple[Path, ...] = field(default=(), metadata={"check": _folders, "is_option": True})
     work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})

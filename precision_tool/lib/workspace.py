@@ -165,6 +165,13 @@ class Workspace:
                 self.notes += [note] if note not in self.notes else []
         return sorted(filter(_is_time_dir, found), key=lambda path: path.name, reverse=True)
 
+    def named(self, path: str) -> str:
+        """A path as the user named it: seen from the working folder, else from the data folder or its `npu`."""
+        if "://" in path or os.path.lexists(path):
+            return path
+        below = (os.path.join(str(base), path) for base in (self.root, self.root / "npu"))
+        return next(filter(os.path.lexists, below), path)
+
     # What is written
 
     def output_dir(self, *parts: str) -> Path:
@@ -278,14 +285,55 @@ def open_workspace(root: PathLike, work: Optional[PathLike] = None) -> Workspace
     return InferWorkspace(root, work) if is_infer_folder(root) else Workspace(root, work)
 
 
+#: What data folders are made of.
+_DATA_FOLDERS = ("npu", "tf", "pt", "overflow", "dump_data")
+
+
 def check_data(root: PathLike) -> None:
-    """Raises DataNotFoundError where there is no data folder."""
-    if not is_folder(root):
-        is_there = os.path.lexists(str(root))
-        raise DataNotFoundError(
-            f"{root}: a file where the data folder should be" if is_there else f"{root}: no such data folder",
-            "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try",
-        )
+    """Raises DataNotFoundError where there is no data folder; its hint names one that lies near."""
+    path = Path(root)
+    is_there = is_folder(path)
+    if is_there and (_is_data(path) or "://" in str(root)):
+        return
+    near = _near_data(path)
+    if is_there and near is None:  # one that is still empty
+        return
+    if is_there:
+        message = f"{root}: no data folder, as it holds none of {', '.join(_DATA_FOLDERS[:3])}"
+    elif os.path.lexists(str(root)):
+        message = f"{root}: a file where the data folder should be"
+    else:
+        message = f"{root}: no such data folder"
+    hint = "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try"
+    raise DataNotFoundError(message, hint if near is None else f"this looks like one: --data {near}")
+
+
+def _is_data(folder: Path) -> bool:
+    return any(is_folder(folder / name) for name in _DATA_FOLDERS)
+
+
+def _near_data(root: Path) -> Optional[str]:
+    """The data folder in a folder, or that the folder is a part of; of one that is not there, of the working folder."""
+    place = root if is_folder(root) else Path()
+    inside = place / "precision_data"
+    if is_folder(inside) and _is_data(inside):
+        return shown_path(str(inside))
+    whole = Path(os.path.abspath(str(place)))
+    for folder in (whole, *whole.parents):
+        if any(_is_run(path) for path in _seen(folder / "npu")) or is_folder(folder / "tf" / "dump"):
+            return shown_path(str(folder))
+    return None
+
+
+def _is_run(folder: Path) -> bool:
+    return re.match(r"debug_[0-9]+\Z", folder.name) is not None and is_folder(folder)
+
+
+def _seen(folder: Path) -> Iterable[Path]:
+    """What lies in a folder, as far as that can be told."""
+    with contextlib.suppress(FormatError):
+        return _children(folder)
+    return []
 
 
 def make_writable(folder: Path) -> Path:

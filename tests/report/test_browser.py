@@ -39,7 +39,9 @@ def test_the_next_step_is_copied(browse: Browse, demo_report: Path) -> None:
     page = browse(demo_report, permissions=["clipboard-read", "clipboard-write"])
     page.page.click("#tab-verdict .steps button.copy")
     page.page.wait_for_function("document.querySelector('.steps button.copy').textContent === 'Copied'")
-    assert page.ask("navigator.clipboard.readText()") == "fusion off TbeConvDequantVaddReluQuantFusionPass"
+    assert (
+        page.ask("navigator.clipboard.readText()") == "precision-tool fusion off TbeConvDequantVaddReluQuantFusionPass"
+    )
 
 
 def shown_boxes(page: Any) -> list[list[float]]:

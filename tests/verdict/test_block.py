@@ -23,6 +23,15 @@ NETWORKS: dict[str, Network] = {
     "none": layers(),
     "loss_scale": scaled_gradients(),
 }
+#: What to do next as it is typed, of each.
+READY = {
+    "kernel": [
+        "precision-tool ni one/MatMul",
+        "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'}",
+    ],
+    "none": [],
+    "loss_scale": [],
+}
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -32,8 +41,12 @@ def test_what_people_see(tmp_path: Path, name: str, columns: int) -> None:
     shown = tool("ac", "-c", "-l", "1", cwd=tmp_path, columns=columns)
     check_golden(f"verdict_{name}_{columns}.txt", shown, tmp_path)
     lines = [line for line in shown.out.splitlines() if "precision_data/" not in line]
-    assert max(map(len, lines)) <= columns
-    assert lines[-1].startswith("┗")  # the verdict is last
+    ready = [line for line in lines if line.startswith(" " * 8) and not line.startswith(" " * 9)]
+    assert max(len(line) for line in lines if line not in ready) <= columns
+    # The verdict is last, and what to do next: a line to be copied is never broken.
+    end = next(at for at, line in enumerate(lines) if line.startswith("┗"))
+    assert [line.strip() for line in lines[end + 1 :] if line in ready] == READY[name]
+    assert [line[:6].strip() for line in lines[end + 1 : end + 2]] == ([] if name == "none" else ["next"])
     assert shown.out.count("━ Verdict ━") == 1
 
 
@@ -43,7 +56,7 @@ def test_without_a_benchmark(tmp_path: Path, columns: int) -> None:
     shown = tool("ac", cwd=tmp_path, columns=columns)
     assert "one/MatMul (MatMulV2)" in shown.text
     assert "a benchmark would tell" in shown.text
-    assert "then: tf_dump" in shown.text
+    assert "then: precision-tool tf_dump" in shown.text
     assert tool("ac", "--fail", cwd=tmp_path, columns=columns, code=1).text == shown.text
 
 

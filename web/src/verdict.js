@@ -33,6 +33,9 @@ export function copyButton(line) {
 
 const sure = (confidence) => t(confidence >= 0.9 ? 'sure.sure' : confidence >= 0.65 ? 'sure.likely' : 'sure.guess');
 
+/** A step's line as it is typed: a command of the tool whole, a line for a file as it is. */
+const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
+
 /** The step's advice in the page's language, where it has one for this sentence. */
 export function advice(why) {
   return has(`step.${why}`) ? t(`step.${why}`) : why;
@@ -43,7 +46,7 @@ function steps(verdict) {
   return html`<h3>${t('verdict.next')}</h3><ol class="steps">${verdict.next.map((step) => html`<li>
     <span>${advice(step.why)}${step.file ? html` (${t('step_in')} <bdi>${
       has(`file.${step.file}`) ? t(`file.${step.file}`) : step.file}</bdi>)` : nothing}</span>
-    ${step.line ? html`<code class="line"><bdi>${step.line}</bdi></code>${copyButton(step.line)}` : nothing}</li>`)}</ol>`;
+    ${step.line ? html`<code class="line"><bdi>${typed(step)}</bdi></code>${copyButton(typed(step))}` : nothing}</li>`)}</ol>`;
 }
 
 function blame(result, show) {
@@ -53,7 +56,8 @@ function blame(result, show) {
   const others = verdict.suspects.slice(1);
   return html`<article class="verdict is-bad">
     <p class="kicker">${t('verdict.culprit')}</p>
-    <h2><bdi>${opLink(result, first.culprit, show)}</bdi>${first.type ? html` <small>${first.type}</small>` : nothing}</h2>
+    <h2><bdi>${opLink(result, first.culprit, show)}</bdi>${first.type ? html` <small>${first.type}</small>` : nothing}${
+      verdict.run ? html` <small>${t('verdict.of_run', { run: verdict.run })}</small>` : nothing}</h2>
     <p class="cause"><strong>${t(`cause.${first.cause}`)}</strong> — ${t(runs ? 'sentence.runs' : `sentence.${first.cause}`)}</p>
     <dl>
       ${first.pass ? html`<dt>${t('pass')}</dt><dd><bdi>${first.pass}</bdi></dd>` : nothing}

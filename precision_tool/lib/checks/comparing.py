@@ -116,7 +116,15 @@ def compare(
 
 
 def _second_run_note(space: Workspace) -> str:
-    return f"{space.debug_dir(1)} is there too: name it with -lt to compare it, or with -rt"
+    return (
+        f"{space.debug_dir(1)} is there too: -lt debug_1 compares it with the benchmark, -rt debug_1 this run with it"
+    )
+
+
+def forget_second_run(space: Workspace) -> None:
+    """Takes back the note on a second run, of which more is told."""
+    note = _second_run_note(space)
+    space.notes[:] = [one for one in space.notes if one != note]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +168,7 @@ def compare_other_run(
         raise
     except PrecisionToolError:
         return None
-    note = _second_run_note(space)
-    space.notes[:] = [one for one in space.notes if one != note]
+    forget_second_run(space)
     return OtherRun(number=number, is_fused=other is pair.fused, analyses=tuple(found))
 
 

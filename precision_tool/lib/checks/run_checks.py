@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from precision_tool.lib.checks import fusion
+from precision_tool.lib.checks import fusion, similarity
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
 from precision_tool.lib.checks.overflow_check import check_overflow
 from precision_tool.lib.compare.cosines import cosines_of
@@ -15,6 +16,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult
+from precision_tool.lib.storage.stores import real_path
 
 
 def all_checks(
@@ -78,7 +80,19 @@ def _checks_of_leaves(
         reason = "the two sides were compared without a graph; name one with -g"
         return [fusion.skip_fusion(reason), *skip_checks(reason)]
     in_effect = fusion.passes_in_effect(runs, data.fusion_reports(), cosines)
-    return [fusion.check_fusion(in_effect, threshold), *check_runs(runs, known=known)]
+    checks = [fusion.check_fusion(in_effect, threshold), *check_runs(runs, known=known)]
+    return [_similarity(data, runs) if check.name == similarity.NAME else check for check in checks]
+
+
+def _similarity(data: DataFolder, named: Sequence[RunGraph]) -> CheckResult:
+    """The graphs of the data folder's two runs, where what was named is one of these."""
+    with suppress(PrecisionToolError):
+        runs = data.run_graphs()
+        places = {real_path(leaf.path) for run in runs for leaf in run.leaves}
+        if any(run.leaf is not None and real_path(run.leaf.path) in places for run in named):
+            return similarity.check_similarity(runs, data.missing_graphs())
+    reason = "the dump that was named is no run of the data folder; `graph diff LEFT RIGHT` compares any two graphs"
+    return CheckResult(name=similarity.NAME, title=similarity.TITLE, skipped=reason)
 
 
 def fusion_graphs(

@@ -151,9 +151,12 @@ def _table() -> NameTable:
     return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def op_listing(listing: OpListing, limit: int, threshold: float) -> Iterator[RenderableType]:
-    """One graph's ops, at most `limit` of them (0: all), and how many there are."""
+def op_listing(listing: OpListing, limit: int, threshold: float, lack: str = "") -> Iterator[RenderableType]:
+    """One graph's ops, at most `limit` of them (0: all), and how many there are; or why that cannot be told."""
     yield run_title(listing.run)
+    if lack:
+        yield plain(lack, "yellow")
+        return
     rows = listing.rows[: limit or None]
     if rows:
         yield OpTable(rows, threshold)

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, percent, plain, safe, whole_path
@@ -43,6 +43,9 @@ _SURE, _LIKELY = 0.9, 0.65
 _SHOWN = 3
 
 
+#: Columns before a line to be copied.
+_STEP_INDENT = 8
+
 #: The checks that a cause makes worth reading whole.
 _BELONGS = {
     Cause.FUSION: "fusion_passes",
@@ -64,8 +67,11 @@ def verdict_line(verdict: Verdict) -> Text:
     return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_SENTENCES[first.cause]}")
 
 
-def verdict_block(verdict: Verdict, part: str = "") -> RenderableType:
-    """The heaviest thing on the screen; what is missing of its comparison (`part`) comes first."""
+def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-tool") -> RenderableType:
+    """The heaviest thing on the screen; what is missing of its comparison (`part`) comes first.
+
+    Below it stands what to do next; `command` begins the lines that are commands of this tool.
+    """
     first = verdict.first
     rows: list[tuple[str, Text]] = []
     if first is None:
@@ -77,10 +83,10 @@ def verdict_block(verdict: Verdict, part: str = "") -> RenderableType:
     rows += _others(verdict)
     rows.append(("judged", plain(_judged(verdict), "dim")))
     rows += [("gaps" if not number else "", plain(line, "dim")) for number, line in enumerate(verdict.gaps)]
-    rows += _next(verdict)
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
-    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
+    block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
+    return Group(block, _Steps(verdict, command)) if verdict.next else block
 
 
 _STATES = {
@@ -168,6 +174,8 @@ def _proof(first: Suspect) -> str:
         return f"its inputs were not dumped: recomputed from what fed it put out{doubt}"
     if first.fact("benchmark_obeys"):
         return "recomputed from its own inputs; the benchmark obeys the same formula"
+    if first.fact("another_obeys"):
+        return "recomputed from its own inputs; another op that is fused in the same way obeys the same formula"
     return "recomputed from its own inputs"
 
 
@@ -182,6 +190,8 @@ def _why(first: Suspect) -> list[str]:
             f"where rounding explains {percent(fact('rounding'))}"
         )
         where = f"{fact('wrong_elements'):,} of {counted(fact('elements'), 'element')} of output {fact('output')}"
+        if fact("elements_in_all") is not None:
+            where += f" that were looked at, {fact('elements_in_all'):,} in all"
         mistake = _MISTAKES.get(str(fact("mistake")))
         lines.append(f"wrong in {where}" + (f": {mistake}{_detail(first)}" if mistake else _detail(first)))
     elif fact("overflowed_elements") is not None:
@@ -304,15 +314,21 @@ def _judged(verdict: Verdict) -> str:
     return line
 
 
-def _next(verdict: Verdict) -> list[tuple[str, Text]]:
-    rows: list[tuple[str, Text]] = []
-    for number, step in enumerate(verdict.next):
-        text = Text(safe(step.why))
-        if step.line:
-            text.append(f" in {safe(step.file)}: " if step.file else ": ")
-            text.append(safe(step.line), style="bold cyan")
-        rows.append(("next" if not number else "", text))
-    return rows
+class _Steps:
+    """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
+
+    def __init__(self, verdict: Verdict, command: str) -> None:
+        self._steps = verdict.next
+        self._command = command
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, step in enumerate(self._steps):
+            where = f", in {step.file}" if step.line and step.file else ""
+            text = plain(f"{step.why}{where}" + (":" if step.line else ""))
+            yield LabelledLines([("    " if number else "next", text)])
+            if step.line:
+                line = step.line if step.file else f"{self._command} {step.line}".lstrip()
+                yield Text.assemble(" " * _STEP_INDENT, (safe(line), "bold cyan"), no_wrap=True, overflow="ignore")
 
 
 def _named(names: Sequence[str]) -> str:

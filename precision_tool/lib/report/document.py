@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.graph.named import names_in
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
@@ -29,7 +30,7 @@ from precision_tool.lib.report.network import Network, error_path, lowest, netwo
 from precision_tool.lib.report.sentences import verdict_document
 from precision_tool.lib.results.columns import READABLE
 from precision_tool.lib.verdict.model import Verdict
-from precision_tool.lib.verdict.stored import StoredVerdict
+from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
@@ -89,14 +90,19 @@ class Material:
     checks: Sequence[Finding] = ()
     notes: Sequence[str] = ()
     passport: Mapping[str, Any] | None = None
+    #: The ops of the result's own run as they were judged.
+    run: JudgedRun | None = None
 
     def judged(self) -> Mapping[str, JudgedOp]:
-        """What recomputing said of each op; nothing of names that several ops have."""
+        """What recomputing said of each op; nothing of names that several ops have.
+
+        Of another run than the verdict's the ops that the verdict blames are as they are in that run.
+        """
         if self.verdict is None or not self.verdict.runs:
             return {}
-        ops = self.verdict.runs[0].ops
-        names = Counter(op.name for op in ops)
-        return {op.name: op for op in ops if names[op.name] == 1}
+        found = _by_name(self.run.ops if self.run is not None else ())
+        blamed = self.verdict.blamed
+        return found | {name: op for name, op in _by_name(self.verdict.runs[0].ops).items() if name in blamed}
 
     def verdict_object(self) -> Verdict | None:
         """The verdict; None where there is none, or the file was changed by hand."""
@@ -104,6 +110,11 @@ class Material:
             return None if self.verdict is None else self.verdict.as_verdict()
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
+
+
+def _by_name(ops: Sequence[JudgedOp]) -> dict[str, JudgedOp]:
+    names = Counter(op.name for op in ops)
+    return {op.name: op for op in ops if names[op.name] == 1}
 
 
 def document_of(materials: Sequence[Material], *, tool: str, time: str) -> dict[str, Any]:
@@ -126,6 +137,7 @@ class _Result:
         self.material = material
         self.texts = Texts()
         self.network: Network | None = network_of(material.file) if material.file is not None else None
+        self._name_of = names_in(material.file)
         analysis = material.analysis
         self.rows: Sequence[Row] = analysis.rows if analysis is not None else ()
         self.agreements: dict[_Key, OpAgreement] = {}
@@ -142,6 +154,7 @@ class _Result:
         self.digits = _DIGITS if len(self.rows) <= _MANY_TENSORS else _FEWER
 
     def _key(self, name: str, index: int) -> _Key:
+        name = self._name_of(name)
         is_repeated = self.network is not None and name in self.network.repeated
         return _Key(name, index if is_repeated else 0)
 
@@ -362,7 +375,7 @@ class _Result:
         return [
             {
                 "kind": str(one.kind), "grade": one.grade.name.lower(), "message": sound(one.message),
-                "op": sound(one.op_name), "facts": sound([list(fact) for fact in one.facts]),
+                "op": sound(self._name_of(one.op_name)), "facts": sound([list(fact) for fact in one.facts]),
             }
             for one in found
         ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import FoundOp, RunGraph
+from precision_tool.lib.graph.named import names_in
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile
@@ -53,8 +54,11 @@ def _of_result(
     file = _file_of(session, analysis, verdict, graph, notes)
     golden = analysis.source.golden if analysis.source is not None else ""
     passports = session.passports(npu, golden) if npu and golden else None
-    pairs_of = _pairs_at_hand(analysis) or _pairs_in_data(session, npu, file)
-    names = _close_ops(analysis, verdict)
+    run = verdict.run_of(npu) if verdict is not None and npu else None
+    pairs_of = _pairs_at_hand(analysis, file) or _pairs_in_data(session, npu, file)
+    if verdict is not None and verdict.runs and run is not verdict.runs[0]:
+        pairs_of = _beside(session, analysis, verdict, pairs_of, notes)
+    names = list(dict.fromkeys(map(names_in(file), _close_ops(analysis, verdict))))[:MOST_OPS]
     return Material(
         title=leaf_title(analysis),
         path=shown_path(analysis.path) if analysis.path else "",
@@ -68,7 +72,24 @@ def _of_result(
         checks=checks,
         notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
         passport=passports.to_dict() if passports is not None else None,
+        run=run,
     )
+
+
+def _beside(
+    session: Session, analysis: Analysis, verdict: StoredVerdict, pairs_of: PairsOf, notes: list[str]
+) -> PairsOf:
+    """The values where the verdict is on another run than the result: of what it blames those of that run."""
+    blamed = verdict.runs[0]
+    name = f"debug_{blamed.number}" if blamed.number is not None else shown_path(blamed.npu)
+    notes.append(
+        f"the verdict is on {name}, so the own errors of what it blames are of that run; the cosines, and the other "
+        "ops, are of what this result compares"
+    )
+    if analysis.is_two_runs:  # it has the values of that run as the other side's
+        return pairs_of
+    of_blamed = _pairs_in_data(session, blamed.npu, _load(session, blamed.graph, notes))
+    return lambda op: (of_blamed(op) if op in verdict.blamed else ()) or pairs_of(op)
 
 
 def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
@@ -82,8 +103,9 @@ def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: 
         npu=shown_path(npu) if npu else "",
         threshold=verdict.threshold,
         verdict=verdict,
+        run=run,
         file=file,
-        details=_details(_close_ops(None, verdict), _pairs_in_data(session, npu, file), notes),
+        details=_details(_close_ops(None, verdict)[:MOST_OPS], _pairs_in_data(session, npu, file), notes),
         checks=checks,
         notes=notes,
     )
@@ -101,7 +123,8 @@ def _file_of(
         return analysis.leaf.graph.file
     path = graph or (analysis.source.graph if analysis.source is not None else "")
     if not path and verdict is not None and verdict.runs:
-        path = verdict.runs[0].graph
+        mine = verdict.run_of(analysis.source.npu) if analysis.source is not None else None
+        path = (mine or verdict.runs[0]).graph
     return _load(session, path, notes)
 
 
@@ -121,8 +144,7 @@ def _load(session: Session, path: str, notes: list[str]) -> GraphFile | None:
 def _close_ops(analysis: Analysis | None, verdict: StoredVerdict | None) -> list[str]:
     """The ops that are looked at closely: the suspects, what the comparison names, then the worst ones."""
     names: dict[str, None] = {}
-    for suspect in verdict.verdict.get("suspects", ()) if verdict is not None else ():
-        names |= dict.fromkeys(name for name in (suspect.get("culprit"), *suspect.get("also", ())) if name)
+    names |= dict.fromkeys(verdict.blamed if verdict is not None else ())
     if verdict is not None and verdict.runs:
         names |= dict.fromkeys(op.name for op in verdict.runs[0].ops if op.is_wrong)
     if analysis is not None:
@@ -131,17 +153,18 @@ def _close_ops(analysis: Analysis | None, verdict: StoredVerdict | None) -> list
         names |= dict.fromkeys(op.op_name for op in below[: MOST_OPS // 2])
         worst = sorted(below, key=lambda op: min((row.cosine or -1.0 for row in op.outputs), default=0.0))
         names |= dict.fromkeys(op.op_name for op in worst)
-    return list(names)[:MOST_OPS]
+    return list(names)
 
 
-def _pairs_at_hand(analysis: Analysis) -> PairsOf | None:
+def _pairs_at_hand(analysis: Analysis, file: GraphFile | None) -> PairsOf | None:
     """The pairs of a fresh comparison; None for a result that was read."""
     if analysis.leaf is None:
         return None
     by_op: dict[str, list[Pair]] = {}
+    name_of = names_in(file)
     for row in analysis.rows:
         if row.slot:
-            by_op.setdefault(row.op_name, []).append(row.pair)
+            by_op.setdefault(name_of(row.op_name), []).append(row.pair)
     return lambda name: by_op.get(name, ())
 
 

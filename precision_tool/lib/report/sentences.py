@@ -78,6 +78,8 @@ def proof_key(suspect: Suspect) -> str:
         return "proof.copies_producer_right"
     if suspect.proof is Proof.RECOMPUTED and suspect.fact("benchmark_obeys"):
         return "proof.recomputed_benchmark_obeys"
+    if suspect.proof is Proof.RECOMPUTED and suspect.fact("another_obeys"):
+        return "proof.recomputed_another_obeys"
     return f"proof.{suspect.proof}"
 
 

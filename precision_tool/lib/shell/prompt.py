@@ -38,7 +38,7 @@ from precision_tool.lib.present.console import THEMES, ReportConsole
 from precision_tool.lib.present.text import plain, safe, shown_reason
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completion_of
+from precision_tool.lib.shell.commands.base import COMMAND, Completion, Output, Parser, completion_of
 from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.shell.completion import Names
 from precision_tool.lib.user_files import is_folder
@@ -291,7 +291,7 @@ class Prompt(cmd2.Cmd):
         settings = self.session.settings
         out = ReportConsole(file=self.stdout, width=settings.width, theme=settings.theme)
         err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
-        return Output(out, err, self._show_paged if self._can_page(out) else None)
+        return Output(out, err, self._show_paged if self._can_page(out) else None, command="")
 
     def _can_page(self, out: ReportConsole) -> bool:
         is_watched = self.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal and not self.in_script()
@@ -371,6 +371,9 @@ class Prompt(cmd2.Cmd):
         """An unknown first word: a command of the operating system, as it always was, after saying so."""
         self.history.append(statement)
         name = statement.command
+        if name == COMMAND and statement.args and not statement.args.startswith("-"):  # copied from a shell
+            self.onecmd(statement.command_and_args.partition(" ")[2])
+            return
         if name in _WITHOUT_EFFECT:
             raise UsageError(
                 f"{name} would change only a shell of its own, which ends at once",

@@ -28,6 +28,7 @@ from precision_tool.lib.study.plan import Judging, LeafOptions, LeafPlan, Task, 
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
 from precision_tool.lib.study.states import LeafState, state_of
+from precision_tool.lib.study.table import TABLE, has_parquet, write_csvs, write_table
 from precision_tool.lib.study.task import LeafDone
 
 #: Tasks that are handed out at one time, for each worker.
@@ -50,6 +51,10 @@ class StudyOptions:
         Which leaves are recomputed op by op.
     threshold : float
         Cosine similarity, -1 to 1, below which a tensor counts as wrong.
+    table : str
+        The Parquet file of all rows; by default beside the journal, if pyarrow is installed.
+    csv : bool
+        Write a result file for each leaf as well.
     """
 
     folders: Sequence[str]
@@ -60,6 +65,8 @@ class StudyOptions:
     ranks: Callable[[int], bool] | None = None
     judging: Judging = Judging.FIRST
     threshold: float = 0.98
+    table: str = ""
+    csv: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,7 @@ class Study:
     threshold: float = 0.98
     journal: str = ""
     table: str = ""
+    csvs: tuple[str, ...] = ()
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -242,6 +250,8 @@ class Runner:
         self._key = self._leaf_options.digest
         self.states: dict[str, LeafState] = {}
         self._first_wrong: int | None = None
+        #: The result files of leaves that were written.
+        self.csvs: tuple[str, ...] = ()
         self._total = prepared.nbytes
         self._done = 0
 
@@ -340,11 +350,25 @@ class Runner:
             columns = self.columns(state, NEEDED)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
+        table = self._written(states)
         return Study(
             conclusion=conclude(states, votes), leaves=tuple(states), votes=tuple(votes), maps=maps.maps(),
             notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
+            table=table, csvs=self.csvs,
         )  # fmt: skip
+
+    def _written(self, states: Sequence[LeafState]) -> str:
+        """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
+        folder = os.path.dirname(self._journal.path)
+        if self._options.csv:
+            self.csvs = tuple(write_csvs(os.path.join(folder, "results"), states, self.columns))
+        path = self._options.table
+        if not path and not has_parquet():
+            return ""
+        path = path or os.path.join(folder, TABLE)
+        write_table(path, states, self.columns)
+        return path
 
 
 def _network_notes(states: Sequence[LeafState]) -> list[str]:

@@ -17,6 +17,7 @@ from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.named import named_by
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
@@ -72,7 +73,8 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
     if mine is None or analysis.choice.compat:
         return analysis
     own = own_errors(mine)
-    rows = tuple(replace(row, own_error=own.get((row.op_name, row.slot))) for row in analysis.rows)
+    name_of = named_by(op.name for op in mine.ops)
+    rows = tuple(replace(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
     return replace(analysis, rows=rows, choice=replace(analysis.choice, own_error=True))
 
 

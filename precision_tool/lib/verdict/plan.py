@@ -7,6 +7,7 @@ Estimators and TensorFlow 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.graph import Op, TensorDesc
@@ -52,7 +53,7 @@ def plan(
 
 
 def _kernel(one: Suspect) -> list[Step]:
-    report = Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {_quoted(one.culprit)}")
+    report = Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {quote(one.culprit)}")
     return [report, *_more_precise(one)]
 
 
@@ -114,7 +115,7 @@ def _fusion(one: Suspect) -> list[Step]:
         steps.append(Step(why="switch the pass off and run again", line=f"fusion off {one.pass_name}"))
     else:
         steps += _kept_in_float32(one)
-    steps.append(Step(why="report the fused op with its inputs and attributes", line=f"ni {_quoted(one.culprit)}"))
+    steps.append(Step(why="report the fused op with its inputs and attributes", line=f"ni {quote(one.culprit)}"))
     return steps
 
 
@@ -129,11 +130,11 @@ def _kept_in_float32(one: Suspect) -> list[Step]:
 
 
 def _layout(one: Suspect) -> list[Step]:
-    return [Step(why="report the format of the op or of its conversion", line=f"ni {_quoted(one.culprit)}")]
+    return [Step(why="report the format of the op or of its conversion", line=f"ni {quote(one.culprit)}")]
 
 
 def _cast(one: Suspect) -> list[Step]:
-    return [*_kept(one), Step(why="look at the cast", line=f"ni {_quoted(one.culprit)}")]
+    return [*_kept(one), Step(why="look at the cast", line=f"ni {quote(one.culprit)}")]
 
 
 def _overflow(one: Suspect) -> list[Step]:
@@ -170,7 +171,3 @@ _STEPS = {
     Cause.KERNEL: _kernel, Cause.FUSION: _fusion, Cause.LAYOUT: _layout, Cause.CAST: _cast, Cause.OVERFLOW: _overflow,
     Cause.STOMP: _stomp, Cause.RANDOM: _random, Cause.INPUT: _input, Cause.WEIGHTS: _weights,
 }  # fmt: skip
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if " " in name else name

@@ -10,6 +10,7 @@ from math import nan
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.named import names_in
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
@@ -17,7 +18,7 @@ from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
-from precision_tool.lib.verdict.model import Flag
+from precision_tool.lib.verdict.model import Flag, Step
 from precision_tool.lib.verdict.spread import Progress
 
 #: Of the runs beside the one that is asked about, how many are judged.
@@ -61,8 +62,8 @@ def judge(
     benchmark, other_run = _benchmark(asked, others)
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows), compared=asked.compared,
-        threshold=asked.threshold, flagged=asked.flagged,
+        dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows, asked.file),
+        compared=asked.compared, threshold=asked.threshold, flagged=asked.flagged,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
     if first.verdict.culprit is not None:
@@ -72,16 +73,25 @@ def judge(
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=asked.file, number=run.number,
-            threshold=asked.threshold,
+            cosines=_cosines_of_other(asked, run), threshold=asked.threshold,
         )  # fmt: skip
         found = judge_run(other, seconds=seconds, workers=workers, executor=executor, progress=progress)
         if found.verdict.culprit is not None:
-            return replace(found, beside=(first, *beside))
+            return replace(_with_comparison(found), beside=(first, *beside))
         beside.append(found)
         differs = unsteady(subject, other, first)
         if differs is not None:
             return replace(differs, beside=beside)
     return replace(first, beside=beside)
+
+
+def _with_comparison(found: Judged) -> Judged:
+    """The verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
+    verdict = found.verdict
+    if not verdict.has_benchmark or found.run is None:
+        return found
+    step = Step(why="compare that run with the benchmark", line=f"ac -c -lt debug_{found.run}")
+    return replace(found, verdict=replace(verdict, next=(*verdict.next, step)))
 
 
 def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
@@ -99,9 +109,19 @@ def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide,
     return NoBenchmark(), GraphDumps(leaf or other.leaf, other.file)
 
 
-def _cosines(rows: Sequence[Row]) -> Mapping[tuple[str, str], float]:
+def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) -> Mapping[tuple[str, str], float]:
+    """The cosines of a comparison by op and slot, of ops of the other of two NPU runs if `is_other`."""
+    name_of = names_in(file)
     return {
-        (row.op_name, row.slot): nan if row.mismatches else row.cosine
+        (name_of(row.pair.golden_ops[0] if is_other else row.op_name), row.slot): nan if row.mismatches else row.cosine
         for row in rows
-        if row.cosine is not None and not row.is_scalar
+        if row.cosine is not None and not row.is_scalar and (len(row.pair.golden_ops) == 1 or not is_other)
     }
+
+
+def _cosines_of_other(asked: Asked, run: RunGraph) -> Mapping[tuple[str, str], float]:
+    """The cosines that a run has as the other side of the comparison; none where it was not compared."""
+    golden = asked.golden
+    if not isinstance(golden, Run) or run.leaf is None or run.leaf.path not in {leaf.path for leaf in golden.leaves}:
+        return {}
+    return _cosines(asked.rows, run.file, is_other=True)

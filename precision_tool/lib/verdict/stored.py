@@ -64,6 +64,18 @@ class StoredVerdict:
 
         return Verdict.from_dict(self.verdict)
 
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The culprits, and what is to blame with them, the likeliest first. They are of the first run."""
+        suspects = self.verdict.get("suspects", ())
+        names = (name for one in suspects for name in (one.get("culprit"), *one.get("also", ())))
+        return tuple(dict.fromkeys(filter(None, names)))
+
+    def run_of(self, npu: str) -> JudgedRun | None:
+        """The run with this folder of dump files; None for one that was not judged."""
+        wanted = real_path(npu)
+        return next((run for run in self.runs if real_path(run.npu) == wanted), None)
+
     def ops_of(self, npu: str, graph: str) -> Mapping[str, JudgedOp]:
         """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
         wanted = real_path(npu), real_path(graph)

@@ -7,6 +7,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from shlex import quote
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -14,21 +15,32 @@ from rich.text import Text
 from precision_tool.lib.arguments import Parser as Parser
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import MOST_COUNTED, MOST_WORKERS
+from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
 
 DONE, FOUND = 0, 1
+#: What begins a command line of this tool in a shell.
+COMMAND = "precision-tool"
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """Where a command writes: results to `out`, progress and warnings to `err`.
 
-    `pager`, which only the prompt has, shows what is longer than the screen page by page.
+    `pager`, which only the prompt has, shows what is longer than the screen page by page. `command` begins a line that
+    runs a command; it is empty at the prompt.
     """
 
     out: Console
     err: Console
     pager: Callable[[RenderableType], None] | None = None
+    command: str = COMMAND
+
+    def command_for(self, session: Session) -> str:
+        """The same for a session, of which it names the data folder where that is not the usual one."""
+        root = session.workspace.root
+        if not self.command or root == DEFAULT_DATA:
+            return self.command
+        return f"{self.command} --data {quote(str(root))}"
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints results that may be long, through the pager where there is one."""
@@ -99,6 +111,14 @@ def cosine(text: str) -> float:
     if not -1 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no cosine: give a number from -1 to 1")
     return value
+
+
+def add_side(parser: Parser, session: Session, short: str, long: str, what: str) -> None:
+    """The option that names one of two sides; a folder of the data folder, as debug_1, is found there too."""
+    side = parser.add_argument(
+        short, long, dest=long.lstrip("-"), metavar="DIR", type=session.workspace.named, help=what
+    )
+    completes(side, Completion.FOLDER)
 
 
 def add_graph(parser: Parser, what: str = "graph file (text or JSON), or a folder of them") -> None:

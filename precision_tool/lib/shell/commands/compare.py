@@ -45,6 +45,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_side,
     add_workers,
     completes,
     cosine,
@@ -104,15 +105,9 @@ def _add_common(parser: Parser, session: Session) -> None:
 
 
 def _add_sides(parser: Parser, session: Session) -> None:
-    left = parser.add_argument(
-        "-lt", "--left", dest="left", metavar="DIR", help="NPU dump: a folder of any level of the dump tree"
-    )
-    right = parser.add_argument(
-        "-rt", "--right", dest="right", metavar="DIR", help="benchmark .npy files, or the dump of another NPU run"
-    )
+    add_side(parser, session, "-lt", "--left", "NPU dump: a folder of any level of the dump tree, or debug_1")
+    add_side(parser, session, "-rt", "--right", "benchmark .npy files, or the dump of another NPU run")
     add_graph(parser)
-    completes(left, Completion.FOLDER)
-    completes(right, Completion.FOLDER)
     add_workers(parser, None)
     add_engine(parser, session)
 
@@ -395,6 +390,7 @@ def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) ->
 
 
 def _show(
+    session: Session,
     analyses: Sequence[Analysis],
     args: argparse.Namespace,
     output: Output,
@@ -431,7 +427,7 @@ def _show(
                     output.out.print(report.finding_panel(finding))
         if not is_many:
             _show_since(held, output)
-        _show_verdict(verdict, output, analysis.part)
+        _show_verdict(session, verdict, output, analysis.part)
     if is_many:
         _show_other(other, output)
         _show_since(held, output)
@@ -458,11 +454,11 @@ def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | No
     return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
 
 
-def _show_verdict(verdict: Verdict | None, output: Output, part: str = "") -> None:
+def _show_verdict(session: Session, verdict: Verdict | None, output: Output, part: str = "") -> None:
     if verdict is not None:
         from precision_tool.lib.present.verdict import verdict_block
 
-        output.out.print(verdict_block(verdict, part))
+        output.out.print(verdict_block(verdict, part, output.command_for(session)))
 
 
 def _show_since(held: Since | None, output: Output) -> None:
@@ -523,7 +519,17 @@ def _finish(
 
             output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]
-        _show(analyses, args, output, judges=judges, checks=checks or (), verdicts=telling, held=held, other=other)
+        _show(
+            session,
+            analyses,
+            args,
+            output,
+            judges=judges,
+            checks=checks or (),
+            verdicts=telling,
+            held=held,
+            other=other,
+        )
     if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in analyses):
         raise DataNotFoundError(
             "no tensor could be compared", "the notes and the last columns of the result file say why"
@@ -603,6 +609,10 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
     verdicts = [None if one is None else one.as_verdict() for one in kept]
+    if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
+        from precision_tool.lib.checks.comparing import forget_second_run
+
+        forget_second_run(session.workspace)
     held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
     if args.since is None and held is not None and not args.json:
         where = shown_path(held.file)
@@ -702,7 +712,7 @@ def _finish_alone(
         _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
         _show_since(held, output)
         for verdict in says:
-            _show_verdict(verdict, output)
+            _show_verdict(session, verdict, output)
     if not says:
         raise lack
     return _exit_code([], checks, args.fail, verdicts)

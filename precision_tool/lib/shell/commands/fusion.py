@@ -103,7 +103,8 @@ def _add_blame(parser: Parser, session: Session) -> None:
         ("-g", "graph", "GRAPH", "with blame: the graph of the run with fusion", Completion.GRAPH),
         ("-cf", "other_graph", "GRAPH", "with blame: the graph of the run without fusion", Completion.GRAPH),
     ):
-        completes(parser.add_argument(options, dest=dest, metavar=metavar, help=what), kind)
+        named = session.workspace.named
+        completes(parser.add_argument(options, dest=dest, metavar=metavar, type=named, help=what), kind)
     parser.add_argument(
         "--benchmark",
         action="store_true",

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.graph.catalog import where_of
+from precision_tool.lib.graph.catalog import RunGraph, where_of
 from precision_tool.lib.pairing.listing import DumpListing, OpFilter, list_dumps, list_ops
 from precision_tool.lib.present import ops as report
 from precision_tool.lib.session import Session
@@ -108,22 +108,28 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
         name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
     )
     listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines, session.judged_ops, session.scalars)
-    for listing in listings if args.wrong else ():
-        if not session.judged_ops(listing.run):
-            where = where_of([listing.run])
-            session.workspace.notes.append(f"{where}: the newest verdict is not of it, so no op of it was recomputed")
-    for listing in listings if args.below is not None else ():
-        if not session.cosines(listing.run):
-            where = where_of([listing.run])
-            session.workspace.notes.append(f"{where}: the newest result is not of it, so no op of it has a cosine")
+    lacks = [_lack(session, args, listing.run) for listing in listings]
+    session.workspace.notes += [
+        f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
+    ]
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
         return DONE
     threshold = session.settings.threshold if args.below is None else args.below
     limit = _limit(args, output)
-    output.show(*spaced([[*report.op_listing(listing, limit, threshold)] for listing in listings]))
+    listed = zip(listings, lacks, strict=True)
+    output.show(*spaced([[*report.op_listing(listing, limit, threshold, why)] for listing, why in listed]))
     return DONE
+
+
+def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:
+    """Why nothing can be told of a run that was asked for; empty where it can."""
+    if args.wrong and not session.judged_ops(run):
+        return "not judged: the newest verdict is not of it"
+    if args.below is not None and not session.cosines(run):
+        return "not compared: the newest result is not of it"
+    return ""
 
 
 def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:

@@ -19,13 +19,12 @@ from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
     Command,
-    Completion,
     Output,
     Parser,
     add_graph,
     add_json,
+    add_side,
     add_workers,
-    completes,
     count,
     tell_notes,
 )
@@ -41,15 +40,9 @@ def _parser(session: Session) -> Parser:
         "alone only the memory is checked. Writes the noise floor of the two runs for vc --noise-floor.",
         epilog="example: random -l 5",
     )  # fmt: skip
-    left = parser.add_argument(
-        "-lt", "--left", dest="left", metavar="DIR", help="dump of one run (default: npu/debug_0/dump)"
-    )
-    right = parser.add_argument(
-        "-rt", "--right", dest="right", metavar="DIR", help="the other's (default: npu/debug_1/dump)"
-    )
+    add_side(parser, session, "-lt", "--left", "dump of one run (default: npu/debug_0/dump)")
+    add_side(parser, session, "-rt", "--right", "the other's (default: npu/debug_1/dump)")
     add_graph(parser)
-    completes(left, Completion.FOLDER)
-    completes(right, Completion.FOLDER)
     parser.add_argument(
         "-l", "--limit", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
         help="how many ops to show, 0 for all (default %(default)s)",
