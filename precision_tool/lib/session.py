@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -255,6 +255,8 @@ class Session(DataFolder):
         fresh: bool = False,
         table: str = "",
         csv: bool = False,
+        watch_seconds: float = 0.0,
+        seen: Callable[[Study], None] | None = None,
     ) -> Study:
         """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
 
@@ -280,6 +282,10 @@ class Session(DataFolder):
             The Parquet file of all rows; by default `study/study.parquet` in the folder of results. Needs pyarrow.
         csv : bool
             Write a result file for each step, rank and model as well.
+        watch_seconds : float
+            Look for new steps every so many seconds, and go on with them until Ctrl+C; 0: once.
+        seen : callable, optional
+            Called with each study while it is watched.
 
         Returns
         -------
@@ -310,7 +316,7 @@ class Session(DataFolder):
         return run_study(
             options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
             workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
-            fresh=fresh,
+            fresh=fresh, watch_seconds=watch_seconds, seen=seen,
         )  # fmt: skip
 
     # --- causes ---

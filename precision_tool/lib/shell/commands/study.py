@@ -16,12 +16,15 @@ from precision_tool.lib.shell.commands.base import (
     Output,
     Parser,
     completes,
+    count,
     tell_notes,
 )
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.study import Study
 
+#: Seconds between two looks for new steps.
+_LOOK = 30
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
@@ -52,13 +55,17 @@ def add_study(parser: Parser) -> None:
     )  # fmt: skip
     completes(table, Completion.FILE)
     group.add_argument("--csv", action="store_true", help="with --all: a result file for each step, rank and model too")
+    group.add_argument(
+        "--watch", metavar="SECONDS", type=count(1), nargs="?", const=_LOOK, default=0,
+        help="with --all: go on as new steps arrive, looking every SECONDS (default %(const)s), until Ctrl+C",
+    )  # fmt: skip
     group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")
 
 
 def check_no_study(session: Session, args: argparse.Namespace) -> None:
     """Raises UsageError for options, or data folders, that only a study takes."""
     given = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
-    given |= {"--table": args.table, "--csv": args.csv}
+    given |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch}
     for option, value in given.items():
         if value:
             raise UsageError(f"ac: {option} goes with --all only", "`ac --all` judges many steps and ranks as one")
@@ -71,20 +78,21 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     for name, option in _OF_ONE.items():
         if getattr(args, name, None):
             raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
+    seen = None
+    if args.watch:
+
+        def seen(study: Study) -> None:
+            _tell(session, args, output, study)
+
     with ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
             progress=progress, table=args.table or "", csv=args.csv,
+            watch_seconds=args.watch, seen=seen,
         )  # fmt: skip
-    session.workspace.notes += study.notes
-    if not study.table:
-        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
-    tell_notes(session, output)
-    if args.json:
-        output.out.file.write(json.dumps(study.to_dict(), indent=1) + "\n")
-    else:
-        _show(study, output)
+    if not args.watch:
+        _tell(session, args, output, study)
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError(
             f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
@@ -92,6 +100,19 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         )
     found = study.conclusion.culprit is not None or any(one.below or one.bad for one in study.leaves)
     return FOUND if args.fail and found else DONE
+
+
+def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study) -> None:
+    """Shows a study, or prints it as JSON: on one line where more will follow."""
+    session.workspace.notes += study.notes
+    if not study.table:
+        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(json.dumps(study.to_dict(), indent=None if args.watch else 1) + "\n")
+        output.out.file.flush()
+    else:
+        _show(study, output)
 
 
 def _show(study: Study, output: Output) -> None:
