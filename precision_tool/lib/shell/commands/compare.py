@@ -45,6 +45,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_place,
     add_side,
     add_workers,
     completes,
@@ -234,6 +235,7 @@ def _vcs_parser(session: Session) -> Parser:
     )
     completes(file, Completion.RESULT)
     _add_common(parser, session)
+    add_place(parser)
     return parser
 
 
@@ -571,6 +573,8 @@ def _read(session: Session, path: str | None, threshold: float, again: str, nois
 
 
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.file is None and session.at(args.step, args.rank) is not session:
+        return _finish(session, args, output, session.study_rows(args.threshold))
     noise = _noise_floor(session, args)
     return _finish(session, args, output, _read(session, args.file, args.threshold, "vc", noise))
 
