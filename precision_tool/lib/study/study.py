@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
@@ -397,6 +398,13 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
     return notes
 
 
+def _from_anywhere(options: StudyOptions) -> StudyOptions:
+    """The same with absolute paths: workers of a cluster have working folders of their own."""
+    named = {key: getattr(options, key) for key in ("npu", "golden", "graph")}
+    absolute = {key: path and os.path.abspath(path) for key, path in named.items()}
+    return replace(options, folders=[os.path.abspath(folder) for folder in options.folders], **absolute)
+
+
 def run_study(
     options: StudyOptions,
     folder: str,
@@ -416,6 +424,8 @@ def run_study(
     study. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C during work.
     """
     workers = workers or cores()
+    if isinstance(executor, ClusterExecutor):
+        workers, options = executor.workers, _from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
 
         @contextmanager
