@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
@@ -416,6 +417,13 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
     return notes
 
 
+def _from_anywhere(options: StudyOptions) -> StudyOptions:
+    """The same with absolute paths: workers of a cluster have working folders of their own."""
+    named = {key: getattr(options, key) for key in ("npu", "golden", "graph")}
+    absolute = {key: path and os.path.abspath(path) for key, path in named.items()}
+    return replace(options, folders=[os.path.abspath(folder) for folder in options.folders], **absolute)
+
+
 def run_study(
     options: StudyOptions,
     folder: str,
@@ -432,6 +440,8 @@ def run_study(
     with `fresh` all is. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C.
     """
     workers = workers or cores()
+    if isinstance(executor, ClusterExecutor):
+        workers, options = executor.workers, _from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
         runner = Runner(prepare(options), options, journal, cache)
 

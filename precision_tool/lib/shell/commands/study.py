@@ -15,6 +15,7 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    cluster_of,
     completes,
     tell_notes,
 )
@@ -84,11 +85,11 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
-    with ProgressReport(output.err, "studying") as progress:
+    with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
-            progress=progress, table=args.table or "", csv=args.csv,
+            progress=progress, executor=executor, table=args.table or "", csv=args.csv,
         )  # fmt: skip
     session.workspace.notes += study.notes
     if not study.table:
