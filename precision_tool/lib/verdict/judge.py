@@ -285,24 +285,26 @@ class Judge:
         known = self.fitting.get(key)
         for formula, found in tried:
             if known is not None and formula.shape == known:
-                split = self._beside.split(found, formula, fed.inputs)
+                split = self._split(found, formula, fed.inputs, got)
                 obeys = split is not None and _is_obeyed(split)
                 chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
-            chosen = self._confirmed(tried, key, fed)
+            chosen = self._confirmed(tried, key, fed, got)
         if chosen is None and not tried:
             missing = "; ".join(fed.missing.values())
             return replace(base, reason=missing or reason or "how it is fused is not known")
         assert chosen is not None
         return chosen
 
-    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed) -> OpJudgement:
+    def _confirmed(
+        self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed, got: Mapping[int, Input]
+    ) -> OpJudgement:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpJudgement | None = None
         for formula, found in tried:
-            split = self._beside.split(found, formula, fed.inputs)
+            split = self._split(found, formula, fed.inputs, got)
             if split is None:
                 continue
             if _is_obeyed(split):
@@ -384,15 +386,17 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement | None:
         """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
-        batch = formula.batch_of(inputs)
-        if batch is None or len(got) != 1:
-            return None
-        count, cut = batch
-        size = max(one.array.size for one in got.values())
-        rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)))
-        if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
-            return None
-        return self._rows(base, formula, inputs, got, rows, cut)
+        few = _telling_rows(formula, inputs, got)
+        return None if few is None else self._rows(base, formula, inputs, got, *few)
+
+    def _split(
+        self, found: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
+        few = None
+        if any(slot.sampled is not None for slot in found.slots):
+            few = _telling_rows(formula, inputs, got)
+        return self._beside.split(found, formula, inputs, *(few or ()))
 
     def _whole(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -448,6 +452,24 @@ class Judge:
         slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
+
+
+def _telling_rows(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> tuple[Rows, frozenset[int]] | None:
+    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
+
+    None where there is no batch, or that would be most of it.
+    """
+    batch = formula.batch_of(inputs)
+    if batch is None or len(got) != 1:
+        return None
+    count, cut = batch
+    size = max(one.array.size for one in got.values())
+    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)))
+    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+        return None
+    return rows, cut
 
 
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
