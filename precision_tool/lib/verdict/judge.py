@@ -22,16 +22,18 @@ from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.formulas import (
     Formula,
     is_fused,
     noise_between,
 )
+from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
 from precision_tool.lib.verdict.rows import Rows, spread
-from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, slot_of, state_of
+from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -41,7 +43,6 @@ from precision_tool.lib.verdict.values import (
     Root,
     RunValues,
     in_doubles,
-    largest_of,
     missing_reason,
 )
 from precision_tool.lib.verdict.ways import Ways
@@ -89,7 +90,8 @@ class Judge:
     def for_others(self) -> Callable[[], Judge]:
         """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
         values, left = self.values, self._deadline - time.monotonic()
-        return partial(_made_again, values.leaf, values.file, values.benchmark, self._ways.unfused, left)
+        quiet = Compared(quiet=values.compared.quiet)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self._ways.unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -236,6 +238,10 @@ class Judge:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
+        if op.name in self.values.compared.quiet:
+            right = right_at_a_glance(self.values, self._ways, base)
+            if right is not None:
+                return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason="neither it nor what reads it was dumped")
@@ -482,6 +488,11 @@ def _is_obeyed(split: OpJudgement) -> bool:
 
 
 def _made_again(
-    leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, unfused: GraphFile | None, seconds: float
+    leaf: DumpLeaf,
+    file: GraphFile,
+    benchmark: BenchmarkSide,
+    compared: Compared,
+    unfused: GraphFile | None,
+    seconds: float,
 ) -> Judge:
-    return Judge(RunValues(leaf, file, benchmark), unfused, seconds=seconds)
+    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused, seconds=seconds)
