@@ -42,13 +42,22 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def collect(futures: Sequence[Future[T]], take: Callable[[T], object]) -> None:
-    """Hands on results as they come; the short timeout lets Ctrl+C through."""
+def collect(
+    futures: Sequence[Future[T]],
+    take: Callable[[T], object],
+    failed: Callable[[Future[T], BaseException], bool] | None = None,
+) -> None:
+    """Hands on results as they come; the short timeout lets Ctrl+C through.
+
+    An error is raised, unless `failed` deals with it and says so.
+    """
     pending = set(futures)
     while pending:
         finished, pending = wait(pending, timeout=_TICK, return_when=FIRST_COMPLETED)
         for future in finished:
-            take(future.result())
+            error = future.exception() if failed is not None else None
+            if failed is None or error is None or not failed(future, error):
+                take(future.result())
 
 
 def in_order(futures: Sequence[Future[T]]) -> Iterator[T]:

@@ -57,7 +57,6 @@ DATA_TYPES = frozenset({
     "GetNext", "IteratorGetNext", "DynamicGetNext", "DynamicGetNextV2", "Data", "AnnData", "AippData", "Placeholder",
     "QueueData", "GetNextFromQueue", "QueueDequeue", "QueueDequeueMany",
 })  # fmt: skip
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: Ops in a row that a walk passes through at most.
 _MAX_STEPS = 64
 
@@ -166,9 +165,6 @@ class RunValues:
         self.origins = Origins(file, groups_of(file))
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
-        self._graphs = {graph.name: graph for graph in file.graphs}
-        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
-        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
         self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
@@ -220,24 +216,7 @@ class RunValues:
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
             return (op, edge) if edge is not None else None
-        if op.type == "Data" and op.parent_index is not None:
-            caller = self._callers.get(self._home[id(op)].name)
-            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
-                edge = caller.inputs[op.parent_index]
-                return (caller, edge) if edge is not None else None
-        if op.type in _CALLS:
-            for name in op.subgraph_names:
-                graph = self._graphs.get(name)
-                output = None
-                if graph is not None:
-                    output = graph.by_name.get(f"{name}_Node_Output") or next(
-                        (one for one in graph.ops if one.type == "NetOutput"), None
-                    )
-                if output is not None:
-                    edges = [edge for edge in output.inputs if edge is not None]
-                    if index < len(edges):
-                        return output, edges[index]
-        return None
+        return self.origins.calls.behind(op, index)
 
     def producers(self, op: Op) -> Iterator[Root]:
         """The tensors that feed an op."""
