@@ -47,7 +47,7 @@ setup(
     ext_modules=[
         Extension(
             "precision_tool.lib.native.kernel",
-            ["precision_tool/lib/native/kernel.c", "precision_tool/lib/native/values.c"],
+            [f"precision_tool/lib/native/{name}.c" for name in ("kernel", "values", "elements")],
             depends=["precision_tool/lib/native/lanes.h"],
             extra_compile_args=FLAGS,
             libraries=["m"],

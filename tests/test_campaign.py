@@ -1,6 +1,6 @@
 """The standing campaign with a small budget, that it finds what it looks for, and what it found before.
 
-By hand, with more: scripts/fuzz --inputs 1000000, scripts/crash 1000.
+By hand, with more: scripts/fuzz --inputs 1000000, scripts/crash 1000, scripts/crash_study 200.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ def test_every_reader_stands_damaged_files() -> None:
 @pytest.mark.slow
 def test_commands_can_be_killed() -> None:
     campaign("crash.py", "6", "--seed", "11", "--commands", "fusion off", "h5copy into", "dc h5")
+
+
+@pytest.mark.slow
+def test_studies_can_be_killed_and_come_to_the_same_table() -> None:
+    campaign("crash_study.py", "12", "--seed", "11", "--steps", "2")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in HOSTILE.iterdir()))

@@ -253,6 +253,8 @@ class Session(DataFolder):
         executor: Executor | None = None,
         progress: Progress | None = None,
         fresh: bool = False,
+        table: str = "",
+        csv: bool = False,
     ) -> Study:
         """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
 
@@ -274,6 +276,10 @@ class Session(DataFolder):
             Called with the bytes that are done and those to do.
         fresh : bool
             Begin anew, whatever an earlier call did: else that is not done again.
+        table : str
+            The Parquet file of all rows; by default `study/study.parquet` in the folder of results. Needs pyarrow.
+        csv : bool
+            Write a result file for each step, rank and model as well.
 
         Returns
         -------
@@ -298,7 +304,8 @@ class Session(DataFolder):
             npu=npu, golden=golden, graph=graph,
             steps=None if steps is None else parse_numbers(steps),
             ranks=None if ranks is None else parse_numbers(ranks),
-            judging=Judging(judge), threshold=self.settings.threshold if threshold is None else threshold,
+            judging=Judging(judge), table=table, csv=csv,
+            threshold=self.settings.threshold if threshold is None else threshold,
         )  # fmt: skip
         return run_study(
             options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),

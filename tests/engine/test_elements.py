@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Array, write_dump
+from compiled_kernel import PROCESSORS, compiled_library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import elements
+from precision_tool.lib.engine import compiled, elements
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.elements import compare_elements, elements_of
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
@@ -28,10 +30,19 @@ from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.native.library import ErrorsAsked
 from precision_tool.lib.pairing.align import align
 
 Doubles = Array
 TINY = Budget(block=512, box=1024, kept_items=100, part_bytes=8000, split_bytes=8000)
+
+
+@pytest.fixture(params=["numpy", "compiled"], autouse=True)
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test, with both kernels, in all threads."""
+    known = compiled_library() if request.param == "compiled" else None
+    monkeypatch.setattr(compiled, "library", lambda: known)
+    monkeypatch.setattr(compiled, "_local", threading.local())
 
 
 @pytest.fixture
@@ -273,6 +284,58 @@ def test_any_values(tmp_path: Path, data: st.DataObject, shape: tuple[int, ...],
 
 
 @pytest.mark.usefixtures("tiny")
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.sampled_from([1, 15, 255, 257, 1025, 9000]),
+    shift=st.integers(0, 3),
+    dtype=st.sampled_from(["float32", "float64"]),
+    kind=st.sampled_from(["near", "equal", "far", "huge", "tiny"]),
+    seed=st.integers(0, 999),
+    room=st.sampled_from([0, 3, 4096]),
+    processor=st.sampled_from(sorted(PROCESSORS)),
+)
+def test_counts_of_errors(size: int, shift: int, dtype: str, kind: str, seed: int, room: int, processor: str) -> None:
+    """Of what the compiled kernel counts, on each kind of processor, against numpy."""
+    known = compiled_library()
+    rng = np.random.default_rng(seed)
+    y = rng.normal(0, {"huge": 1e30, "tiny": 1e-40}.get(kind, 1), size + shift).astype(dtype)[shift:]
+    y[rng.random(size) < 0.2] = 0
+    x = y.copy() if kind == "equal" else (y * (1 + rng.normal(0, 1 if kind == "far" else 1e-4, size))).astype(dtype)
+    x[rng.integers(0, size)] += y.dtype.type(np.abs(y).max() + 1e-3)
+    error = np.abs(x - y)
+    edges = [10.0**power for power in range(3, -9, -1)]
+    asked = ErrorsAsked(
+        atol=1e-3, rtol=1e-4, rounding=1e-6, zero=2.2e-16, worst=float(np.sort(error)[-min(size, 3)]),
+        worst_relative=1e-3, largest=float(error.max()), edge_count=len(edges), room=room,
+    )  # fmt: skip
+    asked.edges[: len(edges)] = edges
+    weights = np.empty_like(x)
+    known.functions.pt_use_processor(PROCESSORS[processor])
+    counted = compiled.CompiledKernel(known).count_errors(x, y, weights, asked)
+    known.functions.pt_use_processor(0)
+    assert counted is not None
+    found, real = counted.found, y.dtype.type
+    assert found.largest == error.max()
+    assert found.nonzero == np.count_nonzero(error)
+    assert list(found.at_least[: len(edges)]) == [np.count_nonzero(error >= real(edge)) for edge in edges]
+    size_of = np.abs(y)
+    wanted = [np.count_nonzero(error.astype(np.longdouble) > s * (1e-4 * size_of.astype(np.longdouble) + 1e-3))
+              for s in (1 + 2e-6, 1 + 1e-7, 1 - 1e-7, 1 - 2e-6)]  # fmt: skip
+    assert wanted[0] <= found.surely_outside <= wanted[1] <= wanted[2] <= found.maybe_outside <= wanted[3]
+    np.testing.assert_array_equal(weights, (error / real(asked.largest)) ** 2)
+    worst = np.flatnonzero((error >= real(asked.worst)) & (error > 0))
+    relative = np.flatnonzero((error >= real(1e-3) * size_of) & (error > 0) & (size_of > real(2.2e-16)))
+    for places, items, number in (
+        (counted.worst, worst, found.worst), (counted.worst_relative, relative, found.worst_relative)
+    ):  # fmt: skip
+        if items.size > room:
+            assert places is None
+            assert number > room
+        else:
+            assert places is not None
+            np.testing.assert_array_equal(places, items)
+
+
 def test_tolerance_at_the_border(tmp_path: Path) -> None:
     """Errors equal to what is allowed but for float32's rounding are judged in float64."""
     y = np.full(2000, 0.5, np.float32)

@@ -10,6 +10,7 @@ import pytest
 from executors import AtOnce
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.leaves import parse_numbers
@@ -94,10 +95,30 @@ def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
     assert len(asked) == 1  # all is known: nothing is done again
     assert asked[0][0] == asked[0][1]
 
-    def told(study: Study) -> str:
-        return json.dumps(study.to_dict(), sort_keys=True)
+    def told(study: Study) -> tuple[str, bytes]:
+        document = study.to_dict()
+        return json.dumps({**document, "table": ""}, sort_keys=True), Path(document["table"]).read_bytes()
 
     assert told(first) == told(second) == told(again)
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
+    root, truth = kernel
+    options = StudyOptions(folders=[str(root / folder) for folder in truth.data])
+    told: list[int] = []
+
+    def stop(done: int, _: int) -> None:
+        told.append(done)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(WorkStoppedError, match="stopped: 3 of 9 dump folders done") as caught:
+        run_study(options, str(tmp_path), workers=1, progress=stop)
+    assert caught.value.exit_code == 130
+    again: list[int] = []
+    found = run_study(options, str(tmp_path), workers=1, progress=lambda done, _: again.append(done))
+    assert again[0] == told[1]  # where it was stopped
+    assert found.conclusion.culprit is not None
 
 
 def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:

@@ -151,11 +151,11 @@ def generate_ranks(
 
     Raises UsageError if options make no sense or a data folder holds something else, OutputError if writing fails.
     """
-    training = _Training(
+    training = Training(
         ranks=ranks,
         steps=steps,
         seed=seed,
-        fault=_fault(fault),
+        fault=fault_of_ranks(fault),
         fault_step=steps // 2 if fault_step is None else fault_step,
         fault_rank=fault_rank,
     )
@@ -187,13 +187,14 @@ def data_folders(ranks: int) -> tuple[str, ...]:
     return tuple(f"server_{n}/precision_data" for n in range(servers)) if servers > 1 else ("precision_data",)
 
 
-def _fault(name: str) -> Fault:
+def fault_of_ranks(name: str) -> Fault:
+    """The fault of this name; UsageError for one that does not go with several ranks."""
     if name not in RANK_FAULTS:
         raise UsageError(f"the fault {name} is none of several ranks", f"choose one of {', '.join(RANK_FAULTS)}")
     return RANK_FAULTS[name]
 
 
-def _check(training: _Training, benchmark: str) -> None:
+def _check(training: Training, benchmark: str) -> None:
     for what, value, most in (("ranks", training.ranks, MOST_RANKS), ("steps", training.steps, MOST_STEPS)):
         if not 1 <= value <= most:
             raise UsageError(f"a demo has 1 to {most} {what}, not {value}")
@@ -263,8 +264,8 @@ def _sides(value: Value) -> Sides:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Training:
-    """Computes one step of all ranks after the other."""
+class Training:
+    """Computes one step of all ranks after the other. `images` is the shape of a rank's data (NHWC)."""
 
     ranks: int
     steps: int
@@ -272,6 +273,7 @@ class _Training:
     fault: Fault
     fault_step: int
     fault_rank: int | None
+    images: tuple[int, int, int, int] = _IMAGES
 
     def strikes(self, rank: int, step: int) -> bool:
         """Whether the fault is at work."""
@@ -319,7 +321,7 @@ class _Training:
             ranks=self.ranks,
         )
         data = np.random.default_rng([self.seed, 3, rank, step])
-        images, labels = network.data_source(machine, shape=_IMAGES, rng=data)
+        images, labels = network.data_source(machine, shape=self.images, rng=data)
         rate = machine.constant(_RATE, "GradientDescent/learning_rate")
         loss = network.train_step(machine, images, labels, rate)
         machine.run("NetOutput", "NetOutput", [loss], (), (), originals=None, dumped=False, kernel=False)
@@ -339,7 +341,7 @@ def _summed(parts: Sequence[Sides]) -> Sides:
 class _Writer:
     """Writes the files of all ranks as the training goes on."""
 
-    def __init__(self, root: Path, training: _Training, benchmark: str, statistics: bool) -> None:
+    def __init__(self, root: Path, training: Training, benchmark: str, statistics: bool) -> None:
         self.root = root
         self.training = training
         self.statistics = statistics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
-from precision_tool.lib.model.tensor import Plan, Tensor
+from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.decode import Numbers
@@ -165,6 +165,37 @@ class TensorReader:
             else:
                 array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
         return array
+
+    def rows(self, pieces: Sequence[tuple[int, int]], count: int, dtype: np.dtype[Any] | type[np.generic]) -> Numbers:
+        """The rows from `start` to `stop` of each piece, flat, of the `count` rows that the items fall into.
+
+        Only these are read of a tensor that lies in that order, or in blocks along other axes only.
+        """
+        per_row = self.size // count
+        total = sum(stop - start for start, stop in pieces)
+        found = np.empty(total * per_row, dtype)
+        is_direct = found.dtype == self.dtype
+        if not self.is_flat and not self._rows_are_runs(count):
+            whole = self.whole(dtype).reshape(count, -1)
+            return np.concatenate([whole[start:stop] for start, stop in pieces]).reshape(-1)
+        place = 0
+        for start, stop in pieces:
+            size = (stop - start) * per_row
+            part = found[place : place + size]
+            items = part if is_direct else self._scratch.numbers(f"{self._name}.items", size, self.dtype)
+            if self.is_flat:
+                self.read_flat(start * per_row, stop * per_row, items)
+            else:
+                self.read_box(((start, stop), *((0, extent) for extent in self.logical_shape[1:])), items)
+            if not is_direct:
+                part[...] = items
+            place += size
+        return found
+
+    def _rows_are_runs(self, count: int) -> bool:
+        """Whether a row of the logical tensor, the first axis of which has `count` of them, is stored in one run."""
+        first = self._plan.axes[0] if self._plan.axes else None
+        return self.logical_shape[:1] == (count,) and first == (0, WHOLE)
 
     def head(self, count: int) -> Numbers:
         """The first `count` items in logical order (all, if there are fewer), in an array of their own."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine import metrics
-from precision_tool.lib.engine.metrics import Kernel, KlSums, Ranges, SideSums, Sums
+from precision_tool.lib.engine.metrics import ErrorsCounted, Kernel, KlSums, Ranges, SideSums, Sums
 from precision_tool.lib.native import library as native
 from precision_tool.lib.native.library import Library, library
 from precision_tool.lib.numbers.decode import Floats, Numbers
@@ -51,13 +51,14 @@ class CompiledKernel(Kernel):
         super().__init__()
         self._functions: dict[tuple[str, np.dtype], Callable[..., int]] = {
             (name, np.dtype(kind)): getattr(compiled.functions, f"pt_{name}_{kind}")
-            for name in ("first", "second", "side", "together", "bins")
+            for name in ("first", "second", "side", "together", "bins", "errors")
             for kind in ("float32", "float64")
         }
         self._first = native.FirstSums()
         self._second = native.SecondSums()
         self._side = native.SideSums()
         self._together = native.Together()
+        self._errors = native.ErrorsFound()
         self._ranges = np.zeros(4)
         self._room = np.empty((2, 0), np.float64), np.empty(0, np.int32)
 
@@ -202,3 +203,20 @@ class CompiledKernel(Kernel):
             super().add_bins(counts, a, low, high)
             return
         function(a.ctypes.data, a.size, low, high - low, counts.size, counts.ctypes.data)
+
+    # -- errors one by one ------------------------------------------------------------------------------------------
+
+    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, asked: native.ErrorsAsked) -> ErrorsCounted | None:
+        function = self._function("errors", x, y, weights)
+        if function is None:
+            return None
+        found, places = self._errors, np.empty((2, asked.room), np.int32)
+        function(
+            x.ctypes.data, y.ctypes.data, x.size, ctypes.byref(asked), weights.ctypes.data,
+            places[0].ctypes.data, places[1].ctypes.data, ctypes.byref(found),
+        )  # fmt: skip
+        worst, relative = (
+            places[kind, :count] if count <= asked.room else None
+            for kind, count in enumerate((found.worst, found.worst_relative))
+        )
+        return ErrorsCounted(found, worst, relative)

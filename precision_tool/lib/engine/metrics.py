@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.model.comparison import ZERO_BELOW, Metrics, Summary
+from precision_tool.lib.native.library import ErrorsAsked, ErrorsFound
 from precision_tool.lib.numbers.decode import Floats, Numbers, as_float64
 
 #: Lower clamp of the scaled values in the KL divergence: float32's epsilon.
@@ -238,6 +239,18 @@ class _Buffers:
             array.fill(value)
             self._floors[side] = (value, array)
         return array
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorsCounted:
+    """What was found of the errors of a block, and the places of those that may be among the worst.
+
+    No places where there are too many.
+    """
+
+    found: ErrorsFound
+    worst: npt.NDArray[np.int32] | None
+    worst_relative: npt.NDArray[np.int32] | None
 
 
 class Kernel:
@@ -531,6 +544,11 @@ class Kernel:
             a, low, high = a / 2, low / 2, high / 2
         places = ((a - low) / (high - low) * counts.size).astype(np.intp)
         counts += np.bincount(np.minimum(places, counts.size - 1), minlength=counts.size)
+
+    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, asked: ErrorsAsked) -> ErrorsCounted | None:
+        """What is asked of the errors of a block without NaN and Inf, whose squares, of the largest one's, become the
+        `weights`. None where numpy has to find it step by step."""
+        return None
 
 
 def _add_integers(side: SideSums, a: Numbers) -> None:

@@ -1,4 +1,4 @@
-"""Compares pairs: spreads the work over processes by bytes, keeps memory bounded, and knows how far it is."""
+"""Compares pairs: spreads the work over threads by bytes, keeps memory bounded, and knows how far it is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from precision_tool.lib.engine.bundles import (
     PLAIN,
     Measures,
     Numbered,
+    Part,
     Worker,
     bundle_key,
     compare_bundle,
     compare_bundles,
     cost,
+    cuts_of,
     failed_row,
     looked_at,
-    parts_of,
     round_of,
     row_of_results,
     same_range,
@@ -32,18 +33,21 @@ from precision_tool.lib.engine.bundles import (
     whole_pass,
     worker,
 )
+from precision_tool.lib.engine.cluster import TASK_BYTES, ClusterExecutor, ClusterLostError, PoisonedTaskError
 from precision_tool.lib.engine.compared_statistics import has_statistics, judged
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
 from precision_tool.lib.engine.stream import tensors_of
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool
+from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool, thread_pool
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.tensor import Access, Tensor
 
 __all__ = ["Measures", "compare_pairs"]
 
 T = TypeVar("T")
+#: Pairs that are compared together, and the bytes they have.
+Weighed = tuple[int, list[Numbered]]
 
 
 def compare_pairs(
@@ -57,8 +61,8 @@ def compare_pairs(
 ) -> list[Row]:
     """One row per pair, in order.
 
-    `workers` processes (0: one per core this process may use; 1: none), or any `executor`, share the work.
-    Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
+    `workers` threads (0: one per core this process may use; 1: none), or any `executor`, share the work; processes
+    where it is Python's. Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
     """
     budget = budget or sizes.DEFAULT
     run = _Run(pairs, progress, measures, budget)
@@ -69,10 +73,12 @@ def compare_pairs(
         elif workers == 1 or run.total < budget.serial_bytes:
             run.compare_here()
         else:
-            with process_pool(workers) as pool:
+            with (process_pool if _needs_python(pairs, measures) else thread_pool)(workers) as pool:
                 run.spread(pool, workers)
     except KeyboardInterrupt:
         raise WorkStoppedError(f"stopped: {run.state()}", "", run.rows_so_far()) from None
+    except ClusterLostError as error:
+        raise WorkStoppedError(f"{error.message}: {run.state()}", error.hint, run.rows_so_far(), exit_code=2) from error
     except BrokenProcessPool as error:
         raise WorkStoppedError(
             f"a worker process died: {run.state()}",
@@ -81,6 +87,12 @@ def compare_pairs(
             exit_code=2,
         ) from error
     return judged([row for row in run.rows if row is not None])
+
+
+def _needs_python(pairs: Sequence[Pair], measures: Measures) -> bool:
+    """Whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
+    sides = (side for pair in pairs for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
+    return measures.custom is not None or any(side.access is not Access.BYTES for side in sides)
 
 
 class _Run:
@@ -149,25 +161,56 @@ class _Run:
         """Runs bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
         weights = [(sum(cost(pair) for _, pair in bundle), bundle) for bundle in self._bundles]
         weights.sort(key=lambda item: -item[0])
-        small: list[tuple[int, list[Numbered]]] = []
+        small: list[Weighed] = []
         for weight, bundle in weights:
             first = bundle[0][1]
             if workers > 1 and first.status == Status.COMPARED and cost(first) >= self._budget.split_bytes:
+                crew = pool.at(_host_of(pool, bundle)) if isinstance(pool, ClusterExecutor) else pool
                 with worker(self._budget) as here:
-                    self._compare_split(bundle, pool, here)
+                    self._compare_split(bundle, crew, here)
             else:
                 small.append((weight, bundle))
+        if isinstance(pool, ClusterExecutor):
+            self._spread_over(pool, small)
+            return
         # Tasks of at least this size, so that sending them costs little, and enough of them to balance.
         chunk = max(1 << 20, sum(weight for weight, _ in small) // (workers * 16))
-        tasks: list[list[list[Numbered]]] = []
-        filled = chunk
-        for weight, bundle in small:
-            if filled >= chunk:
-                tasks.append([])
-                filled = 0
-            tasks[-1].append(bundle)
-            filled += weight
+        tasks = _tasks(small, chunk)
         collect([pool.submit(compare_bundles, task, self._measures, self._budget) for task in tasks], self._take)
+
+    def _spread_over(self, cluster: ClusterExecutor, small: Sequence[Weighed]) -> None:
+        """Runs bundles where their data lies; of a poisoned task each bundle is tried alone."""
+        by_host: dict[str, list[Weighed]] = {}
+        for weight, bundle in small:
+            by_host.setdefault(_host_of(cluster, bundle), []).append((weight, bundle))
+        total = sum(weight for weight, _ in small)
+        chunk = min(TASK_BYTES, max(1 << 20, total // (cluster.workers * 2)))
+        tasks = [(host, task) for host, mine in by_host.items() for task in _tasks(mine, chunk)]
+        given = {self._hand_to(cluster, host, task): (host, task) for host, task in tasks}
+        poisoned: list[tuple[str, list[list[Numbered]]]] = []
+
+        def failed(future: Future[Any], error: BaseException) -> bool:
+            if isinstance(error, PoisonedTaskError):
+                poisoned.append(given[future])
+            return isinstance(error, PoisonedTaskError)
+
+        collect([*given], self._take, failed)
+        for host, task in poisoned:  # or only one that shared a worker with it: one at a time tells
+            self._try_alone(cluster, host, task)
+
+    def _hand_to(self, cluster: ClusterExecutor, host: str, task: list[list[Numbered]]) -> Future[Any]:
+        return cluster.at(host).submit(compare_bundles, task, self._measures, self._budget)
+
+    def _try_alone(self, cluster: ClusterExecutor, host: str, task: list[list[Numbered]]) -> None:
+        """Does a task while no other is done, then, if it is poisoned, each of its bundles."""
+        try:
+            collect([self._hand_to(cluster, host, task)], self._take)
+        except PoisonedTaskError as error:
+            if len(task) == 1:
+                self._take([(number, failed_row(pair, error)) for number, pair in task[0]])
+            else:
+                for bundle in task:
+                    self._try_alone(cluster, host, [bundle])
 
     def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
         done: list[Row] = []
@@ -180,7 +223,7 @@ class _Run:
                     continue
                 same = [known for known in done if storage_key(known.pair) == storage_key(pair)]
                 row = self._equal_row(same, pair, pool) or self._row_of_parts(pair, pool, here)
-            except BrokenProcessPool:
+            except (BrokenProcessPool, ClusterLostError):
                 raise
             except Exception as error:
                 self.rows[number] = failed_row(pair, error)
@@ -236,20 +279,39 @@ def run_in_parts(
 ) -> list[Any]:
     """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done."""
     with here.stream(pair, limit) as stream:
-        parts = parts_of(pair, stream, here.budget, limit)
-        share = cost(pair) // (2 * len(parts)) if parts else 0
+        cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
+        parts = [Part(pair, *cut, limit) for cut in cuts]
+        share = cost(pair) // (2 * len(parts))
 
         def one_round(asked: Sequence[Pass[Any, Any]]) -> list[Any]:
             """The states of a whole tensor, merged in the order of the parts."""
             futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in parts]
             collect(futures, lambda _: tell(share) if tell is not None else None)
-            states = merge_all(asked, (future.result() for future in futures))
-            return states or [one.start(stream) for one in asked]  # of nothing
+            return merge_all(asked, (future.result() for future in futures))
 
         rounds = Rounds(passes, one_round(passes))
         seconds = rounds.second()
         states = one_round([follow for _, follow in seconds]) if seconds else []
         return rounds.results(stream, seconds, states)
+
+
+def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[list[list[Numbered]]]:
+    """Bundles as tasks of at least `chunk` bytes, so that sending them costs little."""
+    tasks: list[list[list[Numbered]]] = []
+    filled = chunk
+    for weight, bundle in bundles:
+        if filled >= chunk:
+            tasks.append([])
+            filled = 0
+        tasks[-1].append(bundle)
+        filled += weight
+    return tasks
+
+
+def _host_of(cluster: ClusterExecutor, bundle: Sequence[Numbered]) -> str:
+    """Whose workers read the NPU's data of a bundle."""
+    tensors = (pair.npu for _, pair in bundle)
+    return next((cluster.host_of(tensor.path) for tensor in tensors if isinstance(tensor, Tensor)), "")
 
 
 def _all(futures: Sequence[Future[T]]) -> list[T]:

@@ -25,6 +25,7 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError, shown_name
 from precision_tool.lib.formats.h5_child import LENGTH, LONGEST
+from precision_tool.lib.storage.files import opened_path
 from precision_tool.lib.storage.store import StoredFile
 from precision_tool.lib.storage.stores import local_file, open_file
 
@@ -142,7 +143,7 @@ class _Child:
         self._deaths: Counter[tuple[str, int]] = Counter()
 
     def rows(self, method: str, path: str, seconds: int, given: dict[str, object]) -> Generator[Any, None, None]:
-        full = os.path.abspath(path)
+        full = os.path.abspath(opened_path(path))
         with self.lock:
             file = (full, _changed_at(full))
             if self._deaths[file] >= MOST_DEATHS:

@@ -17,7 +17,7 @@ from pathlib import Path
 #: Names the kernel that is to do the work: "numpy" instead of the compiled one.
 VARIABLE = "PRECISION_TOOL_KERNEL"
 #: INTERFACE of kernel.c, of which this module is the other side.
-_INTERFACE = 3
+_INTERFACE = 4
 
 #: Largest relative error of a sum of equal squares: lanes stay below 3e-7, a sum one after the other does not.
 _SUM_ERROR = 7e-7
@@ -71,9 +71,37 @@ class Codes(ctypes.Structure):
     )
 
 
+#: Decades that errors are counted in at most.
+MOST_EDGES = 16
+
+
+class ErrorsAsked(ctypes.Structure):
+    """What is asked of the errors of a block: a tolerance, decades, and from where on an item is told."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in (
+            "atol", "rtol", "rounding", "zero", "worst", "worst_relative", "largest",
+        )),
+        *((name, ctypes.c_int64) for name in ("edge_count", "room")),
+        ("edges", ctypes.c_double * MOST_EDGES),
+    )  # fmt: skip
+
+
+class ErrorsFound(ctypes.Structure):
+    """Counts of errors. More of the `worst` or of `worst_relative` than there is room for have no places."""
+
+    _fields_ = (
+        ("largest", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in (
+            "surely_outside", "maybe_outside", "nonzero", "worst", "worst_relative",
+        )),
+        ("at_least", ctypes.c_int64 * MOST_EDGES),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The functions of kernel.c and values.c. Arrays are given by their addresses; Python's lock is not held."""
+    """The functions of kernel.c, values.c and elements.c. Arrays are given by address; Python's lock is not held."""
 
     functions: ctypes.CDLL
     path: Path
@@ -128,6 +156,19 @@ def _load(path: Path) -> Library:
             ("second", (address, address, count, address, ctypes.POINTER(SecondSums))),
             ("side", (address, count, ctypes.POINTER(SideSums))),
             ("bins", (address, count, ctypes.c_double, ctypes.c_double, count, address)),
+            (
+                "errors",
+                (
+                    address,
+                    address,
+                    count,
+                    ctypes.POINTER(ErrorsAsked),
+                    address,
+                    address,
+                    address,
+                    ctypes.POINTER(ErrorsFound),
+                ),
+            ),
             ("together", (address, address, count, address, address, address, ctypes.POINTER(Together))),
         ):
             getattr(functions, f"pt_{function}_{name}").argtypes = arguments

@@ -190,6 +190,6 @@ def _level(value: float) -> int | None:
     return max(number for number, low in enumerate(_SHADES) if value >= low)
 
 
-def table_line(path: str) -> RenderableType:
-    """Where the table of all rows was written."""
-    return Text.assemble(("table: ", "bold"), whole_path(path))
+def table_line(what: str, path: str) -> RenderableType:
+    """Where something was written."""
+    return Text.assemble((f"{what}: ", "bold"), whole_path(path))

@@ -195,6 +195,8 @@ def _why(first: Suspect) -> list[str]:
             f"where rounding explains {percent(fact('rounding'))}"
         )
         where = f"{fact('wrong_elements'):,} of {counted(fact('elements'), 'element')} of output {fact('output')}"
+        if fact("elements_in_all") is not None:
+            where += f" that were looked at, {fact('elements_in_all'):,} in all"
         mistake = _MISTAKES.get(str(fact("mistake")))
         lines.append(f"wrong in {where}" + (f": {mistake}{_detail(first)}" if mistake else _detail(first)))
     elif fact("overflowed_elements") is not None:

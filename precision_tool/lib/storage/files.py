@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TextIO
 
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
@@ -33,10 +34,28 @@ _MAX_JSON = 1 << 16
 #: Folders that were tidied by this process.
 _tidied: set[str] = set()
 
+#: Where relative paths begin for a worker on another machine; "": at the working folder.
+_reading_from: ContextVar[str] = ContextVar("reading_from", default="")
+
 #: A change this soon (ns) after another may leave the time of a file as it is.
 _TICK = 50_000_000
 #: As much where times are kept in seconds, or in two of them.
 _COARSE_TICK = 2_000_000_000
+
+
+@contextmanager
+def reading_from(folder: str) -> Iterator[None]:
+    """Local files with relative paths are opened below an absolute `folder` by this thread, until the block ends."""
+    before = _reading_from.set(folder)
+    try:
+        yield
+    finally:
+        _reading_from.reset(before)
+
+
+def opened_path(path: str) -> str:
+    """The path under which a local file is opened."""
+    return os.path.join(_reading_from.get(), path)
 
 
 def may_change_unseen(*times: int) -> bool:
@@ -207,7 +226,7 @@ class LocalFile(StoredFile):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = open_descriptor(path)
+        self._fd = open_descriptor(opened_path(path))
         self.size = os.fstat(self._fd).st_size
 
     def read_into(self, offset: int, buffer: memoryview) -> None:

@@ -7,13 +7,14 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError
+from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 
@@ -36,6 +37,10 @@ def _summary(side: str, name: str) -> Callable[[Row], float | None]:
     return lambda row: getattr(getattr(row, side), name, None)
 
 
+def _indices(values: Sequence[int] | None) -> str:
+    return "" if values is None else f"[{','.join(map(str, values))}]"
+
+
 def _type(tensor: AnyTensor | None) -> str:
     return "" if tensor is None else tensor.dtype
 
@@ -49,8 +54,14 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "reason": lambda row: row.reason,
     "benchmark_tensor": lambda row: row.golden_tensor,
     "passes": lambda row: ",".join(row.pass_names),
+    "npu_ops": lambda row: ",".join(row.npu_ops),
+    "benchmark_ops": lambda row: ",".join(row.golden_ops),
+    "script_ops": lambda row: ",".join(row.original_ops),
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
-    "shape": lambda row: "" if row.shape is None else ",".join(map(str, row.shape)),
+    "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
+    "shape": lambda row: _indices(row.shape),
+    "max_error_index": lambda row: _indices(row.max_error_index),
+    "first_mismatch_index": lambda row: _indices(None if row.metrics is None else row.metrics.first_mismatch_index),
 }
 WHOLE: Mapping[str, Callable[[Row], int]] = {
     "number": lambda row: row.index,
@@ -62,6 +73,12 @@ WHOLE: Mapping[str, Callable[[Row], int]] = {
         else row.extremes.inf_count
         if row.extremes
         else 0
+    ),
+    "scalar": lambda row: int(row.is_scalar),
+    "elements": lambda row: 0 if row.npu is None else row.npu.count,
+    "benchmark_nan": lambda row: 0 if row.golden is None else row.golden.nan_count,
+    "benchmark_inf": lambda row: (
+        0 if row.golden is None else row.golden.positive_inf_count + row.golden.negative_inf_count
     ),
     "saturated": lambda row: row.extremes.saturated if row.extremes else 0,
 }
@@ -117,3 +134,58 @@ def unpack(data: bytes, wanted: Sequence[str] | None = None) -> Columns:
         hint = "`ac --all --fresh` begins anew"
         raise FormatError(f"rows that the study kept cannot be read ({error})", hint) from error
     return columns
+
+
+def rows_of(columns: Columns) -> list[Row]:
+    """The rows again, as far as their columns tell: as those that are read back from a result file."""
+    texts = {name: columns[name] for name in TEXTS}
+    numbers = {name: _listed(columns[name]) for name in (*WHOLE, *NUMBERS)}
+    found = []
+    for at in range(len(texts["op"])):
+        text = {name: str(values[at]) for name, values in texts.items()}
+        number = {name: values[at] for name, values in numbers.items()}
+        pair = Pair(
+            index=number["number"], op_name=text["op"], op_type=text["type"], slot=text["slot"], status=text["status"],
+            reason=text["reason"], npu_ops=_names(text["npu_ops"]), golden_ops=_names(text["benchmark_ops"]),
+            golden_tensor=text["benchmark_tensor"], pass_names=_names(text["passes"]),
+            original_names=_names(text["script_ops"]), shape=_read_indices(text["shape"]),
+        )  # fmt: skip
+        metrics = None
+        if text["status"] == Status.COMPARED:
+            metrics = Metrics(
+                **{name: number[name] for name in _METRICS}, is_scalar=bool(number["scalar"]),
+                non_finite_mismatches=number["mismatches"], max_error_index=_read_indices(text["max_error_index"]),
+                first_mismatch_index=_read_indices(text["first_mismatch_index"]),
+            )  # fmt: skip
+        found.append(
+            Row(
+                pair=pair, metrics=metrics, reason=text["reason"], npu=_side(number, "npu", "nan", "inf"),
+                golden=_side(number, "benchmark", "benchmark_nan", "benchmark_inf"), npu_dtype=text["npu_type"],
+                golden_dtype=text["benchmark_type"],
+                own_error=None if isnan(number["own_error"]) else number["own_error"],
+            )
+        )  # fmt: skip
+    return found
+
+
+def _side(number: Mapping[str, Any], side: str, nans: str, infs: str) -> Summary | None:
+    """The summary of one side; None where nothing of it is known."""
+    values = {name: number[f"{side}_{name}"] for name in _SUMMARY}
+    if all(map(isnan, values.values())) and not number[nans] and not number[infs]:
+        return None
+    # Of which sign an Inf is, no column tells.
+    return Summary(**values, count=number["elements"], nan_count=number[nans], positive_inf_count=number[infs])
+
+
+def _listed(values: npt.NDArray[Any] | list[str]) -> list[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def _read_indices(text: str) -> tuple[int, ...] | None:
+    if not text:
+        return None
+    return tuple(int(part) for part in text[1:-1].split(",") if part)

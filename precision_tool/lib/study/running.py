@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
+from precision_tool.lib.engine.cluster import ClusterLostError, near
 from precision_tool.lib.study.plan import Task
 from precision_tool.lib.study.task import LeafDone, run_task
 
@@ -106,7 +107,7 @@ class _Crew:
                     self._again.appendleft(one)
                     break
                 try:
-                    flying[executor.submit(run_task, one.task)] = one
+                    flying[near(executor, one.task.leaves[0].leaf.path).submit(run_task, one.task)] = one
                 except BaseException:
                     self._again.appendleft(one)
                     raise
@@ -115,7 +116,7 @@ class _Crew:
             finished, _ = wait(flying, timeout=_TICK, return_when=FIRST_COMPLETED)
             for future in finished:
                 error = future.exception()
-                if isinstance(error, BrokenExecutor):
+                if isinstance(error, (BrokenExecutor, ClusterLostError)):
                     raise error
                 one = flying.pop(future)
                 if error is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
@@ -28,6 +29,7 @@ from precision_tool.lib.study.plan import Judging, LeafOptions, LeafPlan, Task, 
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
 from precision_tool.lib.study.states import LeafState, state_of
+from precision_tool.lib.study.table import TABLE, has_parquet, write_csvs, write_table
 from precision_tool.lib.study.task import LeafDone
 
 #: Tasks that are handed out at one time, for each worker.
@@ -50,6 +52,10 @@ class StudyOptions:
         Which leaves are recomputed op by op.
     threshold : float
         Cosine similarity, -1 to 1, below which a tensor counts as wrong.
+    table : str
+        The Parquet file of all rows; by default beside the journal, if pyarrow is installed.
+    csv : bool
+        Write a result file for each leaf as well.
     """
 
     folders: Sequence[str]
@@ -60,6 +66,8 @@ class StudyOptions:
     ranks: Callable[[int], bool] | None = None
     judging: Judging = Judging.FIRST
     threshold: float = 0.98
+    table: str = ""
+    csv: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +97,7 @@ class Study:
     threshold: float = 0.98
     journal: str = ""
     table: str = ""
+    csvs: tuple[str, ...] = ()
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -242,6 +251,8 @@ class Runner:
         self._key = self._leaf_options.digest
         self.states: dict[str, LeafState] = {}
         self._first_wrong: int | None = None
+        #: The result files of leaves that were written.
+        self.csvs: tuple[str, ...] = ()
         self._total = prepared.nbytes
         self._done = 0
 
@@ -340,11 +351,25 @@ class Runner:
             columns = self.columns(state, NEEDED)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
+        table = self._written(states)
         return Study(
             conclusion=conclude(states, votes), leaves=tuple(states), votes=tuple(votes), maps=maps.maps(),
             notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
+            table=table, csvs=self.csvs,
         )  # fmt: skip
+
+    def _written(self, states: Sequence[LeafState]) -> str:
+        """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
+        folder = os.path.dirname(self._journal.path)
+        if self._options.csv:
+            self.csvs = tuple(write_csvs(os.path.join(folder, "results"), states, self.columns))
+        path = self._options.table
+        if not path and not has_parquet():
+            return ""
+        path = path or os.path.join(folder, TABLE)
+        write_table(path, states, self.columns)
+        return path
 
 
 def _network_notes(states: Sequence[LeafState]) -> list[str]:
@@ -373,6 +398,13 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
     return notes
 
 
+def _from_anywhere(options: StudyOptions) -> StudyOptions:
+    """The same with absolute paths: workers of a cluster have working folders of their own."""
+    named = {key: getattr(options, key) for key in ("npu", "golden", "graph")}
+    absolute = {key: path and os.path.abspath(path) for key, path in named.items()}
+    return replace(options, folders=[os.path.abspath(folder) for folder in options.folders], **absolute)
+
+
 def run_study(
     options: StudyOptions,
     folder: str,
@@ -389,6 +421,8 @@ def run_study(
     with `fresh` all is. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C.
     """
     workers = workers or cores()
+    if isinstance(executor, ClusterExecutor):
+        workers, options = executor.workers, _from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
         runner = Runner(prepare(options), options, journal, cache)
 

@@ -14,6 +14,7 @@ from precision_tool.lib.ops.base import Input, NotComputedError
 from precision_tool.lib.verdict.formulas import Formula
 from precision_tool.lib.verdict.judgement import OpJudgement
 from precision_tool.lib.verdict.rounding import norm
+from precision_tool.lib.verdict.rows import Rows
 from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
 
 
@@ -23,13 +24,13 @@ class Beside:
     def __init__(self, values: RunValues) -> None:
         self._values = values
 
-    def golden(self, name: str, index: int) -> np.ndarray | None:
-        """A tensor of the script as the benchmark has it."""
+    def golden(self, name: str, index: int, rows: Rows | None = None) -> np.ndarray | None:
+        """A tensor of the script as the benchmark has it; `rows`: only these of one that has as many."""
         golden = self._values.benchmark.output_of(name, index)
         if not isinstance(golden, Tensor):
             return None
         try:
-            return np.asarray(self._values.load(golden, None).array, np.float64)
+            return np.asarray(self._values.load(golden, None, rows=rows).array, np.float64)
         except NoValueError:
             return None
 
@@ -43,13 +44,19 @@ class Beside:
         except NoValueError:
             return None
 
-    def inputs(self, op: Op, fed: Mapping[int, Input]) -> dict[int, Input] | None:
-        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack."""
+    def inputs(
+        self, op: Op, fed: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
+    ) -> dict[int, Input] | None:
+        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
+
+        Of the slots in `cut` only `rows`, as `fed` has them.
+        """
         values = self._values
         inputs: dict[int, Input] = {}
         for slot in values.input_slots(op):
             root = values.fed_by.get((id(op), slot.graph_index))
-            loaded = values.load_benchmark(root) if root is not None else None
+            some = rows if slot.index in cut else None
+            loaded = values.load_benchmark(root, some) if root is not None else None
             mine = fed.get(slot.index)
             if loaded is None:
                 if mine is None or root is None or values.parameter_of(root) is None:

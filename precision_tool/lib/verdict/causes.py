@@ -206,9 +206,11 @@ class Explainer:
         facts = [
             Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
             Fact(name="worst_over_rounding", value=_number(slot.worst)), Fact(name="wrong_elements", value=slot.beyond),
-            Fact(name="elements", value=slot.size), Fact(name="exactly_rounded", value=_number(slot.exact_share)),
+            Fact(name="elements", value=slot.looked_at), Fact(name="exactly_rounded", value=_number(slot.exact_share)),
             Fact(name="recomputed_as", value=list(one.how)), Fact(name="output", value=slot.slot),
         ]  # fmt: skip
+        if slot.sampled is not None:
+            facts.append(Fact(name="elements_in_all", value=slot.size))
         if slot.places is not None:
             facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
             for name in ("axis", "index", "factor", "steps"):
@@ -465,7 +467,7 @@ def _whole_factor(one: OpJudgement) -> float | None:
     slot = one.worst_slot
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
-    return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.size == slot.beyond else None
+    return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.looked_at == slot.beyond else None
 
 
 def _is_seen_apart(one: OpJudgement) -> bool:
@@ -476,16 +478,8 @@ def _is_seen_apart(one: OpJudgement) -> bool:
 def _is_unlike_kernels(one: OpJudgement) -> bool:
     """Whether none of the simple mistakes of a kernel explains an op's error."""
     slot = one.worst_slot
-    return (
-        slot is not None
-        and slot.places is not None
-        and slot.places.mistake
-        in (
-            Mistake.UNKNOWN,
-            Mistake.NOT_FINITE,
-            Mistake.TAIL,
-        )
-    )
+    unlike = (Mistake.UNKNOWN, Mistake.NOT_FINITE, Mistake.TAIL)
+    return slot is not None and slot.places is not None and slot.places.mistake in unlike
 
 
 #: Of several sources that differ, the data come first: they explain all the others cannot.

@@ -20,7 +20,7 @@ from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 from precision_tool.lib.pairing.match import originals
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.verdict.formulas import Formula, Ref, Stage, run_stage
+from precision_tool.lib.verdict.formulas import ROWS_FIRST, Formula, Ref, Stage, is_turned, run_stage
 from precision_tool.lib.verdict.rounding import norm
 
 #: Stages that are computed at most to find one chain.
@@ -115,6 +115,32 @@ class Known:
     golden_inputs: Mapping[int, Input] | None
     golden: Callable[[str, int], npt.NDArray[np.float64] | None]
     put_out: Mapping[tuple[str, int], Input]
+
+
+def rows_of_chain(
+    op: Op, kinds: Kinds, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> tuple[int, frozenset[int]] | None:
+    """The rows that every stage may treat one by one, and the inputs that have them, however the stages hang together.
+
+    None where there are none. What is found on some rows has to be held against all.
+    """
+    first, *others = kinds.stages(op)
+    shapes = {one.array.shape for one in got.values()}
+    if len(shapes) != 1 or not inputs or is_turned(op.attrs):
+        return None
+    (shape,) = shapes
+    by_element = all(map(table.is_by_element, first))
+    if not shape or not (by_element or ROWS_FIRST.issuperset(first)):
+        return None
+    if any(one != "BiasAdd" and not table.is_by_element(one) for types in others for one in types):
+        return None
+    slots = sorted(inputs)
+    alone = [] if by_element else slots[1:2]
+    cut = frozenset(
+        slot for slot in slots
+        if slot not in alone and inputs[slot].array.ndim == len(shape) and inputs[slot].array.shape[0] == shape[0]
+    )  # fmt: skip
+    return (shape[0], cut) if slots[0] in cut else None
 
 
 class ChainSearch:

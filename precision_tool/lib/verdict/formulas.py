@@ -154,7 +154,7 @@ class Formula:
             return None
         if self.lent:
             return None
-        if any(bool(first.attrs.get(name)) for name in ("transpose_x1", "transpose_a", "adj_x1", "adj_x")):
+        if is_turned(first.attrs):
             return None
         rows = inputs[ref.slot].array.shape[0]
         rank = inputs[ref.slot].array.ndim
@@ -220,9 +220,17 @@ def _value(
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
-#: Ops whose first input has the rows that they work on one by one; of stacks of matrices the second has them too.
 _STACKS = frozenset({"BatchMatMul", "BatchMatMulV2"})
-_ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2"}) | _STACKS
+#: Ops whose first input alone has the rows that they work on one by one.
+ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2"})
+#: With stacks of matrices, of which the second input has them too.
+_ROWS_FIRST = ROWS_FIRST | _STACKS
+_TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x")
+
+
+def is_turned(attrs: Mapping[str, Any]) -> bool:
+    """Whether a matrix product takes the rows of its first input as columns."""
+    return any(bool(attrs.get(name)) for name in _TURNED)
 
 
 def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:
@@ -323,7 +331,6 @@ class UnfusedGraph:
     """The original ops of a graph without fusion by flattened name, and the tensors of the script that feed them."""
 
     def __init__(self, file: GraphFile) -> None:
-        self.file = file
         self._origins = Origins(file, groups_of(file))
         self.ops: dict[str, Op] = {}
         self.order: dict[str, int] = {}

@@ -59,16 +59,11 @@ def right_in_blocks(
     Inputs and outputs are as they were stored: floating types up to float32 in float32. `u_in` is what the matrix unit
     may round the inputs to. Raises what the formula raises.
     """
-    kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
+    looked_at = _looked_at(formula, inputs, got)
+    if looked_at is None:
+        return None
+    dtype, parts = looked_at
     is_chain = len(formula.stages) > 1
-    narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
-    narrow &= all(_is_half(one) for one in (*inputs.values(), *got.values()))
-    if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
-        return None
-    dtype: Float = np.float32 if narrow else np.float64
-    parts = _parts(formula, inputs, got)
-    if parts is None and (is_chain or Kind.MATRIX not in kinds or not narrow):
-        return None
     noise = _noise(formula, inputs, parts) if is_chain and parts is not None else {}
     if noise is None:
         return None
@@ -84,6 +79,27 @@ def right_in_blocks(
             if not sums[slot].add(np.asarray(flat[slot].array), true[slot], dtype):
                 return None
     return tuple(one.judgement(slot) for slot, one in sorted(sums.items()) if one.size)
+
+
+def is_looked_at(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
+    """Whether a first look is taken at an op: then it sees every element."""
+    return _looked_at(formula, inputs, got) is not None
+
+
+def _looked_at(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> tuple[Float, _Parts | None] | None:
+    """What a first look is computed in, and the parts (None: all at once); None for an op that none is taken at."""
+    kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
+    is_chain = len(formula.stages) > 1
+    narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
+    narrow &= all(_is_half(one) for one in (*inputs.values(), *got.values()))
+    if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
+        return None
+    parts = _parts(formula, inputs, got)
+    if parts is None and (is_chain or Kind.MATRIX not in kinds or not narrow):
+        return None
+    return np.float32 if narrow else np.float64, parts
 
 
 def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
@@ -158,11 +174,7 @@ class _Assembled:
 
 def _is_half(one: Input) -> bool:
     """Whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
-    return (
-        one.dtype == "float16"
-        or one.array.dtype.kind in "iub"
-        or (one.array.size == 1 and one.array.dtype == np.float32)
-    )
+    return one.dtype == "float16" or one.array.dtype.kind in "iub" or (one.array.size == 1 and one.dtype == "float32")
 
 
 def _as(one: Input, dtype: Float) -> Input:

@@ -7,7 +7,7 @@ what it inherited and y_B − f(x_B) the benchmark's own (VERDICT.md §1).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -22,19 +22,16 @@ from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
-from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound
 from precision_tool.lib.verdict.formulas import (
     Formula,
-    UnfusedGraph,
-    direct,
     is_fused,
     noise_between,
-    script_tensor,
 )
-from precision_tool.lib.verdict.in_blocks import folded_type, narrowing, right_in_blocks, run_in_blocks
-from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, SlotJudgement, State
-from precision_tool.lib.verdict.places import places_of
-from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit, is_judged, misfit, rounded_to
+from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
+from precision_tool.lib.verdict.rows import Rows, spread
+from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, slot_of, state_of
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -47,6 +44,7 @@ from precision_tool.lib.verdict.values import (
     largest_of,
     missing_reason,
 )
+from precision_tool.lib.verdict.ways import Ways
 
 #: Ops that compute nothing, or nothing that a formula could tell.
 NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
@@ -55,14 +53,11 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
     "MemcpyAsync",
     "End", "TensorDataset", "DeviceQueueDataset", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "AtomicAddrClean", "MemSet",
 }  # fmt: skip
-#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
-_DOUBT = 4.0
-#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
-_INEXACT = 0.6
-_FEW = 64
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
+#: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
+_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -86,19 +81,15 @@ class Judge:
         only: Callable[[Op], bool] | None = None,
     ) -> None:
         self.values = values
-        self._unfused = UnfusedGraph(unfused) if unfused is not None else None
-        self._kinds = Kinds(values.file)
         self._beside = Beside(values)
+        self._ways = Ways(values, self._beside, unfused)
         self._deadline = time.monotonic() + seconds
-        #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
-        self.fitting: dict[object, tuple[object, ...]] = {}
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
     def for_others(self) -> Callable[[], Judge]:
         """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
         values, left = self.values, self._deadline - time.monotonic()
-        unfused = None if self._unfused is None else self._unfused.file
-        return partial(_made_again, values.leaf, values.file, values.benchmark, unfused, left)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, self._ways.unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -110,7 +101,12 @@ class Judge:
 
     def key(self, op: Op) -> object:
         """What ops that are fused alike share."""
-        return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
+        return self._ways.key(op)
+
+    @property
+    def fitting(self) -> dict[object, tuple[object, ...]]:
+        """Ways in which ops are fused that fitted the benchmark or a dump, by their key."""
+        return self._ways.fitting
 
     def judge(self, op: Op) -> OpJudgement:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
@@ -209,72 +205,32 @@ class Judge:
             fed.elsewhere[slot.index] = loaded.source
         return fed
 
-    # --- which formula ---
-
-    def _formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
-        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
-        slots = self.values.input_slots(op)
-        graph_slots = {slot.graph_index: slot.index for slot in slots}
-        if not is_fused(op):
-            yield direct(op, graph_slots)
-            return
-        # Whether the op's own type is known to be a part of what it does: then it is not all of it.
-        is_known = False
-        puts_out = {}
-        for number in range(max(len(op.output_descs), 1)):
-            key = script_tensor(self.values.origins, op, number)
-            if key is not None:
-                puts_out[number] = key
-        if self._unfused is not None:
-            keys: dict[tuple[str, int], int] = {}
-            parameters: set[int] = set()
-            for slot in slots:
-                root = self.values.fed_by.get((id(op), slot.graph_index))
-                if root is not None and self.values.parameter_of(root) is not None:
-                    parameters.add(slot.index)
-                key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
-                if key is not None:
-                    keys.setdefault(key, slot.index)
-            formula = self._unfused.formula(op, keys, puts_out)
-            if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
-                own = {key: slot for key, slot in keys.items() if slot not in parameters}
-                formula = self._unfused.formula(op, own, puts_out, self._beside.lend)
-            if formula is not None:
-                is_known = op.type in formula.how
-                yield formula
-        alike = self.fitting.get(self.key(op))
-        if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
-            again = rebound(op, alike, puts_out)
-            if again is not None:
-                yield again
-        if known_only:
-            return
-        if not fed.missing:
-            known = Known(
-                inputs=fed.inputs,
-                golden_inputs=self._beside.inputs(op, fed.inputs),
-                golden=self._beside.golden,
-                put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
-            )
-            for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
-                is_known = is_known or (formula.is_certain and op.type in formula.how)
-                yield formula
-        if not is_known and table.find(op.type) is not None:
-            yield replace(direct(op, graph_slots), is_certain=False)
-
     # --- one op ---
 
     def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
         """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
-        for formula in self._formulas(base.op, fed, got, known_only=True):
+        for formula in self._ways.formulas(base.op, fed, got, known_only=True):
             try:
                 slots = right_in_blocks(formula, fed.inputs, got, narrowing(formula, fed.inputs))
+                found = self._right_where_sampled(base, formula, fed.inputs, got) if not slots else None
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
                 continue
             if slots:
+                found = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+            if found is not None:
                 self.fitting.setdefault(self.key(base.op), formula.shape)
-                return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+                return found
         return None
+
+    def _right_where_sampled(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The judgement of a large op by a part of its elements, if they are right."""
+        work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
+        if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
+            return None
+        found = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
+        return found if found is not None and found.state is State.RIGHT else None
 
     def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
         op = base.op
@@ -298,25 +254,20 @@ class Judge:
         unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
         if unknown:
             return replace(base, reason=f"how {unknown} is rounded is not known here")
-        largest = {slot: largest_of(one) for slot, one in fed.inputs.items()}
-        finite = all(map(isfinite, largest.values()))
-        halves = [largest[slot] for slot, one in fed.inputs.items() if one.dtype == "float16"]
-        clean = finite and all(one < LIMIT["float16"] for one in halves)
-        base = replace(
-            base, clean_inputs=clean, finite_inputs=finite, from_elsewhere=tuple(sorted(fed.elsewhere.items()))
-        )
+        base = replace(base, from_elsewhere=tuple(sorted(fed.elsewhere.items())))
         right = self._right(base, fed, got)
         if right is not None:
             return right
         if lightly:
             raise _NotLightError
+        base = _told_finite(base, fed.inputs)
         fed.widen()
         got = {slot: in_doubles(one) for slot, one in got.items()}
         chosen: OpJudgement | None = None
         reason = ""
         key = self.key(op)
         tried: list[tuple[Formula, OpJudgement]] = []
-        for formula in self._formulas(op, fed, got):
+        for formula in self._ways.formulas(op, fed, got):
             if any(formula.is_same(other) for other, _ in tried):
                 continue
             try:
@@ -375,9 +326,19 @@ class Judge:
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement:
-        """The op judged by one formula; a large one by a part of its elements, and whole if these are wrong."""
+        """The op judged by one formula; a large one by a part of its elements, and whole if these do not tell."""
         work = formula.work(inputs)
         if work > _SAMPLED_FROM:
+            part = self._by_telling_rows(base, formula, inputs, got)
+            if part is not None and part.state is State.WRONG:
+                if work > _WHOLE_UP_TO or all(map(is_told_by_rows, part.slots)):
+                    return part
+                return self._whole(base, formula, inputs, got)
+            if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
+                slots = right_in_blocks(formula, inputs, got, narrowing(formula, inputs))
+                if slots:
+                    return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+                return self._whole(base, formula, inputs, got)
             part = self._sampled(base, formula, inputs, got, work)
             if part is not None and (part.state is State.RIGHT or work > _WHOLE_UP_TO):
                 return part
@@ -392,22 +353,46 @@ class Judge:
             places, out = found
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs))
-            slot = replace(_slot(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
-            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=_state(base, [slot]))
+            slot = replace(slot_of(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
+            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
             return None
-        rows, slots = batch
-        ((number, whole),) = got.items()
-        count = max(1, int(rows * _SAMPLED_FROM / work))
-        if whole.array.shape[0] != rows or count >= rows:
+        count, slots = batch
+        chosen = max(1, int(count * _SAMPLED_FROM / work))
+        if chosen >= count or any(one.array.shape[0] != count for one in got.values()):
             return None
-        chosen = np.unique(np.linspace(0, rows - 1, count + 1).astype(np.intp))
-        few = {slot: replace(one, array=one.array[chosen]) if slot in slots else one for slot, one in inputs.items()}
-        part = {number: replace(whole, array=whole.array[chosen])}
+        return self._rows(base, formula, inputs, got, spread(count, chosen + 1), slots)
+
+    def _rows(
+        self,
+        base: OpJudgement,
+        formula: Formula,
+        inputs: Mapping[int, Input],
+        got: Mapping[int, Input],
+        rows: Rows,
+        cut: frozenset[int],
+    ) -> OpJudgement:
+        """The op judged by some rows of its batch, which the inputs in `cut` have."""
+        few = {slot: in_doubles(one) for slot, one in rows.cut(inputs, cut).items()}
+        part = {slot: in_doubles(one) for slot, one in rows.cut(got, frozenset(got)).items()}
         judged = self._whole(base, formula.unshaped(), few, part)
-        told = [replace(slot, size=whole.array.size, sampled=part[number].array.size) for slot in judged.slots]
+        told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(told))
+
+    def _by_telling_rows(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
+        batch = formula.batch_of(inputs)
+        if batch is None or len(got) != 1:
+            return None
+        count, cut = batch
+        size = max(one.array.size for one in got.values())
+        rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)))
+        if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+            return None
+        return self._rows(base, formula, inputs, got, rows, cut)
 
     def _whole(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -435,15 +420,15 @@ class Judge:
                 if have.dtype not in stored:
                     stored[have.dtype] = run_in_blocks(formula, inputs, got, have.dtype)
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
-                if other.worst < fit.worst and other.worst <= _DOUBT * other.slack:
+                if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
                     fit = other
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
-            slots.append(_slot(slot, have, out, fit, kind))
+            slots.append(slot_of(slot, have, out, fit, kind))
         if not slots:
             raise NotComputedError("no output that has a formula was dumped")
         if not is_told:
             raise NotComputedError("its true result is nowhere finite")
-        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=_state(base, slots))
+        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
     def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
@@ -460,52 +445,18 @@ class Judge:
         if not over:
             return base
         have = Input(array=array, dtype=dtype)
-        slot = replace(_slot(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
+        slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
         elsewhere = tuple(sorted(fed.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
+
+
+def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
+    return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
 
 
 def _is_obeyed(split: OpJudgement) -> bool:
     """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
     return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)
-
-
-def _slot(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
-    bad = fit.bad
-    count = int(np.count_nonzero(bad))
-    places = None
-    true = np.asarray(out.array)
-    if count and true.dtype.kind in "fbiu":
-        places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
-    over = int(np.count_nonzero(fit.over))
-    return SlotJudgement(
-        slot=slot,
-        dtype=have.dtype,
-        size=int(fit.got.size),
-        kind=kind,
-        own=fit.own,
-        rounding=fit.rounding,
-        worst=fit.worst,
-        slack=fit.slack,
-        beyond=count,
-        exact_share=fit.exact_share,
-        cosine=fit.cosine if count else None,
-        overflowed=over,
-        largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
-        not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
-        places=places,
-    )
-
-
-def _state(base: OpJudgement, slots: list[SlotJudgement]) -> State:
-    wrong = [slot for slot in slots if slot.beyond]
-    if not wrong:
-        return State.RIGHT
-    for slot in wrong:
-        proof = slot.worst > _DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _FEW)
-        if proof and base.finite_inputs:
-            return State.WRONG
-    return State.DOUBTFUL
 
 
 def _made_again(

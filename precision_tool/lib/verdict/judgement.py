@@ -63,13 +63,18 @@ class SlotJudgement:
     #: Elements that were recomputed, where the op is too large for all of them.
     sampled: int | None = None
 
+    @property
+    def looked_at(self) -> int:
+        """Of how many elements `beyond` counts the wrong ones."""
+        return self.size if self.sampled is None else self.sampled
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpJudgement:
     """One op of the run. `number` is its place in the order of execution.
 
     `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
-    `clean_inputs` is False if an input has numbers that are not finite, or that sit at the limit of float16.
+    `finite_inputs` is False if an input of an op that is not plainly right has numbers that are not finite.
     `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark), or, with
     `is_by_another`, that another op of the run that is fused in the same way does; `is_guessed` that how its original
     ops hang together is not known for sure.
@@ -81,7 +86,6 @@ class OpJudgement:
     how: tuple[str, ...] = ()
     reason: str = ""
     slots: tuple[SlotJudgement, ...] = ()
-    clean_inputs: bool = True
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
     from_elsewhere: tuple[tuple[int, str], ...] = ()

@@ -32,6 +32,7 @@ from precision_tool.lib.ops.base import Input
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
 from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.verdict.rows import Rows
 
 Numbers = npt.NDArray[Any]
 
@@ -57,7 +58,6 @@ DATA_TYPES = frozenset({
     "GetNext", "IteratorGetNext", "DynamicGetNext", "DynamicGetNextV2", "Data", "AnnData", "AippData", "Placeholder",
     "QueueData", "GetNextFromQueue", "QueueDequeue", "QueueDequeueMany",
 })  # fmt: skip
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: Ops in a row that a walk passes through at most.
 _MAX_STEPS = 64
 
@@ -161,9 +161,6 @@ class RunValues:
         self.origins = Origins(file, groups_of(file))
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
-        self._graphs = {graph.name: graph for graph in file.graphs}
-        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
-        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
         self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
@@ -215,24 +212,7 @@ class RunValues:
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
             return (op, edge) if edge is not None else None
-        if op.type == "Data" and op.parent_index is not None:
-            caller = self._callers.get(self._home[id(op)].name)
-            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
-                edge = caller.inputs[op.parent_index]
-                return (caller, edge) if edge is not None else None
-        if op.type in _CALLS:
-            for name in op.subgraph_names:
-                graph = self._graphs.get(name)
-                output = None
-                if graph is not None:
-                    output = graph.by_name.get(f"{name}_Node_Output") or next(
-                        (one for one in graph.ops if one.type == "NetOutput"), None
-                    )
-                if output is not None:
-                    edges = [edge for edge in output.inputs if edge is not None]
-                    if index < len(edges):
-                        return output, edges[index]
-        return None
+        return self.origins.calls.behind(op, index)
 
     def producers(self, op: Op) -> Iterator[Root]:
         """The tensors that feed an op."""
@@ -300,16 +280,20 @@ class RunValues:
 
     # --- numbers ---
 
-    def load(self, tensor: Tensor, desc: TensorDesc | None, *, stored: bool = False) -> Input:
+    def load(self, tensor: Tensor, desc: TensorDesc | None, *, stored: bool = False, rows: Rows | None = None) -> Input:
         """The numbers of a tensor in the order of the script. NoValueError says why not.
 
         `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
+        `rows`: only these of a tensor that has as many, all of any other.
         """
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
-        array, layout = self._read(tensor, named, shape, stored)
+        array, layout = self._read(tensor, named, shape, stored, rows)
+        if rows is not None and shape is not None and shape[:1] == (rows.count,) and array.shape[:1] == (rows.chosen,):
+            shape = (rows.chosen, *shape[1:])
         if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
             array = array.reshape(shape)
+        array = array if rows is None else rows.of(array)
         if layout in ("", "ND") and named and len(named) == array.ndim:
             layout = named
         if len(layout) != array.ndim:
@@ -345,16 +329,21 @@ class RunValues:
         return self._opened.open(tensor)
 
     def _read(
-        self, tensor: Tensor, named: str | None, shape: tuple[int, ...] | None, stored: bool = False
+        self,
+        tensor: Tensor,
+        named: str | None,
+        shape: tuple[int, ...] | None,
+        stored: bool = False,
+        rows: Rows | None = None,
     ) -> tuple[Numbers, str]:
-        key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape)
+        key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape, rows)
         known = self._cache.get((key, stored))
         if known is None:
             narrow = self._cache.get((key, True))
             if narrow is not None:
                 known = (widened(narrow[0]), narrow[1])
             else:
-                known = read_values(tensor, named, shape, stored=stored, opens=self._opens)
+                known = read_values(tensor, named, shape, stored=stored, opens=self._opens, rows=rows)
             known[0].flags.writeable = False
             self._cache.put((key, stored), known)
         return known
@@ -371,15 +360,18 @@ class RunValues:
             return Loaded(found, "producer" if slot.side == "output" else "reader", slot, tensor)
         return None
 
-    def load_benchmark(self, root: Root) -> Loaded | None:
-        """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not."""
-        found = self._golden(root)
+    def load_benchmark(self, root: Root, rows: Rows | None = None) -> Loaded | None:
+        """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
+
+        `rows`: only these of a tensor that has as many.
+        """
+        found = self._golden(root, rows)
         if found is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
             reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
             found = next((one for one in reads if one is not None), None)
         return found
 
-    def _golden(self, root: Root) -> Loaded | None:
+    def _golden(self, root: Root, rows: Rows | None = None) -> Loaded | None:
         origin = self.origins.of(root.op, root.index, self.benchmark)
         if isinstance(origin, NoOrigin):
             return None
@@ -388,7 +380,7 @@ class RunValues:
         if not isinstance(golden, Tensor):
             return None
         try:
-            array, layout = self._read(golden, origin.layout, origin.shape)
+            array, layout = self._read(golden, origin.layout, origin.shape, rows=rows)
         except NoValueError:
             return None
         layout = origin.layout if origin.layout and len(origin.layout) == array.ndim else layout
@@ -426,11 +418,12 @@ def read_values(
     *,
     stored: bool = False,
     opens: Opens = open_bytes,
+    rows: Rows | None = None,
 ) -> tuple[Numbers, str]:
     """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
 
-    `stored`: what float32 holds as it is, in float32. NoValueError for what has no numbers, is too large, damaged, or
-    in an order that nothing tells.
+    `stored`: what float32 holds as it is, in float32. `rows`: only these of a tensor that has as many. NoValueError for
+    what has no numbers, is too large, damaged, or in an order that nothing tells.
     """
     known = data_types.BY_NAME.get(tensor.dtype)
     if known is None or not known.is_numeric:
@@ -445,6 +438,8 @@ def read_values(
         reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
     if not reading.layout:
         raise NoValueError(reading.note or "the order of its axes is not known")
+    order = reading.shape
+    array: Numbers
     try:
         with open_reader(tensor, reading.plan, opens=opens) as reader:
             kind: Any = np.float64
@@ -452,7 +447,11 @@ def read_values(
                 kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
             elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
                 kind = np.float32
-            array = reader.whole(kind)
+            if rows is not None and not known.is_complex and order[:1] == (rows.count,) == reader.logical_shape[:1]:
+                array = reader.rows(rows.pieces, rows.count, kind)
+                order = (rows.chosen, *order[1:])
+            else:
+                array = reader.whole(kind)
     except PrecisionToolError as error:
         raise NoValueError(error.message) from error
     except MemoryError as error:
@@ -461,8 +460,8 @@ def read_values(
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
         array = np.asarray(array != 0)  # comparing a scalar gives no array
-    if prod(reading.shape) == array.size:
-        array = array.reshape(reading.shape)
+    if prod(order) == array.size:
+        array = array.reshape(order)
     return array, reading.layout
 
 

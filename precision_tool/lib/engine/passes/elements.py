@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch
+from precision_tool.lib.engine.compiled import kernel_of_thread
 from precision_tool.lib.engine.metrics import KlSums, Sums, integer_errors
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, SecondPass
@@ -25,6 +26,7 @@ from precision_tool.lib.engine.stream import Block, PairStream, Span
 from precision_tool.lib.model.comparison import ZERO_BELOW
 from precision_tool.lib.model.elements import AxisShares, Detail, Element, ErrorBin
 from precision_tool.lib.model.table import Row
+from precision_tool.lib.native.library import ErrorsAsked
 from precision_tool.lib.numbers.decode import Floats, Numbers
 
 #: Decades of the error's histogram; what is smaller goes into one bin.
@@ -35,6 +37,9 @@ _LONGEST_AXIS = 1 << 20
 _TOP = 3
 #: float32's rounding of an error and of what it may be: closer to each other than this they are computed in float64.
 _ROUNDING = 1e-6
+_ROUNDING_DOUBLE = 1e-13
+#: Places of a block that a kernel tells at once; of more all items are looked at.
+_PLACES = 4096
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 #: Temporaries of the arithmetic, one set a thread.
 _local = threading.local()
@@ -212,6 +217,10 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         return state
 
     def _add(self, found: Found, span: Span, x: Numbers, y: Numbers) -> None:
+        are_floats = x.dtype.kind == y.dtype.kind == "f"
+        is_plain = are_floats and self._all_finite and 0 < self._first.max_error < inf
+        if is_plain and self._add_counted(found, span, x, y):
+            return
         error = self._errors(x, y, "error")
         biggest = float(error.max())
         if biggest == inf and error.dtype == np.float32 and self._all_finite:  # float64 holds the differences
@@ -239,6 +248,47 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
             found.add_axes(span, squares)
         self._add_decades(found, error, biggest)
         self._offer_relative(found, error, size, x, y, place)
+
+    def _add_counted(self, found: Found, span: Span, x: Numbers, y: Numbers) -> bool:
+        """Adds a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
+        weights = self._temporary("weights", x)
+        counted = kernel_of_thread().count_errors(x, y, weights, self._asked(found, x.dtype))
+        if counted is None or counted.found.largest == inf:  # float32 does not hold the differences
+            return False
+        errors = counted.found
+        if not errors.largest:
+            return True
+        is_sure = errors.maybe_outside == errors.surely_outside
+        found.outside += errors.surely_outside if is_sure else self._exactly_outside(x, y)
+        found.nonzero += errors.nonzero
+        for number in range(len(found.edges)):
+            found.at_least[number] += errors.at_least[number]
+        found.add_axes(span, weights)
+        if errors.largest >= found.absolute.threshold:
+            at = np.arange(x.size) if counted.worst is None else counted.worst
+            found.absolute.offer(np.abs(x[at] - y[at]), x[at], y[at], lambda i: found.flat_position(span, int(at[i])))
+        near = np.arange(x.size) if counted.worst_relative is None else counted.worst_relative
+        if near.size:
+            a, b = x[near], y[near]
+            self._offer_relative(
+                found, np.abs(a - b), np.abs(b), a, b, lambda i: found.flat_position(span, int(near[i]))
+            )
+        return True
+
+    def _asked(self, found: Found, dtype: np.dtype) -> ErrorsAsked:
+        rounding = _ROUNDING if dtype == np.float32 else _ROUNDING_DOUBLE
+        relative = min(found.relative.threshold * (1 - rounding), float(np.finfo(dtype).max))
+        asked = ErrorsAsked(
+            atol=self._atol, rtol=self._rtol, rounding=rounding, zero=ZERO_BELOW, worst=found.absolute.threshold,
+            worst_relative=relative, largest=self._first.max_error, edge_count=len(found.edges), room=_PLACES,
+        )  # fmt: skip
+        asked.edges[: len(found.edges)] = found.edges
+        return asked
+
+    def _exactly_outside(self, x: Numbers, y: Numbers) -> int:
+        """How many errors are beyond the tolerance, in float64."""
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        return int(np.count_nonzero(np.abs(x - y) > np.abs(y) * self._rtol + self._atol))
 
     def _temporary(self, name: str, like: Numbers) -> Floats:
         return cast(Floats, _scratch().numbers(name, like.size, like.dtype))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
@@ -13,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.arguments import Parser as Parser
+from precision_tool.lib.errors import UsageError
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
@@ -136,6 +139,39 @@ def add_workers(
 ) -> None:
     """The option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
+
+
+def add_cluster(parser: Parser) -> None:
+    """The options that give the work to a cluster; `cluster_of` opens it."""
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="the workers of this Dask cluster share the work: tcp://HOST:PORT, or its scheduler file; only one that "
+        "you trust, as what goes between is pickled",
+    )
+    parser.add_argument(
+        "--worker-for",
+        dest="worker_for",
+        metavar="HOST=DIR",
+        action="append",
+        help="with --cluster: what lies below DIR is read by the workers of HOST (host or worker name, or a resource "
+        "that they have); again for more",
+    )
+
+
+@contextmanager
+def cluster_of(args: argparse.Namespace) -> Iterator[Executor | None]:
+    """The executor of the cluster that was asked for, to be handed to whatever takes one; None without."""
+    if args.cluster is None:
+        if args.worker_for:
+            raise UsageError("--worker-for only goes with --cluster", "name the cluster with --cluster tcp://HOST:PORT")
+        yield None
+        return
+    from precision_tool.lib.engine.cluster import open_cluster, parse_place
+
+    places = [parse_place(text) for text in args.worker_for or ()]
+    with open_cluster(args.cluster, places) as executor:
+        yield executor
 
 
 def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:

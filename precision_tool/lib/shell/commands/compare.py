@@ -43,10 +43,12 @@ from precision_tool.lib.shell.commands.base import (
     Completion,
     Output,
     Parser,
+    add_cluster,
     add_graph,
     add_json,
     add_side,
     add_workers,
+    cluster_of,
     completes,
     cosine,
     count,
@@ -109,6 +111,7 @@ def _add_sides(parser: Parser, session: Session) -> None:
     add_side(parser, session, "-rt", "--right", "benchmark .npy files, or the dump of another NPU run")
     add_graph(parser)
     add_workers(parser, None)
+    add_cluster(parser)
     add_engine(parser, session)
 
 
@@ -297,8 +300,10 @@ def _compare(
     if engine == "cann":
         return by_toolkit()
     try:
-        with ProgressReport(output.err, "comparing") as progress:
-            analyses = session.compare(left, right, args.graph, args.threshold, workers, progress, options, noise)
+        with cluster_of(args) as executor, ProgressReport(output.err, "comparing") as progress:
+            analyses = session.compare(
+                left, right, args.graph, args.threshold, workers, progress, options, noise, executor=executor
+            )
     except FormatError as error:
         has_graph = kind_at(left or session.default_npu()).has_graph  # else msaccucmp is not asked
         if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
@@ -579,7 +584,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.all:
         return run_study_command(session, args, output)
     check_no_study(session, args)
-    asked = (args.left, args.right, args.graph, args.workers, args.engine, args.custom, args.overflow or None)
+    asked = (
+        args.left, args.right, args.graph, args.workers, args.cluster, args.engine, args.custom, args.overflow or None
+    )  # fmt: skip
     compares = args.compare or any(option is not None for option in asked)
     if compares and args.file is not None:
         raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import DONE, FOUND, Output, Parser, tell_notes
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    FOUND,
+    Completion,
+    Output,
+    Parser,
+    cluster_of,
+    completes,
+    tell_notes,
+)
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.study import Study
@@ -37,12 +46,20 @@ def add_study(parser: Parser) -> None:
         help="with --all, which dumps are recomputed op by op: those of every step up to the first in which something "
         "computes wrong (default), those in which the comparison shows something, or all",
     )  # fmt: skip
+    table = group.add_argument(
+        "--table", metavar="FILE.parquet",
+        help="with --all: where the table of all rows is written (default: study/study.parquet in the folder of "
+        "results; needs pyarrow)",
+    )  # fmt: skip
+    completes(table, Completion.FILE)
+    group.add_argument("--csv", action="store_true", help="with --all: a result file for each step, rank and model too")
     group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")
 
 
 def check_no_study(session: Session, args: argparse.Namespace) -> None:
     """Raises UsageError for options, or data folders, that only a study takes."""
     given = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
+    given |= {"--table": args.table, "--csv": args.csv}
     for option, value in given.items():
         if value:
             raise UsageError(f"ac: {option} goes with --all only", "`ac --all` judges many steps and ranks as one")
@@ -55,13 +72,15 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     for name, option in _OF_ONE.items():
         if getattr(args, name, None):
             raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
-    with ProgressReport(output.err, "studying") as progress:
+    with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
-            progress=progress,
+            progress=progress, executor=executor, table=args.table or "", csv=args.csv,
         )  # fmt: skip
     session.workspace.notes += study.notes
+    if not study.table:
+        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
     tell_notes(session, output)
     if args.json:
         output.out.file.write(json.dumps(study.to_dict(), indent=1) + "\n")
@@ -82,5 +101,7 @@ def _show(study: Study, output: Output) -> None:
     for heat in study.maps:
         output.out.print(HeatMapView(heat))
     if study.table:
-        output.out.print(table_line(study.table), soft_wrap=True)
+        output.out.print(table_line("table", study.table), soft_wrap=True)
+    if study.csvs:
+        output.out.print(table_line(f"{len(study.csvs)} result files, the first", study.csvs[0]), soft_wrap=True)
     output.out.print(study_block(study))

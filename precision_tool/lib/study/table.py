@@ -1,0 +1,138 @@
+"""The table of a study: every row of every leaf with its step, rank and model, as one Parquet file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.model.table import ColumnChoice
+from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.storage.store import NewFile
+from precision_tool.lib.storage.stores import store_of
+from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, rows_of
+from precision_tool.lib.study.states import LeafState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The name of the table in the folder of a study.
+TABLE = "study.parquet"
+#: Rows of a row group: what is in memory at one time, beside those of one leaf.
+_GROUP = 1 << 17
+#: Whole numbers of each leaf, and texts, before the columns of its rows.
+_PLACE = ("step", "rank", "device")
+_WHERE = ("model", "data")
+
+#: Gives the rows of a leaf; None for one without.
+Read = Callable[[LeafState], Columns | None]
+
+
+def has_parquet() -> bool:
+    """Whether the package that writes tables is installed."""
+    try:
+        import pyarrow.parquet  # noqa: F401  # its parts are what is asked for
+    except ImportError:
+        return False
+    return True
+
+
+def write_table(path: str, states: Sequence[LeafState], read: Read) -> int:
+    """Writes the rows of all leaves in their order, a leaf that failed as one row with its reason; how many there are.
+
+    The file appears under its name when it is whole. UsageError without pyarrow, OutputError if it cannot be written.
+    """
+    if not has_parquet():
+        raise UsageError("the table of a study needs pyarrow", "pip install 'precision-tool[cluster]'")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema()
+    count = 0
+    with (
+        store_of(path).create(path) as new,
+        pa.PythonFile(_Sink(new), mode="w") as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False) as writer,
+    ):
+        waiting: list[pa.RecordBatch] = []
+        for state in states:
+            waiting.append(_batch(state, read(state), schema))
+            count += waiting[-1].num_rows
+            if sum(batch.num_rows for batch in waiting) >= _GROUP:
+                writer.write_table(pa.Table.from_batches(waiting, schema))
+                waiting = []
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+    return count
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    fields = [(name, pa.int64()) for name in _PLACE]
+    fields += [(name, pa.string()) for name in _WHERE]
+    fields += [("judged", pa.bool_())]
+    fields += [(name, pa.string()) for name in TEXTS]
+    fields += [(name, pa.int64()) for name in WHOLE]
+    fields += [(name, pa.float64()) for name in NUMBERS]
+    return pa.schema(fields)
+
+
+def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a leaf; of one without any a row that says why."""
+    import pyarrow as pa
+
+    if columns is None:
+        columns = {name: [""] for name in TEXTS}
+        columns |= {name: np.zeros(1, np.int64) for name in WHOLE}
+        columns |= {name: np.full(1, np.nan) for name in NUMBERS}
+        columns |= {"status": ["failed"], "reason": [state.failure]}
+    count = len(columns["op"])
+    arrays: list[Any] = []
+    for field in schema:
+        name = field.name
+        if name in columns:
+            values: Any = columns[name]
+            if isinstance(values, list):  # names of files may be no UTF-8
+                values = [text.encode("utf-8", "backslashreplace").decode() for text in values]
+            # NaN stands for no number.
+            arrays.append(pa.array(values, field.type, from_pandas=pa.types.is_floating(field.type)))
+        else:
+            value = state.judged if name == "judged" else getattr(state.leaf, name)
+            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Sink(io.RawIOBase):
+    """A new file of any store as one that is written from its start on."""
+
+    def __init__(self, new: NewFile) -> None:
+        self._new, self._at = new, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._new.write_at(self._at, view)
+        self._at += len(view)
+        return len(view)
+
+
+def write_csvs(folder: str, states: Sequence[LeafState], read: Read) -> Iterator[str]:
+    """One result file a leaf, as `vc` writes them; gives their paths. OutputError where one cannot be written."""
+    for state in states:
+        columns = read(state)
+        if columns is None:
+            continue
+        leaf = state.leaf
+        model = "".join(char if char.isalnum() or char in "_-" else "_" for char in leaf.model) or "model"
+        path = f"{folder}/result_step_{leaf.step}_rank_{leaf.rank}_{model}.csv"
+        write_result(path, rows_of(columns), ColumnChoice(own_error=state.judged))
+        yield path

@@ -1,0 +1,56 @@
+"""Some rows of large tensors: which ones, and how they are cut out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.ops.base import Input
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order."""
+
+    count: int
+    pieces: tuple[tuple[int, int], ...]
+
+    @property
+    def chosen(self) -> int:
+        """How many rows that are."""
+        return sum(stop - start for start, stop in self.pieces)
+
+    @property
+    def numbers(self) -> npt.NDArray[np.intp]:
+        """The rows' numbers."""
+        return np.concatenate([np.arange(start, stop, dtype=np.intp) for start, stop in self.pieces])
+
+    def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """These rows of an array of as many rows; any other array as it is."""
+        return array[self.numbers] if array.shape[:1] == (self.count,) else array
+
+    def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
+        """The tensors, those of `slots` cut to these rows."""
+        return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
+
+
+def spread(count: int, chosen: int, pieces: int | None = None) -> Rows:
+    """About `chosen` of `count` rows, spread evenly over all; the first and the last are among them.
+
+    They are in so many `pieces` (None: each row alone).
+    """
+    chosen = max(1, min(chosen, count))
+    many = min(chosen, pieces or chosen)
+    length = -(-chosen // many)
+    starts = np.unique(np.linspace(0, count - length, many).astype(np.intp))
+    found: list[tuple[int, int]] = []
+    for start in map(int, starts):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], start + length
+        else:
+            found.append((start, start + length))
+    return Rows(count, tuple(found))

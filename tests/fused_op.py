@@ -1,0 +1,109 @@
+"""One fused op with its dump, its graphs and a benchmark, judged by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from builders import Array, graph_op, out_tensor, write_dump
+
+from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
+from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
+from precision_tool.lib.sources import walk
+from precision_tool.lib.sources.dumps import BenchmarkSide, Found, Missing, NoBenchmark
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement
+from precision_tool.lib.verdict.values import RunValues
+
+
+@dataclass(frozen=True)
+class Files(BenchmarkSide):
+    """A benchmark of `.npy` files by (flattened op name, index)."""
+
+    folder: Path
+    arrays: Mapping[tuple[str, int], Array]
+
+    def output(self, op_name: str, index: int) -> Found:
+        array = self.arrays.get((op_name, index))
+        if array is None:
+            return Missing("not there")
+        path = self.folder / f"{op_name}.{index}.npy"
+        np.save(path, array)
+        return read_npy(str(path))
+
+
+def desc(tensor: OutTensor, layout: str, origin: str | None = None) -> TensorDesc:
+    return TensorDesc(
+        dtype=tensor.dtype_name, layout=tensor.layout, shape=tensor.storage_shape, origin_layout=layout,
+        origin_shape=tensor.origin_shape, dump_origin_name=origin, dump_origin_index=0 if origin else None,
+        dump_origin_layout=layout if origin else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """A fused op: (array, layout it is stored in, layout of its axes) of each tensor, and what it is made from."""
+
+    op_type: str
+    originals: tuple[str, ...]
+    inputs: Sequence[tuple[Array, str, str]]
+    output: tuple[Array, str, str]
+    attrs: Mapping[str, Any]
+    #: (name, type, inputs as (name, index), attributes) of the ops without fusion, if a graph tells them.
+    unfused: Sequence[tuple[str, str, Sequence[tuple[str, int]], Mapping[str, Any]]] = ()
+    #: Types of the ops that make the inputs.
+    sources: Sequence[str] = ()
+    origin: str | None = None
+
+
+def packed(tensor: tuple[Array, str, str]) -> OutTensor:
+    array, stored, axes = tensor
+    return OutTensor.packed(array, stored, axes) if stored != axes else replace(out_tensor(array), layout=stored)
+
+
+def recompute(tmp_path: Path, fused: Fused, benchmark: BenchmarkSide | None = None) -> OpJudgement:
+    """Writes the dump of a fused op and its graphs, and judges it."""
+    folder = tmp_path / f"dump_{len(list(tmp_path.iterdir()))}"
+    inputs, output = [packed(one) for one in fused.inputs], packed(fused.output)
+    write_dump(
+        folder / dump_file_name(fused.op_type, "fused", 1, 1_700_000_000_000_000, stream_id=0),
+        "fused",
+        inputs,
+        [output],
+    )
+    kinds = [*fused.sources, *["Data"] * len(inputs)][: len(inputs)]
+    feeds = [
+        graph_op(
+            f"in{number}", kind, output_descs=[desc(tensor, one[2], f"in{number}")], original_names=[f"in{number}"]
+        )
+        for number, (tensor, one, kind) in enumerate(zip(inputs, fused.inputs, kinds, strict=True))
+    ]
+    op = graph_op(
+        "fused", fused.op_type, [f"in{number}:0" for number in range(len(inputs))],
+        input_descs=[desc(tensor, one[2]) for tensor, one in zip(inputs, fused.inputs, strict=True)],
+        output_descs=[desc(output, fused.output[2], fused.origin or fused.originals[-1])],
+        original_names=fused.originals, attrs=fused.attrs,
+    )  # fmt: skip
+    unfused = None
+    if fused.unfused:
+        names = dict.fromkeys(source for _, _, fed, _ in fused.unfused for source, _ in fed)
+        made = {name for name, *_ in fused.unfused}
+        kind_of = {f"in{number}": kind for number, kind in enumerate(kinds)}
+        ops = [graph_op(name, kind_of.get(name, "Const"), original_names=[name]) for name in names if name not in made]
+        ops += [
+            graph_op(name, kind, [f"{source}:{index}" for source, index in fed], original_names=[name], attrs=attrs)
+            for name, kind, fed, attrs in fused.unfused
+        ]
+        unfused = GraphFile(path="unfused", graphs=(Graph(name="u", ops=tuple(ops)),))
+    file = GraphFile(path="fused", graphs=(Graph(name="f", ops=(*feeds, op)),))
+    leaf = walk.find_run(str(folder)).leaves[0]
+    return Judge(RunValues(leaf, file, benchmark or NoBenchmark()), unfused).examine(op)
+
+
+def worst(found: OpJudgement) -> SlotJudgement:
+    assert found.worst_slot is not None, found.reason
+    return found.worst_slot

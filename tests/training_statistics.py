@@ -1,0 +1,79 @@
+"""Statistics of the demo's training on many ranks, in memory: as its dump of statistics has them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.demo.network import Step, Value
+from precision_tool.lib.demo.ranks import Training, fault_of_ranks
+from precision_tool.lib.model.tensor import TensorStatistics
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.study.leaf_statistics import LeafStatistics, OpStatistics, of_ops
+
+
+def statistics_of(array: Any) -> TensorStatistics:
+    """What a dump tells of an array."""
+    wide = np.asarray(array, np.float64)
+    finite = np.isfinite(wide).all()
+    return TensorStatistics(
+        path="", dtype=str(array.dtype), shape=array.shape, nbytes=array.nbytes, count=array.size,
+        maximum=float(wide.max()), minimum=float(wide.min()), mean=float(wide.mean()) if finite else None,
+        nan_count=int(np.isnan(wide).sum()), positive_inf_count=int(np.isposinf(wide).sum()),
+        negative_inf_count=int(np.isneginf(wide).sum()),
+        l2_norm=float(np.sqrt(np.square(wide).sum())) if finite else None,
+    )  # fmt: skip
+
+
+def device(value: Value) -> Any:
+    return value.stored
+
+
+def benchmark(value: Value) -> Any:
+    return np.asarray(value.reference)
+
+
+def of_step(ops: Sequence[Step], step: int, rank: int, side: Any = device) -> LeafStatistics:
+    """The statistics of a rank's step."""
+    told = [
+        OpStatistics(
+            name=flatten(one.op.name),
+            type=one.op.type,
+            inputs={slot: statistics_of(side(value)) for slot, value in enumerate(one.inputs)},
+            outputs={slot: statistics_of(side(value)) for slot, value in enumerate(one.outputs)},
+        )
+        for one in ops
+        if one.dumped
+    ]
+    return of_ops(told, step, rank)
+
+
+def trained(
+    ranks: int,
+    steps: int,
+    fault: str = "none",
+    *,
+    seed: int,
+    fault_step: int = 0,
+    fault_rank: int | None = None,
+    **options: Any,
+) -> Iterator[tuple[list[LeafStatistics], dict[int, LeafStatistics]]]:
+    """The statistics of all ranks by step, and those that a benchmark of all ranks would have."""
+    training = Training(
+        ranks=ranks,
+        steps=steps,
+        seed=seed,
+        fault=fault_of_ranks(fault),
+        fault_step=fault_step,
+        fault_rank=fault_rank,
+        **options,
+    )
+    taken: defaultdict[int, list[Step]] = defaultdict(list)
+    for step, _ in training.run(lambda rank, _, done: taken[rank].append(done)):
+        leaves = [of_step(taken[rank], step, rank) for rank in range(ranks)]
+        golden = {rank: of_step(taken[rank], step, rank, benchmark) for rank in range(ranks)}
+        taken.clear()
+        yield leaves, golden
