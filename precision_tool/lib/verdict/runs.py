@@ -17,6 +17,7 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import is_repeated
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Step
@@ -67,6 +68,7 @@ def judge(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
         dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows, asked.file),
         compared=asked.compared, threshold=asked.threshold, flagged=asked.flagged,
+        seen=Compared.of(asked.rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
     if first.verdict.culprit is not None:
