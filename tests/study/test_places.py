@@ -99,6 +99,7 @@ def test_of_several_data_folders_one_rank_has_to_be_said(tmp_path: Path) -> None
     (hit,) = placed.find_ops(truth.culprit)
     examined = placed.examine(hit.run, hit.op)
     assert examined is not None
+    assert examined.judged is not None
     assert examined.judged.is_wrong
     assert session.at(rank=0).workspace.root == first
     with pytest.raises(UsageError):
