@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import gc
 import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -347,6 +349,7 @@ class Prompt(cmd2.Cmd):
         started = time.monotonic()
         code = DONE
         try:
+            collect_garbage()
             # argparse prints its help on sys.stdout, wherever the output of the command goes.
             with contextlib.redirect_stdout(self.stdout):
                 code = load_command(word.name)(self.session, arguments, self.output())
@@ -686,6 +689,18 @@ def history_file() -> str:
     except OSError:
         return ""
     return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""
+
+
+def collect_garbage() -> None:
+    """Collects what the line editor left behind, whose finalizers would swallow a Ctrl+C that comes while they run."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        gc.collect(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def start(session: Session) -> int:

@@ -126,6 +126,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         not_dumped=not_dumped,
         asked=_original(hit, name),
         judged=_judged(session.judged_ops(run).get(hit.op.name), examined),
+        source=None if examined is None else examined.source,
         elements=() if examined is None else examined.elements,
     )
 

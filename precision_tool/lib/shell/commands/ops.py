@@ -112,6 +112,8 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     session.workspace.notes += [
         f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
     ]
+    if args.wrong:
+        session.workspace.notes += _uncomputed(session)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
@@ -121,6 +123,17 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     listed = zip(listings, lacks, strict=True)
     output.show(*spaced([[*report.op_listing(listing, limit, threshold, why)] for listing, why in listed]))
     return DONE
+
+
+def _uncomputed(session: Session) -> list[str]:
+    """What the newest verdicts blame that no op computes wrong: variables, data, random numbers, lost bytes."""
+    notes = []
+    for verdict in session.stored_verdicts():
+        wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
+        for one in verdict.as_verdict().suspects:
+            if one.culprit not in wrong:
+                notes.append(f"the verdict blames {one.culprit} ({one.cause}), which does not compute wrong by itself")
+    return notes
 
 
 def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:
