@@ -32,14 +32,13 @@ from precision_tool.lib.ops.base import Input
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
 from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.rows import Rows
 
 Numbers = npt.NDArray[Any]
 
 #: Larger tensors are not read whole.
 MAX_ELEMENTS = 1 << 26
-#: Elements that stay in the processor's cache.
-_IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
 _KEPT_BYTES = 64 << 20
 #: Tensors up to so many bytes are read once.
@@ -145,7 +144,10 @@ class NoValueError(Exception):
 
 
 class RunValues:
-    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it."""
+    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it.
+
+    `compared` is what comparing the run with the benchmark showed.
+    """
 
     def __init__(
         self,
@@ -155,7 +157,9 @@ class RunValues:
         *,
         near: Op | None = None,
         dumps: DumpIndex | None = None,
+        compared: Compared | None = None,
     ) -> None:
+        self.compared = compared or Compared()
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = dumps or DumpIndex(leaf)
         self.origins = Origins(file, groups_of(file))
@@ -286,6 +290,9 @@ class RunValues:
         `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
         `rows`: only these of a tensor that has as many, all of any other.
         """
+        if rows is not None and rows.is_flat:
+            named, shape = (desc.origin_layout, desc.origin_shape) if desc is not None else (None, None)
+            return Input(array=self._read(tensor, named, shape, stored, rows)[0], dtype=tensor.dtype)
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
         array, layout = self._read(tensor, named, shape, stored, rows)
@@ -328,6 +335,10 @@ class RunValues:
             self.checksums[key_of(tensor)] = crc32(stored.data)
         return self._opened.open(tensor)
 
+    def _opens_parts(self, tensor: Tensor) -> TensorBytes:
+        """The same for a tensor of which only some rows are read."""
+        return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
+
     def _read(
         self,
         tensor: Tensor,
@@ -343,7 +354,8 @@ class RunValues:
             if narrow is not None:
                 known = (widened(narrow[0]), narrow[1])
             else:
-                known = read_values(tensor, named, shape, stored=stored, opens=self._opens, rows=rows)
+                opens = self._opens if rows is None else self._opens_parts
+                known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
             known[0].flags.writeable = False
             self._cache.put((key, stored), known)
         return known
@@ -392,20 +404,6 @@ def widened(array: Numbers) -> Numbers:
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-def largest_of(one: Input) -> float:
-    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
-    flat = one.array.reshape(-1)
-    if flat.dtype.kind not in "fc" or not flat.size:
-        return 0.0
-    if flat.dtype.kind == "c":
-        return float(np.abs(flat).max())
-    found = [0.0]
-    for start in range(0, flat.size, _IN_CACHE):
-        part = flat[start : start + _IN_CACHE]
-        found += [float(part.max()), -float(part.min())]
-    return float(np.max(found))
-
-
 def in_doubles(one: Input) -> Input:
     """An input whose floating numbers are float64."""
     return replace(one, array=widened(one.array))
@@ -447,9 +445,9 @@ def read_values(
                 kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
             elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
                 kind = np.float32
-            if rows is not None and not known.is_complex and order[:1] == (rows.count,) == reader.logical_shape[:1]:
+            if rows is not None and not known.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
-                order = (rows.chosen, *order[1:])
+                order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:
@@ -460,7 +458,7 @@ def read_values(
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
         array = np.asarray(array != 0)  # comparing a scalar gives no array
-    if prod(order) == array.size:
+    if prod(order) == array.size or order == (-1,):
         array = array.reshape(order)
     return array, reading.layout
 
