@@ -2,8 +2,8 @@
 
 usage: compare_alone.py plain|count|profile WORD...
 
-`count` prints how often files of the data folder were opened, and the bytes read of them; `profile` where the processor's
-time goes.
+`count` prints how often files of the data folder were opened, and the bytes read of them; `profile` where the
+processor's time goes.
 """
 
 from __future__ import annotations
