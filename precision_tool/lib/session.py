@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import DataFolder, Kept
+from precision_tool.lib.data.folder import DataFolder, Kept, Place
 from precision_tool.lib.data.names import DataNames
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import Examined, JudgedOp
@@ -41,18 +42,79 @@ if TYPE_CHECKING:
     from precision_tool.lib.verdict.stored import StoredVerdict
 
 
+#: In the place of a step or rank: all of them.
+ALL = -1
+
+
 class Session(DataFolder):
     """A data folder with its settings. Each method hands what is known to the room that does the work."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(open_workspace(settings.data, settings.work))
+    def __init__(self, settings: Settings, place: Place | None = None) -> None:
+        super().__init__(open_workspace(settings.data, settings.work), place)
         self.settings = settings
         self.names = DataNames(self)
         self._toolkit: Toolkit | None = None
+        #: The step and the rank that were asked for last, and the data as they have it, by its dump folders.
+        self.step: int | None = None
+        self.rank: int | None = None
+        self._placed: dict[Place, Session] = {}
+
+    def at(self, step: int | None = None, rank: int | None = None) -> Session:
+        """The data as one step of one rank has it: of those only that are given, the first of the other.
+
+        Parameters
+        ----------
+        step, rank : int, optional
+            Which are meant from now on; by default those of the call before, `ALL` (-1) for no one in particular.
+
+        Returns
+        -------
+        Session
+            This one where no step or rank was ever asked for; else one with their dump and their benchmark alone.
+
+        Raises
+        ------
+        DataNotFoundError
+            That step of that rank was not dumped.
+        UsageError
+            There are several data folders, and neither is given.
+        """
+        self.step = self.step if step is None else None if step == ALL else step
+        self.rank = self.rank if rank is None else None if rank == ALL else rank
+        if self.step is None and self.rank is None:
+            if self.settings.more_data:
+                raise UsageError("which of the data folders?", "say --rank N, or --step N, or name one --data folder")
+            return self
+        place, data = self.place()
+        if place not in self._placed:
+            settings = self.settings if not data else replace(self.settings, data=Path(data), more_data=())
+            self._placed[place] = Session(settings, place)
+        found = self._placed[place]
+        found.workspace.notes = self.workspace.notes
+        return found
+
+    def place(self) -> tuple[Place, str]:
+        """The dump folders and the benchmark of the step and rank that were asked for last, and their data folder."""
+        from precision_tool.lib.study.places import find_place
+
+        return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
+
+    def study_rows(self, threshold: float) -> list[Analysis]:
+        """The rows that a study has of the step and rank that were asked for last, judged at a threshold.
+
+        DataNotFoundError where no study has any.
+        """
+        from precision_tool.lib.checks.analysis import analyse
+        from precision_tool.lib.study.places import kept_rows
+
+        place, _ = self.place()
+        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place)
+        return [analyse(path, table, threshold) for path, table in tables]
 
     def refresh(self, *what: Kept) -> None:
         """Forgets what was read of these kinds; without any everything, the toolkit too."""
         super().refresh(*what)
+        self._placed.clear()
         if not what:
             self._toolkit = None
 
@@ -255,6 +317,8 @@ class Session(DataFolder):
         fresh: bool = False,
         table: str = "",
         csv: bool = False,
+        watch_seconds: float = 0.0,
+        seen: Callable[[Study], None] | None = None,
     ) -> Study:
         """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
 
@@ -280,6 +344,10 @@ class Session(DataFolder):
             The Parquet file of all rows; by default `study/study.parquet` in the folder of results. Needs pyarrow.
         csv : bool
             Write a result file for each step, rank and model as well.
+        watch_seconds : float
+            Look for new steps every so many seconds, and go on with them until Ctrl+C; 0: once.
+        seen : callable, optional
+            Called with each study while it is watched.
 
         Returns
         -------
@@ -310,7 +378,7 @@ class Session(DataFolder):
         return run_study(
             options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
             workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
-            fresh=fresh,
+            fresh=fresh, watch_seconds=watch_seconds, seen=seen,
         )  # fmt: skip
 
     # --- causes ---

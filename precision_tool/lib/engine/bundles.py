@@ -19,7 +19,7 @@ from precision_tool.lib.engine.compared_statistics import has_statistics, row_of
 from precision_tool.lib.engine.custom import CustomMetrics, CustomValues
 from precision_tool.lib.engine.extremes import extremes_by, extremes_of, limit_of_codes
 from precision_tool.lib.engine.opened import OpenTensors, key_of
-from precision_tool.lib.engine.passes import Pass, run_passes, update_all
+from precision_tool.lib.engine.passes import Cut, Pass, run_passes, update_all
 from precision_tool.lib.engine.passes.extremes import AtLimitPass
 from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
@@ -105,9 +105,13 @@ class Worker:
             # Each element of a tensor that is not kept is read, and told of, twice.
             share = cost(pair) / (2 * stream.size) if tell and not stream.is_kept else 0.0
             heard = (lambda items: tell(int(items * share))) if tell and share else None
-            results = run_passes(stream, passes, heard)
+            cuts = cuts_of(pair, stream, self.budget)
+            parted = [one for one in passes if one.splits or not cuts]
+            whole = [one for one in passes if one not in parted]
+            results = run_passes(stream, parted, heard, cuts)
+            results += run_passes(stream, whole) if whole else []
             self.known = stream.kept_values()
-            return row_of_results(pair, passes, results)
+            return row_of_results(pair, [*parted, *whole], results)
 
     def equals_last(self, pair: Pair) -> bool:
         """True if the NPU tensor has the very values of the one compared last, whatever its layout and type."""
@@ -390,14 +394,16 @@ class Part:
     limit: int = 0
 
 
-def parts_of(pair: Pair, stream: PairStream, budget: Budget, limit: int) -> list[Part]:
-    """The parts a large pair is split into."""
-    npu, golden = tensors_of(pair)
-    count = max(1, (npu.nbytes + golden.nbytes) // budget.part_bytes)
-    step = max(1, -(-len(stream.boxes) // count))
-    return [
-        Part(pair, start, min(len(stream.boxes), start + step), limit) for start in range(0, len(stream.boxes), step)
-    ]
+def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
+    """The parts of a pair that is large enough to be shared out; none of others.
+
+    They go by the sizes of the tensors alone: whoever compares them, the sums begin anew at the same elements.
+    """
+    size = cost(pair)
+    if size < budget.split_bytes:
+        return []
+    step = max(1, -(-len(stream.boxes) // max(1, size // budget.part_bytes)))
+    return [(start, min(len(stream.boxes), start + step)) for start in range(0, len(stream.boxes), step)]
 
 
 def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> list[Any]:

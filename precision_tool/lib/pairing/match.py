@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from precision_tool.lib.graph.calls import Calls
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES, described_inputs
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -21,7 +22,6 @@ from precision_tool.lib.pairing.op_dumps import OpDumps, alike
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.sources.names import base_name, flatten, whole_name
 
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: Compiler-made ops in a row that a walk back passes through at most.
 _MAX_STEPS = 64
 #: Ops of a group that a reason names.
@@ -74,9 +74,7 @@ class Origins:
     """Answers which original tensor an output of an op of the graph stands for."""
 
     def __init__(self, file: GraphFile, groups: Iterable[Group]) -> None:
-        self._graphs = {graph.name: graph for graph in file.graphs}
-        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
-        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
+        self.calls = Calls(file)
         #: Ops (by id) whose output another op of their group works on: part results of one original op.
         self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
         #: Names of original ops that are spelled alike in file names.
@@ -84,7 +82,7 @@ class Origins:
 
     def producer(self, op: Op, edge: Edge) -> Op | None:
         """The op that an input edge of `op` comes from; edges stay within a graph."""
-        return self._home[id(op)].by_name.get(edge.producer)
+        return self.calls.producer(op, edge)
 
     def _feeding(self, group: Group) -> set[int]:
         """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
@@ -107,23 +105,7 @@ class Origins:
         if op.type in TRANSPARENT_TYPES:
             inputs = _data_inputs(op)
             return (op, inputs[0]) if inputs else None
-        if op.type == "Data" and op.parent_index is not None:
-            caller = self._callers.get(self._home[id(op)].name)
-            # Only calls run their graph once with these inputs; a loop's or a branch's differ.
-            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
-                edge = caller.inputs[op.parent_index]
-                return (caller, edge) if edge is not None else None
-        if op.type in _CALLS:
-            for name in op.subgraph_names:
-                sub = self._graphs.get(name)
-                if sub is None:
-                    continue
-                output = sub.by_name.get(f"{name}_Node_Output") or next(
-                    (o for o in sub.ops if o.type == "NetOutput"), None
-                )
-                if output is not None and index < len(_data_inputs(output)):
-                    return output, _data_inputs(output)[index]
-        return None
+        return self.calls.behind(op, index)
 
     def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
         """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
@@ -166,8 +148,8 @@ class Origins:
                 Status.INTERMEDIATE, f"{op.name} is one of several ops made from {', '.join(names)}: a part result"
             )
         if op.type == "Data":
-            caller = self._callers.get(self._home[id(op)].name)
-            if caller is not None and caller.type not in _CALLS:
+            caller = self.calls.caller(op)
+            if caller is not None and self.calls.is_conditional(caller):
                 why = f"it enters the {caller.type} {caller.name}, whose graph may run several times or not at all"
                 return NoOrigin(Status.NO_ORIGINAL_OP, why)
         if not names:

@@ -75,6 +75,8 @@ def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
         return None
     if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
         return None
+    if by_producer and key_of(mine) not in values.checksums and _compared_alike(values, root, slot):
+        return None
     different = _differences(values, mine, other, slot)
     if different is None or not different.size:
         return None
@@ -89,6 +91,15 @@ def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
         nbytes=mine.nbytes,
         by_producer=by_producer,
     )
+
+
+def _compared_alike(values: RunValues, root: Root, slot: Slot) -> bool:
+    """Whether what an op put out and what was read of it are the same in every figure of the comparison.
+
+    Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
+    """
+    read = slot.op.name, f"input:{slot.index}"
+    return values.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
 
 def _earlier(values: RunValues, root: Root, slot: Slot) -> Tensor | None:
@@ -231,6 +242,16 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     return None
 
 
+def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:
+    """Whether a tensor has the same numbers in another run of the same script; None where a run does not tell."""
+    twin = next((op for op in other.ops if (op.name, op.type) == (root.op.name, root.op.type)), None)
+    mine = next(_loaded(values, root), None)
+    its = None if twin is None else next(_loaded(other, Root(twin, root.index)), None)
+    if mine is None or its is None or mine.input.array.size != its.input.array.size:
+        return None
+    return bool(_same(mine.input.array.reshape(-1), its.input.array.reshape(-1)).all())
+
+
 def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
     if not isinstance(tensor, Tensor):
         return None
@@ -270,6 +291,15 @@ class Departure:
 
 #: The rounding of a type, twice.
 _ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-22}
+
+
+def beside_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Departure | None] | None:
+    """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
+    golden = values.load_benchmark(root)
+    mine = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
+    if golden is None or mine is None or mine.input.array.size != golden.input.array.size:
+        return None
+    return mine, golden, departure(values, root)
 
 
 def departure(values: RunValues, root: Root) -> Departure | None:

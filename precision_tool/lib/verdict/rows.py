@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,14 @@ from precision_tool.lib.ops.base import Input
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order."""
+    """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order.
+
+    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count.
+    """
 
     count: int
     pieces: tuple[tuple[int, int], ...]
+    is_flat: bool = False
 
     @property
     def chosen(self) -> int:
@@ -29,8 +34,14 @@ class Rows:
         """The rows' numbers."""
         return np.concatenate([np.arange(start, stop, dtype=np.intp) for start, stop in self.pieces])
 
+    def are_in(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape has as many rows."""
+        return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
+
     def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """These rows of an array of as many rows; any other array as it is."""
+        if self.is_flat:
+            return array.reshape(self.count, -1)[self.numbers].reshape(-1)
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:

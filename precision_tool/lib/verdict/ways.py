@@ -34,6 +34,10 @@ class Ways:
         """What ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
+    def known(self, op: Op, fed: Fed) -> Iterator[Formula]:
+        """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
+        return self.formulas(op, fed, {}, known_only=True)
+
     def formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
         """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
@@ -71,7 +75,7 @@ class Ways:
             if again is not None:
                 yield again
         if known_only:
-            if alike is None and not is_known and not fed.missing:
+            if alike is None and not is_known and not fed.missing and got:
                 yield from self._on_some_rows(op, fed.inputs, got, puts_out)
             return
         if not fed.missing:
