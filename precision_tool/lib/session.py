@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import Kept
+from precision_tool.lib.data.folder import Kept, Place
 from precision_tool.lib.data.names import DataNames
+from precision_tool.lib.errors import UsageError
 from precision_tool.lib.graph.catalog import DataOverview, overview
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.settings import Settings
@@ -18,10 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.checks.overflow import OverflowReport
-    from precision_tool.lib.checks.random_errors import RandomReport
-    from precision_tool.lib.compare.folders import CompareOptions
-    from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.inspect.arrays import TensorProxy
     from precision_tool.lib.pairing.fusion_pair import FusionPair
@@ -31,18 +30,79 @@ if TYPE_CHECKING:
     from precision_tool.lib.verdict.blame import Blame
 
 
+#: In the place of a step or rank: all of them.
+ALL = -1
+
+
 class Session(JudgedFolder):
     """A data folder with its settings. Each method hands what is known to the room that does the work."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(open_workspace(settings.data, settings.work))
+    def __init__(self, settings: Settings, place: Place | None = None) -> None:
+        super().__init__(open_workspace(settings.data, settings.work), place)
         self.settings = settings
         self.names = DataNames(self)
         self._toolkit: Toolkit | None = None
+        #: The step and the rank that were asked for last, and the data as they have it, by its dump folders.
+        self.step: int | None = None
+        self.rank: int | None = None
+        self._placed: dict[Place, Session] = {}
+
+    def at(self, step: int | None = None, rank: int | None = None) -> Session:
+        """The data as one step of one rank has it: of those only that are given, the first of the other.
+
+        Parameters
+        ----------
+        step, rank : int, optional
+            Which are meant from now on; by default those of the call before, `ALL` (-1) for no one in particular.
+
+        Returns
+        -------
+        Session
+            This one where no step or rank was ever asked for; else one with their dump and their benchmark alone.
+
+        Raises
+        ------
+        DataNotFoundError
+            That step of that rank was not dumped.
+        UsageError
+            There are several data folders, and neither is given.
+        """
+        self.step = self.step if step is None else None if step == ALL else step
+        self.rank = self.rank if rank is None else None if rank == ALL else rank
+        if self.step is None and self.rank is None:
+            if self.settings.more_data:
+                raise UsageError("which of the data folders?", "say --rank N, or --step N, or name one --data folder")
+            return self
+        place, data = self.place()
+        if place not in self._placed:
+            settings = self.settings if not data else replace(self.settings, data=Path(data), more_data=())
+            self._placed[place] = Session(settings, place)
+        found = self._placed[place]
+        found.workspace.notes = self.workspace.notes
+        return found
+
+    def place(self) -> tuple[Place, str]:
+        """The dump folders and the benchmark of the step and rank that were asked for last, and their data folder."""
+        from precision_tool.lib.study.places import find_place
+
+        return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
+
+    def study_rows(self, threshold: float) -> list[Analysis]:
+        """The rows that a study has of the step and rank that were asked for last, judged at a threshold.
+
+        DataNotFoundError where no study has any.
+        """
+        from precision_tool.lib.checks.analysis import analyse
+        from precision_tool.lib.study.places import kept_rows
+
+        place, _ = self.place()
+        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place)
+        return [analyse(path, table, threshold) for path, table in tables]
 
     def refresh(self, *what: Kept) -> None:
         """Forgets what was read of these kinds; without any everything, the toolkit too."""
         super().refresh(*what)
+        self._placed.clear()
         if not what:
             self._toolkit = None
 
@@ -124,24 +184,6 @@ class Session(JudgedFolder):
 
     # --- comparisons ---
 
-    def compare(
-        self,
-        npu: str | None,
-        golden: str | None,
-        graph: str | None,
-        threshold: float,
-        workers: int,
-        progress: Progress | None = None,
-        options: CompareOptions | None = None,
-        noise: NoiseFloor | None = None,
-        prefix: str = "",
-        executor: Executor | None = None,
-    ) -> list[Analysis]:
-        """Compares two folders, by default those of the data folder (see `checks.comparing.compare`)."""
-        from precision_tool.lib.checks.comparing import compare
-
-        return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix, executor)
-
     def results(
         self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
     ) -> list[Analysis]:
@@ -171,6 +213,8 @@ class Session(JudgedFolder):
         fresh: bool = False,
         table: str = "",
         csv: bool = False,
+        watch_seconds: float = 0.0,
+        seen: Callable[[Study], None] | None = None,
     ) -> Study:
         """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
 
@@ -196,6 +240,10 @@ class Session(JudgedFolder):
             The Parquet file of all rows; by default `study/study.parquet` in the folder of results. Needs pyarrow.
         csv : bool
             Write a result file for each step, rank and model as well.
+        watch_seconds : float
+            Look for new steps every so many seconds, and go on with them until Ctrl+C; 0: once.
+        seen : callable, optional
+            Called with each study while it is watched.
 
         Returns
         -------
@@ -226,44 +274,5 @@ class Session(JudgedFolder):
         return run_study(
             options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
             workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
-            fresh=fresh,
+            fresh=fresh, watch_seconds=watch_seconds, seen=seen,
         )  # fmt: skip
-
-    # --- causes ---
-
-    def overflow(
-        self,
-        folder: str | None = None,
-        graph: str | None = None,
-        limit: int = 3,
-        progress: Progress | None = None,
-        max_bytes: int | None = None,
-        known: Mapping[str, KnownValues] | None = None,
-        workers: int = 1,
-        executor: Executor | None = None,
-    ) -> tuple[OverflowReport, str]:
-        """The overflow in a folder, or in the data folder, and where status files were looked for.
-
-        The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a
-        comparison made `known`. DataNotFoundError where there is neither a status file nor a dump.
-        """
-        from precision_tool.lib.checks.overflow_search import find_overflow
-
-        return find_overflow(self, folder, graph, limit, progress, max_bytes, known, workers, executor)
-
-    def random_errors(
-        self,
-        left: str | None = None,
-        right: str | None = None,
-        graph: str | None = None,
-        workers: int = 0,
-        progress: Progress | None = None,
-        executor: Executor | None = None,
-    ) -> list[RandomReport]:
-        """What differs in two runs of the same script (npu/debug_0 and debug_1), one report a device, model and step.
-
-        Of one run alone only the memory is checked. DataNotFoundError where there is no dump.
-        """
-        from precision_tool.lib.checks.random_search import find_random
-
-        return find_random(self, left, right, graph, workers, progress, executor)

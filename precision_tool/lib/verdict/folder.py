@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.checks.folder import CheckedFolder
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import Op
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.overflow import OverflowReport
-    from precision_tool.lib.checks.passports import PassportPair
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.model.graph import GraphFile
@@ -29,18 +28,8 @@ if TYPE_CHECKING:
     from precision_tool.lib.verdict.stored import StoredVerdict
 
 
-class JudgedFolder(DataFolder):
+class JudgedFolder(CheckedFolder):
     """What can be asked of a data folder's ops: each alone, or which of them is to blame."""
-
-    def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
-        """What the runs were, as the training helper wrote it, and what differs; None where a side has no passport.
-
-        By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
-        belong to. A passport that is damaged is a note of the workspace, and counts as none.
-        """
-        from precision_tool.lib.checks.passports import find_passports
-
-        return find_passports(self.workspace, npu, golden)
 
     def verdicts(
         self,
