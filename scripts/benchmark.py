@@ -299,6 +299,22 @@ def bench_tfdbg(folder: Path, repeats: int) -> None:
     bench_tf_dump(folder, repeats, python)
 
 
+def _bench_flow_parts(parts: list[str], folder: Path, args: argparse.Namespace) -> None:
+    """The parts that are in `benchmark_flow`."""
+    import benchmark_flow as flow  # which reads files as this module does
+
+    work: dict[str, Callable[[Path], None]] = {
+        "flow": lambda place: flow.bench_flow(place, args.bytes, args.repeats),
+        "growth": lambda place: flow.bench_growth(place, args.repeats),
+        "opens": lambda place: flow.bench_opens(place, args.bytes),
+        "startup": lambda place: flow.bench_startup(place, args.repeats),
+        "profile": lambda place: flow.bench_profile(place, args.bytes),
+    }
+    for part in parts:
+        work[part](folder / part)
+        shutil.rmtree(folder / part)
+
+
 def main() -> None:
     """Runs the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
@@ -306,7 +322,8 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="PART",
-        help="compare, verdict, giant, cp, graph, catalog, shapes, tfdbg (default: all)",
+        help="compare, verdict, flow, growth, opens, startup, profile, giant, cp, graph, catalog, shapes, report, "
+        "tfdbg: all by default",
     )
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
@@ -318,7 +335,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "verdict", "giant", "cp", "graph", "catalog", "shapes", "report", "tfdbg")
+    flow = ("flow", "growth", "opens", "startup", "profile")
+    known = ("compare", "verdict", *flow, "giant", "cp", "graph", "catalog", "shapes", "report", "tfdbg")
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -331,6 +349,7 @@ def main() -> None:
         if "verdict" in chosen:
             bench_verdict(folder / "verdict", args.bytes, args.workers, args.repeats)
             shutil.rmtree(folder / "verdict")
+        _bench_flow_parts([part for part in flow if part in chosen], folder, args)
         if "giant" in chosen:
             bench_giant(folder / "giant", args.giant, args.workers)
             shutil.rmtree(folder / "giant")

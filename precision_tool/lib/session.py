@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import DataFolder, Kept, Place
+from precision_tool.lib.data.folder import Kept, Place
 from precision_tool.lib.data.names import DataNames
-from precision_tool.lib.errors import PrecisionToolError, UsageError
-from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
-from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.judged import Examined, JudgedOp
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.graph.catalog import DataOverview, overview
 from precision_tool.lib.results.noise import NoiseFloor
-from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.verdict.folder import JudgedFolder
 from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -24,29 +21,20 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.checks.overflow import OverflowReport
-    from precision_tool.lib.checks.passports import PassportPair
-    from precision_tool.lib.checks.random_errors import RandomReport
-    from precision_tool.lib.compare.folders import CompareOptions
-    from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.inspect.arrays import TensorProxy
-    from precision_tool.lib.model.graph import GraphFile
     from precision_tool.lib.pairing.fusion_pair import FusionPair
-    from precision_tool.lib.sources.dumps import BenchmarkSide
     from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
     from precision_tool.lib.verdict.blame import Blame
-    from precision_tool.lib.verdict.decide import Judged
-    from precision_tool.lib.verdict.stored import StoredVerdict
 
 
 #: In the place of a step or rank: all of them.
 ALL = -1
 
 
-class Session(DataFolder):
+class Session(JudgedFolder):
     """A data folder with its settings. Each method hands what is known to the room that does the work."""
 
     def __init__(self, settings: Settings, place: Place | None = None) -> None:
@@ -196,24 +184,6 @@ class Session(DataFolder):
 
     # --- comparisons ---
 
-    def compare(
-        self,
-        npu: str | None,
-        golden: str | None,
-        graph: str | None,
-        threshold: float,
-        workers: int,
-        progress: Progress | None = None,
-        options: CompareOptions | None = None,
-        noise: NoiseFloor | None = None,
-        prefix: str = "",
-        executor: Executor | None = None,
-    ) -> list[Analysis]:
-        """Compares two folders, by default those of the data folder (see `checks.comparing.compare`)."""
-        from precision_tool.lib.checks.comparing import compare
-
-        return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix, executor)
-
     def results(
         self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
     ) -> list[Analysis]:
@@ -225,81 +195,7 @@ class Session(DataFolder):
 
         return read_results(self, path, self.settings.threshold if threshold is None else threshold, noise)
 
-    # --- what the runs were ---
-
-    def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
-        """What the runs were, as the training helper wrote it, and what differs; None where a side has no passport.
-
-        By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
-        belong to. A passport that is damaged is a note of the workspace, and counts as none.
-        """
-        from precision_tool.lib.checks.passports import find_passports
-
-        return find_passports(self.workspace, npu, golden)
-
-    # --- the verdict ---
-
-    def verdicts(
-        self,
-        analyses: Sequence[Analysis],
-        npu: str | None = None,
-        graph: str | None = None,
-        progress: Progress | None = None,
-        workers: int = 0,
-        executor: Executor | None = None,
-    ) -> list[Judged | None]:
-        """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
-        from precision_tool.lib.verdict.of_results import judge_results, with_passports
-
-        judged = judge_results(self, analyses, graph, progress, workers, executor)
-        pair = self.passports(npu)
-        return judged if pair is None else [with_passports(one, pair) for one in judged]
-
-    def verdicts_alone(
-        self,
-        npu: str | None = None,
-        graph: str | None = None,
-        progress: Progress | None = None,
-        workers: int = 0,
-        executor: Executor | None = None,
-    ) -> list[Judged]:
-        """Who is to blame in an NPU run without a benchmark, one verdict a model."""
-        from precision_tool.lib.verdict.of_results import judge_alone
-
-        return judge_alone(self, npu, graph, progress, workers, executor)
-
-    def stored_verdicts(self) -> list[StoredVerdict]:
-        """The verdicts kept with the newest results, with every op's judgement; [] where there is none."""
-        from precision_tool.lib.verdict.stored import newest_verdicts
-
-        results: list[str] = []
-        with suppress(PrecisionToolError):  # no comparison yet
-            results = newest_results(self.workspace)
-        return newest_verdicts(results, self.workspace)
-
-    def judged_ops(self, run: RunGraph) -> Mapping[str, JudgedOp]:
-        """What the kept verdicts say of each op of a run, by name; {} where none is of it."""
-        if run.leaf is None:
-            return {}
-        found = (one.ops_of(run.leaf.path, run.file.path) for one in self.stored_verdicts())
-        return next(filter(None, found), {})
-
-    def examine(self, run: RunGraph, op: Op) -> Examined | None:
-        """An op judged by itself, now, with some of its elements; None where its graph has no dump."""
-        from precision_tool.lib.verdict.examine import examine
-
-        return examine(run, op, *self.beside(run))
-
-    def beside(self, run: RunGraph) -> tuple[BenchmarkSide, GraphFile | None]:
-        """What an op of a run is judged beside: the benchmark, and a graph that has the original ops of fused ones."""
-        from precision_tool.lib.sources.dumps import GoldenFiles, NoBenchmark
-
-        golden = self.golden_of(run.number)
-        benchmark = golden if isinstance(golden, GoldenFiles) else NoBenchmark()
-        others: Sequence[RunGraph] = ()
-        with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
-            others = self.run_graphs()
-        return benchmark, next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
+    # --- many dumps at once ---
 
     def study(
         self,
@@ -380,61 +276,3 @@ class Session(DataFolder):
             workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
             fresh=fresh, watch_seconds=watch_seconds, seen=seen,
         )  # fmt: skip
-
-    # --- causes ---
-
-    def overflow(
-        self,
-        folder: str | None = None,
-        graph: str | None = None,
-        limit: int = 3,
-        progress: Progress | None = None,
-        max_bytes: int | None = None,
-        known: Mapping[str, KnownValues] | None = None,
-        workers: int = 1,
-        executor: Executor | None = None,
-    ) -> tuple[OverflowReport, str]:
-        """The overflow in a folder, or in the data folder, and where status files were looked for.
-
-        The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a
-        comparison made `known`. DataNotFoundError where there is neither a status file nor a dump.
-        """
-        from precision_tool.lib.checks.overflow_search import find_overflow
-
-        return find_overflow(self, folder, graph, limit, progress, max_bytes, known, workers, executor)
-
-    def judged_overflow(self, report: OverflowReport) -> OverflowReport:
-        """The same with what recomputing says of the ops that overflow first."""
-        from precision_tool.lib.verdict.told import with_judged_overflow
-
-        return with_judged_overflow(report, self._judge_op)
-
-    def judged_random(self, reports: Sequence[RandomReport], graph: str | None = None) -> list[RandomReport]:
-        """The same with what recomputing says, in both runs, of the ops that compute differently first."""
-        from precision_tool.lib.verdict.told import with_judged_random
-
-        runs: dict[str, RunGraph] = {}
-        with suppress(PrecisionToolError):  # without a graph nothing is recomputed
-            runs = {leaf.path: replace(run, leaf=leaf) for run in self.run_graphs(graph) for leaf in run.leaves}
-        return with_judged_random(reports, runs, self._judge_op)
-
-    def _judge_op(self, run: RunGraph, op: Op) -> JudgedOp | None:
-        found = self.examine(run, op)
-        return None if found is None else found.judged
-
-    def random_errors(
-        self,
-        left: str | None = None,
-        right: str | None = None,
-        graph: str | None = None,
-        workers: int = 0,
-        progress: Progress | None = None,
-        executor: Executor | None = None,
-    ) -> list[RandomReport]:
-        """What differs in two runs of the same script (npu/debug_0 and debug_1), one report a device, model and step.
-
-        Of one run alone only the memory is checked. DataNotFoundError where there is no dump.
-        """
-        from precision_tool.lib.checks.random_search import find_random
-
-        return find_random(self, left, right, graph, workers, progress, executor)
