@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 #: What a whole dump may take, unless told.
 _BUDGET = "10GB"
 _REDUMP = "redump_config.py"
+_REPORT = "report.html"
 
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "report": "--report", "engine": "--engine",
+    "since": "--since", "engine": "--engine",
 }  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
+    page = _page(session, args)
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
@@ -101,10 +103,12 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         output.out.file.write(json.dumps({**study.to_dict(), "redump": redump_dict}, indent=1) + "\n")
     else:
         _show(study, output)
-        if study.statistics is not None:
-            from precision_tool.lib.present.statistics import statistics_block
+    if page:
+        _report(study, page, args, output)
+    if not args.json and study.statistics is not None:
+        from precision_tool.lib.present.statistics import statistics_block
 
-            output.out.print(statistics_block(study.statistics, redump, written))
+        output.out.print(statistics_block(study.statistics, redump, written))
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError(
             f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
@@ -113,6 +117,25 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     found = study.conclusion.culprit is not None or any(one.below or one.bad for one in study.leaves)
     found |= study.statistics is not None and bool(study.statistics.suspicions)
     return FOUND if args.fail and found else DONE
+
+
+def _page(session: Session, args: argparse.Namespace) -> str:
+    """Where the report goes; "" where none was asked for."""
+    if args.report is None:
+        return ""
+    from precision_tool.lib.report.making import place_of
+
+    path = args.report or str(session.workspace.output_dir("study") / _REPORT)
+    return place_of(session, path, *filter(None, (args.left, args.right)))
+
+
+def _report(study: Study, path: str, args: argparse.Namespace, output: Output) -> None:
+    from precision_tool.lib.report.study import write_study
+    from precision_tool.lib.shell.commands.report import tell_report
+
+    write_study(path, study)
+    if not args.json:
+        tell_report(path, output)
 
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
