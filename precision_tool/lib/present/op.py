@@ -20,16 +20,16 @@ from precision_tool.lib.graph.implementation import implementation
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
-from precision_tool.lib.model.judged import Element, JudgedOp
+from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.examined import source_lines, verdict_lines
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
     json_text,
     marked_pass,
-    percent,
     plain,
     row_text,
     safe,
@@ -64,6 +64,8 @@ class OpReport:
     asked: str = ""
     #: What recomputing said of it; None of an op that computes nothing, or was not dumped.
     judged: JudgedOp | None = None
+    #: Of data, variables and random numbers how they stand to the benchmark's.
+    source: Source | None = None
     #: Of the output that is farthest off.
     elements: Sequence[Element] = ()
 
@@ -299,52 +301,6 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
-def verdict_lines(report: OpReport) -> RenderableType:
-    """Whether the op computes right by itself, and what of its error is not its own."""
-    judged = report.judged
-    assert judged is not None
-    words = {"right": "computes right", "wrong": "computes wrong by itself", "doubtful": "in doubt"}
-    style = {"right": "green", "wrong": "bold red"}.get(judged.state, "yellow")
-    rows = [("state", plain(words.get(judged.state, "not recomputed"), style))]
-    if judged.reason:
-        rows.append(("reason", plain(shown_reason(judged.reason))))
-    if judged.own_error is not None:
-        how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
-        rows.append(("own error", plain(f"{how}{percent(judged.own_error)} off")))
-        rows.append(("rounding", plain(f"explains {percent(judged.rounding)}")))
-    if judged.fed is not None:
-        rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
-    if judged.benchmark_own is not None:
-        rows.append(("benchmark", plain(f"is {percent(judged.benchmark_own)} off what its own inputs say")))
-    parts: list[RenderableType] = [Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows)]
-    if report.elements:
-        parts.append(_element_table(report.elements, judged.slot or 0))
-    return Group(*parts)
-
-
-def _element_table(elements: Sequence[Element], slot: int) -> NameTable:
-    """Elements of an output as the NPU has them, as the benchmark has them, and as the op's inputs say."""
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column(f"output {slot}", no_wrap=True)
-    table.add_column("place", no_wrap=True)
-    for name in ("NPU", "benchmark", "recomputed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    shown = ""
-    for one in elements:
-        label = "worst" if one.is_worst else "first"
-        table.add_row(
-            "" if label == shown else label, plain(shape_text(one.place)),
-            *(Text("-", style="dim") if value is None else plain(_element(value))
-              for value in (one.npu, one.benchmark, one.recomputed)),
-        )  # fmt: skip
-        shown = label
-    return table
-
-
-def _element(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
-
-
 def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     """Both sides of each tensor of an op, a line each."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
@@ -426,7 +382,9 @@ def op_lines(
     for report in reports:
         parts.append(tensor_lines(report, threshold))
         if report.judged is not None:
-            parts.append(verdict_lines(report))
+            parts.append(verdict_lines(_title(report), report.judged, report.elements))
+        if report.source is not None:
+            parts.append(source_lines(_title(report), report.source, report.elements))
     return parts
 
 
@@ -488,6 +446,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else asdict(report.judged),
+        "source": None if report.source is None else asdict(report.source),
         "elements": [asdict(one) for one in report.elements],
         "tensors": [row_json(row, threshold) for row in report.rows],
     }

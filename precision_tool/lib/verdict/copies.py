@@ -242,6 +242,16 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     return None
 
 
+def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:
+    """Whether a tensor has the same numbers in another run of the same script; None where a run does not tell."""
+    twin = next((op for op in other.ops if (op.name, op.type) == (root.op.name, root.op.type)), None)
+    mine = next(_loaded(values, root), None)
+    its = None if twin is None else next(_loaded(other, Root(twin, root.index)), None)
+    if mine is None or its is None or mine.input.array.size != its.input.array.size:
+        return None
+    return bool(_same(mine.input.array.reshape(-1), its.input.array.reshape(-1)).all())
+
+
 def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
     if not isinstance(tensor, Tensor):
         return None
@@ -281,6 +291,15 @@ class Departure:
 
 #: The rounding of a type, twice.
 _ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-22}
+
+
+def beside_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Departure | None] | None:
+    """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
+    golden = values.load_benchmark(root)
+    mine = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
+    if golden is None or mine is None or mine.input.array.size != golden.input.array.size:
+        return None
+    return mine, golden, departure(values, root)
 
 
 def departure(values: RunValues, root: Root) -> Departure | None:

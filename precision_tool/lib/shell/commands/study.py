@@ -17,6 +17,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     cluster_of,
     completes,
+    count,
     tell_notes,
 )
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from precision_tool.lib.study.redump import Redump
     from precision_tool.lib.study.study import Study
 
+#: Seconds between two looks for new steps.
+_LOOK = 30
 #: What a whole dump may take, unless told.
 _BUDGET = "10GB"
 _REDUMP = "redump_config.py"
@@ -60,6 +63,10 @@ def add_study(parser: Parser) -> None:
     completes(table, Completion.FILE)
     group.add_argument("--csv", action="store_true", help="with --all: a result file for each step, rank and model too")
     group.add_argument(
+        "--watch", metavar="SECONDS", type=count(1), nargs="?", const=_LOOK, default=0,
+        help="with --all: go on as new steps arrive, looking every SECONDS (default %(const)s), until Ctrl+C",
+    )  # fmt: skip
+    group.add_argument(
         "--budget", metavar="SIZE",
         help=f"with --all, of dumps of statistics: what a whole dump may take that is to tell more, as 50GB or 800MB "
         f"(default {_BUDGET})",
@@ -70,7 +77,7 @@ def add_study(parser: Parser) -> None:
 def check_no_study(session: Session, args: argparse.Namespace) -> None:
     """Raises UsageError for options, or data folders, that only a study takes."""
     given = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
-    given |= {"--table": args.table, "--csv": args.csv, "--budget": args.budget}
+    given |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
     for option, value in given.items():
         if value:
             raise UsageError(f"ac: {option} goes with --all only", "`ac --all` judges many steps and ranks as one")
@@ -86,13 +93,24 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
+<<<<<<< HEAD
     page = _page(session, args)
+=======
+    seen = None
+    if args.watch:
+
+        def seen(study: Study) -> None:
+            _tell(session, args, output, study, budget)
+
+>>>>>>> main
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
             progress=progress, executor=executor, table=args.table or "", csv=args.csv,
+            watch_seconds=args.watch, seen=seen,
         )  # fmt: skip
+<<<<<<< HEAD
     session.workspace.notes += study.notes
     if not study.table:
         session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
@@ -109,6 +127,10 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         from precision_tool.lib.present.statistics import statistics_block
 
         output.out.print(statistics_block(study.statistics, redump, written))
+=======
+    if not args.watch:
+        _tell(session, args, output, study, budget)
+>>>>>>> main
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError(
             f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
@@ -119,6 +141,7 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     return FOUND if args.fail and found else DONE
 
 
+<<<<<<< HEAD
 def _page(session: Session, args: argparse.Namespace) -> str:
     """Where the report goes; "" where none was asked for."""
     if args.report is None:
@@ -136,6 +159,26 @@ def _report(study: Study, path: str, args: argparse.Namespace, output: Output) -
     write_study(path, study)
     if not args.json:
         tell_report(path, output)
+=======
+def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int) -> None:
+    """Shows a study, or prints it as JSON: on one line where more will follow."""
+    session.workspace.notes += study.notes
+    if not study.table:
+        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
+    redump, written = _redump(session, study, budget)
+    tell_notes(session, output)
+    if args.json:
+        redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
+        document = {**study.to_dict(), "redump": redump_dict}
+        output.out.file.write(json.dumps(document, indent=None if args.watch else 1) + "\n")
+        output.out.file.flush()
+        return
+    _show(study, output)
+    if study.statistics is not None:
+        from precision_tool.lib.present.statistics import statistics_block
+
+        output.out.print(statistics_block(study.statistics, redump, written))
+>>>>>>> main
 
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
