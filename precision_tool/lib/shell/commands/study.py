@@ -93,16 +93,13 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
-<<<<<<< HEAD
     page = _page(session, args)
-=======
     seen = None
     if args.watch:
 
         def seen(study: Study) -> None:
-            _tell(session, args, output, study, budget)
+            _tell(session, args, output, study, budget, page)
 
->>>>>>> main
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
@@ -110,27 +107,8 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
             progress=progress, executor=executor, table=args.table or "", csv=args.csv,
             watch_seconds=args.watch, seen=seen,
         )  # fmt: skip
-<<<<<<< HEAD
-    session.workspace.notes += study.notes
-    if not study.table:
-        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
-    redump, written = _redump(session, study, budget)
-    tell_notes(session, output)
-    if args.json:
-        redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
-        output.out.file.write(json.dumps({**study.to_dict(), "redump": redump_dict}, indent=1) + "\n")
-    else:
-        _show(study, output)
-    if page:
-        _report(study, page, args, output)
-    if not args.json and study.statistics is not None:
-        from precision_tool.lib.present.statistics import statistics_block
-
-        output.out.print(statistics_block(study.statistics, redump, written))
-=======
     if not args.watch:
-        _tell(session, args, output, study, budget)
->>>>>>> main
+        _tell(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError(
             f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
@@ -141,7 +119,6 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     return FOUND if args.fail and found else DONE
 
 
-<<<<<<< HEAD
 def _page(session: Session, args: argparse.Namespace) -> str:
     """Where the report goes; "" where none was asked for."""
     if args.report is None:
@@ -152,21 +129,17 @@ def _page(session: Session, args: argparse.Namespace) -> str:
     return place_of(session, path, *filter(None, (args.left, args.right)))
 
 
-def _report(study: Study, path: str, args: argparse.Namespace, output: Output) -> None:
-    from precision_tool.lib.report.study import write_study
-    from precision_tool.lib.shell.commands.report import tell_report
-
-    write_study(path, study)
-    if not args.json:
-        tell_report(path, output)
-=======
-def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int) -> None:
+def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str) -> None:
     """Shows a study, or prints it as JSON: on one line where more will follow."""
     session.workspace.notes += study.notes
     if not study.table:
         session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
     redump, written = _redump(session, study, budget)
     tell_notes(session, output)
+    if page:
+        from precision_tool.lib.report.study import write_study
+
+        write_study(page, study)
     if args.json:
         redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
         document = {**study.to_dict(), "redump": redump_dict}
@@ -174,11 +147,14 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
         output.out.file.flush()
         return
     _show(study, output)
+    if page:
+        from precision_tool.lib.shell.commands.report import tell_report
+
+        tell_report(page, output)
     if study.statistics is not None:
         from precision_tool.lib.present.statistics import statistics_block
 
         output.out.print(statistics_block(study.statistics, redump, written))
->>>>>>> main
 
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
