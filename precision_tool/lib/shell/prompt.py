@@ -367,8 +367,15 @@ class Prompt(cmd2.Cmd):
         finally:
             self.last_result = code
             self.failed = code or self.failed
+            self.prompt = self._prompt_text()
             self._ended_at = time.monotonic()
             _log.info("%s: %d in %.2f s", shlex.join([word.name, *arguments]), code, time.monotonic() - started)
+
+    def _prompt_text(self) -> str:
+        """The prompt with the step and the rank that commands look at."""
+        places = (("step", self.session.step), ("rank", self.session.rank))
+        told = "".join(f"{what} {number} " for what, number in places if number is not None)
+        return self.DEFAULT_PROMPT.replace("> ", f"{told}> ") if told else self.DEFAULT_PROMPT
 
     def default(self, statement: cmd2.Statement) -> None:
         """An unknown first word: a command of the operating system, as it always was, after saying so."""
@@ -428,7 +435,7 @@ class Prompt(cmd2.Cmd):
         args = self._parse(_data_parser(), statement)
         if args is None:
             return
-        session = Session(replace(self.session.settings, data=Path(args.folder)))
+        session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
         if not is_folder(session.workspace.root):
             raise UsageError(f"{args.folder}: no such folder", "name a folder that holds npu/, tf/ and so on")
         if not args.command:
@@ -442,6 +449,7 @@ class Prompt(cmd2.Cmd):
             self.run_word(word, args.command[1:])
         finally:
             self.session = before
+            self.prompt = self._prompt_text()
 
     def help_data(self) -> None:
         """How `data` is used."""
@@ -525,6 +533,7 @@ class Prompt(cmd2.Cmd):
 
     def _go_on_with(self, session: Session) -> None:
         self.session = session
+        self.prompt = self._prompt_text()
         self._names.clear()
         self.output().out.print(banner(session.overview()))
 

@@ -433,22 +433,32 @@ def run_study(
     executor: Executor | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
+    watch_seconds: float = 0.0,
+    seen: Callable[[Study], None] | None = None,
 ) -> Study:
     """Studies what `options` name; `folder`, which is there, keeps the journal, `cache` parsed graphs.
 
     `workers` processes (0: one per core), or any `executor`, share the work. What the journal knows is not done again;
-    with `fresh` all is. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C.
+    with `fresh` all is. With `watch_seconds` it goes on as new steps arrive, until Ctrl+C; `seen` is called with each
+    study. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C during work.
     """
     workers = workers or cores()
     if isinstance(executor, ClusterExecutor):
         workers, options = executor.workers, _from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
-        runner = Runner(prepare(options), options, journal, cache)
 
         @contextmanager
         def opened() -> Iterator[Executor | None]:
             with working(workers, executor) as crew:
                 yield crew
 
-        runner.run(opened, workers, progress)
-        return runner.result()
+        def study(prepared: Prepared) -> Study:
+            runner = Runner(prepared, options, journal, cache)
+            runner.run(opened, workers, progress)
+            return runner.result()
+
+        if not watch_seconds:
+            return study(prepare(options))
+        from precision_tool.lib.study.watching import watch
+
+        return watch(lambda: prepare(options), study, seen or (lambda _: None), seconds=watch_seconds)

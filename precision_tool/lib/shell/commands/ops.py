@@ -17,6 +17,7 @@ from precision_tool.lib.shell.commands.base import (
     Output,
     Parser,
     add_graph,
+    add_place,
     completes,
     cosine,
     count,
@@ -75,11 +76,13 @@ def _parser(session: Session) -> Parser:
         type=count(0),
         help=f"how many rows to show, 0 for all (default {_LIMIT} in a terminal, else all)",
     )
+    add_place(parser)
     parser.add_argument("--json", action="store_true", help="print all rows as JSON and nothing else")
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
     is_dump = args.what == _DUMP
     given = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
     if len(given) > 1:
