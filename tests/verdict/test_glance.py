@@ -159,6 +159,8 @@ def test_an_op_is_quiet_if_its_outputs_are_no_farther_off_than_its_inputs() -> N
     assert is_quiet(row("output:0", 0.02))
     assert not is_quiet(row("output:0", 0.1))
     assert is_quiet(row("input:0", 0.1), row("output:0", 0.1))
+    assert is_quiet(row("input:0", 0.0, metrics=None), row("output:0", 0.02))
+    assert not is_quiet(row("input:0", 0.0, metrics=None), row("output:0", 0.1))
     assert not is_quiet(row("input:0", 0.1), row("output:0", 1.0))
     assert not is_quiet(row("input:0", 0.1), row("output:0", 0.1), row("output:1", 1.0))
     assert not is_quiet(row("input:0", 0.1))

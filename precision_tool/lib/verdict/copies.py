@@ -18,6 +18,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.layouts import is_plain
 from precision_tool.lib.numbers.reading import as_stored
 from precision_tool.lib.verdict.values import MAX_ELEMENTS, VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
 
@@ -75,7 +76,8 @@ def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
         return None
     if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
         return None
-    if by_producer and key_of(mine) not in values.checksums and _compared_alike(values, root, slot):
+    are_read = {key_of(mine), key_of(other)} <= values.checksums.keys()
+    if by_producer and not are_read and _compared_alike(values, root, slot):
         return None
     different = _differences(values, mine, other, slot)
     if different is None or not different.size:
@@ -118,9 +120,11 @@ def _differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> 
     if mine.size > MAX_ELEMENTS or not data_types.BY_NAME[mine.dtype].is_numeric:
         return None
     in_memory: np.ndarray | None = None
-    if (mine.layout, mine.shape) == (other.layout, other.shape):
-        if _same_bytes(values, mine, other):
-            return np.zeros(0, np.intp)
+    is_reshaped = "ND" in (mine.layout, other.layout) and is_plain(mine.layout) and is_plain(other.layout)
+    is_alike = (mine.layout, mine.shape) == (other.layout, other.shape)
+    if (is_alike or is_reshaped) and _same_bytes(values, mine, other):
+        return np.zeros(0, np.intp)
+    if is_alike:
         try:
             in_memory = ~_same(_stored(mine), _stored(other))
         except PrecisionToolError:

@@ -24,10 +24,14 @@ from precision_tool.lib.verdict.rows import Rows, spread
 from precision_tool.lib.verdict.values import Fed, NoValueError, RunValues
 from precision_tool.lib.verdict.ways import Ways
 
-#: Elements of the inputs and outputs of an op from which on some are looked at: this share of the rows, in so many
-#: pieces, at least so many rows and elements of the output.
+#: Elements of the inputs and outputs of an op from which on some are looked at: this share of the rows, at least so
+#: many rows and elements of the output.
 _GLANCED_FROM = 1 << 20
-_SHARE, _PIECES, _FEWEST_ROWS, _FEWEST = 8, 64, 6, 1 << 15
+_SHARE, _FEWEST_ROWS, _FEWEST = 8, 6, 1 << 15
+#: In how many pieces, and about how large ones: many small reads take longer than few.
+_FEWEST_PIECES, _MOST_PIECES, _PIECE = 8, 64, 1 << 14
+#: Rows that blocks of a matrix hold.
+_BLOCK = 16
 #: Rows that elements are counted in at least, where an op treats each alone.
 _MANY = 512
 
@@ -123,4 +127,6 @@ def _rows(
     chosen = max(_FEWEST_ROWS, -(-count // _SHARE), -(-count * _FEWEST // size))
     if chosen * 2 > count:
         return None
-    return replace(spread(count, chosen, _PIECES), is_flat=is_flat), parts.cut
+    pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, chosen * (size // count) // _PIECE))
+    block = _BLOCK if is_blocked and chosen >= _FEWEST_PIECES * _BLOCK else 1
+    return replace(spread(count, chosen, pieces, block), is_flat=is_flat), parts.cut

@@ -59,6 +59,8 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
 _TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
+#: In how many pieces these rows lie at most.
+_TELLING_PIECES = 64
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -472,7 +474,7 @@ def _telling_rows(
         return None
     count, cut = batch
     size = max(one.array.size for one in got.values())
-    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)))
+    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
     if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
         return None
     return rows, cut

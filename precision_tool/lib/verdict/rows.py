@@ -49,19 +49,21 @@ class Rows:
         return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
 
 
-def spread(count: int, chosen: int, pieces: int | None = None) -> Rows:
+def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
     """About `chosen` of `count` rows, spread evenly over all; the first and the last are among them.
 
-    They are in so many `pieces` (None: each row alone).
+    They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
     """
     chosen = max(1, min(chosen, count))
     many = min(chosen, pieces or chosen)
-    length = -(-chosen // many)
-    starts = np.unique(np.linspace(0, count - length, many).astype(np.intp))
+    length = -(-chosen // many // block) * block
+    last = max(0, count - length)
+    starts = np.unique(np.linspace(0, last, many).astype(np.intp) // block * block)
     found: list[tuple[int, int]] = []
     for start in map(int, starts):
+        stop = count if start == last // block * block else start + length
         if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], start + length
+            found[-1] = found[-1][0], stop
         else:
-            found.append((start, start + length))
+            found.append((start, stop))
     return Rows(count, tuple(found))

@@ -18,6 +18,8 @@ from precision_tool.lib.verdict.values import Fed, RunValues, in_doubles
 
 #: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.
 _SEARCHED_ELEMENTS, _FEWEST_ROWS = 1 << 16, 2
+#: In how many pieces these rows lie at most: each of the benchmark's is a read of its own.
+_PIECES = 32
 
 
 class Ways:
@@ -120,7 +122,7 @@ class Ways:
         if found is None or size < _SEARCHED_ELEMENTS:
             return
         count, cut = found
-        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size))
+        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
         if rows.chosen * 2 > count:
             return
         few = {slot: in_doubles(one) for slot, one in rows.cut(inputs, cut).items()}
