@@ -26,6 +26,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 USAGE = "usage: precision-tool [--data DIR ...] [--work DIR] [--log-level LEVEL] [COMMAND ...]"
 
+#: Commands that take several data folders: a study, and what looks at one step and rank of it.
+_SEVERAL_FOLDERS = ("ac", "ls", "ni", "vcs")
+
 #: The oldest Python that analyses, the prompt included.
 MIN_PYTHON = (3, 11)
 
@@ -146,7 +149,7 @@ def _run(arguments: List[str]) -> int:
 
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
-    if "more_data" in options and word.name != "ac":
+    if "more_data" in options and word.name not in _SEVERAL_FOLDERS:
         raise UsageError(f"{word.name}: takes one data folder", "`ac --all` takes several")
     settings = _settings(options)
     if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,18 +21,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from benchmark_graphs import bench_shapes
+from benchmark_kernel import bench_kernels
 from process_memory import peak_memory
 
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.metrics import KL_FLOOR, ZERO_BELOW
+from precision_tool.lib.engine.kernel import KL_FLOOR, ZERO_BELOW
 from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import data_types, layouts
+from precision_tool.lib.storage.cache_files import CacheFiles
 
 _READ_BLOCK = 1 << 20
 Floats = npt.NDArray[np.float64]
@@ -269,6 +273,54 @@ def bench_graph(folder: Path, repeats: int) -> None:
     print(f"graph:   {path.name}, {text.count(chr(10))} lines, {len(text) / 1e6:.1f} MB")
     print(f"  ours (file to graph)                        {best:8.3f} s")
     print(f"  google.protobuf.text_format (text to tree)  {other:8.3f} s   theirs / ours {other / best:6.1f}")
+    bench_large_graph(folder / "large", text, repeats)
+
+
+def bench_large_graph(folder: Path, text: str, repeats: int) -> None:
+    """A graph of so many copies of another one's ops that it has about 70 MB, read for the first time and again."""
+    begin, last = text.index("\n  op {\n") + 1, text.rindex("\n  op {\n")
+    end = text.index("\n  }\n", last) + len("\n  }\n")
+    ops = text[begin:end]
+    path = folder / "ge_proto_00000001_Build.txt"
+    cache = folder / "cache"
+    cache.mkdir(parents=True)
+    copies = -(-70_000_000 // len(ops))
+    names = re.compile(r'(\n    (?:name|input): ")(?=[^"])')
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text[:begin])
+        for copy in range(copies):
+            file.write(names.sub(rf"\g<1>copy{copy}/", ops))
+        file.write(text[end:])
+    os.utime(path, (0, 0))  # one that was changed just now is not kept
+    size, lines = path.stat().st_size, text.count("\n") * copies
+    first, again = [], []
+    for _ in range(repeats):
+        shutil.rmtree(cache)
+        cache.mkdir()
+        for times in (first, again):
+            times.append(seconds(lambda: GraphStore(CacheFiles(lambda: [cache])).load(str(path))))
+    floor = min(seconds(path.read_bytes) for _ in range(repeats))
+    print(f"  {copies} copies of its ops: {lines} lines, {size / 1e6:.0f} MB, reading the bytes {floor:.2f} s")
+    for title, times in (("for the first time", first), ("again", again)):
+        print(f"  read {title:<38} {min(times):8.3f} s   ours / reading {min(times) / floor:5.1f}")
+
+
+def bench_decode(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
+    """`dc` of a whole dump against copying it."""
+    data = folder / "precision_data"
+    truth = generate_demo(data, bytes_total=nbytes)
+    dump = data / "npu" / "debug_0" / "dump"
+    total = read_files([str(path) for path in dump.rglob("*") if path.is_file()])
+    ours, copying = [], []
+    for _ in range(repeats):
+        copying.append(seconds(lambda: subprocess.run(["cp", "-r", dump, folder / "copy"], check=True)))
+        shutil.rmtree(folder / "copy")
+        ours.append(run_tool(["dc", str(dump), "-o", str(folder / "npy"), "--workers", str(workers)])[0])
+        shutil.rmtree(folder / "npy")
+    print(f"dc:      {truth.dump_files} dump files, {total / 1e9:.2f} GB, {workers} workers, page cache warm")
+    best, floor = min(ours), min(copying)
+    print(f"  cp -r                                       {floor:8.2f} s")
+    print(f"  ours, as a process from start to exit       {best:8.2f} s   ours / cp     {best / floor:6.1f}")
 
 
 def bench_catalog(folder: Path, repeats: int) -> None:
@@ -299,6 +351,22 @@ def bench_tfdbg(folder: Path, repeats: int) -> None:
     bench_tf_dump(folder, repeats, python)
 
 
+def _bench_flow_parts(parts: list[str], folder: Path, args: argparse.Namespace) -> None:
+    """The parts that are in `benchmark_flow`."""
+    import benchmark_flow as flow  # which reads files as this module does
+
+    work: dict[str, Callable[[Path], None]] = {
+        "flow": lambda place: flow.bench_flow(place, args.bytes, args.repeats),
+        "growth": lambda place: flow.bench_growth(place, args.repeats),
+        "opens": lambda place: flow.bench_opens(place, args.bytes),
+        "startup": lambda place: flow.bench_startup(place, args.repeats),
+        "profile": lambda place: flow.bench_profile(place, args.bytes),
+    }
+    for part in parts:
+        work[part](folder / part)
+        shutil.rmtree(folder / part)
+
+
 def main() -> None:
     """Runs the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Prints ratios measured side by side.")
@@ -306,7 +374,8 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="PART",
-        help="compare, verdict, giant, cp, graph, catalog, shapes, tfdbg (default: all)",
+        help="compare, verdict, flow, growth, opens, startup, profile, giant, cp, dc, kernel, graph, catalog, shapes, "
+        "report, tfdbg: all by default",
     )
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
@@ -318,7 +387,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    known = ("compare", "verdict", "giant", "cp", "graph", "catalog", "shapes", "report", "tfdbg")
+    flow = ("flow", "growth", "opens", "startup", "profile")
+    known = (
+        "compare",
+        "verdict",
+        *flow,
+        "giant",
+        "cp",
+        "dc",
+        "kernel",
+        "graph",
+        "catalog",
+        "shapes",
+        "report",
+        "tfdbg",
+    )
     unknown = set(args.parts) - set(known)
     if unknown:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
@@ -331,6 +414,7 @@ def main() -> None:
         if "verdict" in chosen:
             bench_verdict(folder / "verdict", args.bytes, args.workers, args.repeats)
             shutil.rmtree(folder / "verdict")
+        _bench_flow_parts([part for part in flow if part in chosen], folder, args)
         if "giant" in chosen:
             bench_giant(folder / "giant", args.giant, args.workers)
             shutil.rmtree(folder / "giant")
@@ -339,6 +423,11 @@ def main() -> None:
             shutil.rmtree(folder / "cp")
         if "graph" in chosen:
             bench_graph(folder / "graph", args.repeats)
+        if "dc" in chosen:
+            bench_decode(folder / "dc", args.bytes, args.workers, args.repeats)
+            shutil.rmtree(folder / "dc")
+        if "kernel" in chosen:
+            bench_kernels()
         if "catalog" in chosen:
             bench_catalog(folder / "catalog", args.repeats)
         if "shapes" in chosen:

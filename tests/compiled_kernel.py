@@ -7,7 +7,7 @@ import os
 import pytest
 
 from precision_tool.lib.engine.compiled import CompiledKernel
-from precision_tool.lib.engine.metrics import Kernel
+from precision_tool.lib.engine.kernel import Kernel
 from precision_tool.lib.native.library import Library, library
 
 #: Numbers as pt_use_processor of kernel.c takes them; a processor that is not as good is left at what it can.

@@ -15,6 +15,7 @@ from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import BenchmarkSide, Found, Missing, NoBenchmark
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement
 from precision_tool.lib.verdict.values import RunValues
@@ -65,7 +66,9 @@ def packed(tensor: tuple[Array, str, str]) -> OutTensor:
     return OutTensor.packed(array, stored, axes) if stored != axes else replace(out_tensor(array), layout=stored)
 
 
-def recompute(tmp_path: Path, fused: Fused, benchmark: BenchmarkSide | None = None) -> OpJudgement:
+def recompute(
+    tmp_path: Path, fused: Fused, benchmark: BenchmarkSide | None = None, compared: Compared | None = None
+) -> OpJudgement:
     """Writes the dump of a fused op and its graphs, and judges it."""
     folder = tmp_path / f"dump_{len(list(tmp_path.iterdir()))}"
     inputs, output = [packed(one) for one in fused.inputs], packed(fused.output)
@@ -101,7 +104,7 @@ def recompute(tmp_path: Path, fused: Fused, benchmark: BenchmarkSide | None = No
         unfused = GraphFile(path="unfused", graphs=(Graph(name="u", ops=tuple(ops)),))
     file = GraphFile(path="fused", graphs=(Graph(name="f", ops=(*feeds, op)),))
     leaf = walk.find_run(str(folder)).leaves[0]
-    return Judge(RunValues(leaf, file, benchmark or NoBenchmark()), unfused).examine(op)
+    return Judge(RunValues(leaf, file, benchmark or NoBenchmark(), compared=compared), unfused).examine(op)
 
 
 def worst(found: OpJudgement) -> SlotJudgement:

@@ -134,5 +134,10 @@ def test_data_is_read_by_the_stores_alone(room: str) -> None:
     assert found == []
 
 
+def test_session_hands_on_what_other_rooms_do() -> None:
+    """It is a cache with named invalidation: what grows belongs into the room that does the work."""
+    assert len((REPO / "precision_tool/lib/session.py").read_text("utf-8").splitlines()) < 300
+
+
 def test_this_python_is_one_that_the_analysis_runs_on() -> None:
     assert sys.version_info >= max(word.min_python for word in WORDS)

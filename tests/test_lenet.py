@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import by_tensor, fingerprint, result_files, tool
+from outside_data import LENET, needs_outside_data
 from vendor_cells import (
     ALWAYS,
     CORNERS,
@@ -33,11 +34,10 @@ from precision_tool.lib.api import CompareResult
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.tensor import Tensor
 
-LENET = Path(__file__).resolve().parents[2] / "shared" / "data" / "lenet"
 DATA = LENET / "precision_data"
 VENDOR = LENET / "vendor"
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
+pytestmark = needs_outside_data
 
 
 def truth_of(run: str) -> dict[str, Any]:

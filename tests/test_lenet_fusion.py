@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import by_tensor, fingerprint, only_result, tool
+from outside_data import LENET, needs_outside_data
 
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 
-LENET = Path(__file__).resolve().parents[2] / "shared" / "data" / "lenet"
 DATA = LENET / "precision_data"
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
+pytestmark = needs_outside_data
 
 
 def truth() -> dict[str, Any]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import DataFolder, Kept
+from precision_tool.lib.data.folder import Kept, Place
 from precision_tool.lib.data.names import DataNames
-from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.graph.catalog import DataOverview, RunGraph, overview
-from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.judged import Examined, JudgedOp
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.graph.catalog import DataOverview, overview
 from precision_tool.lib.results.noise import NoiseFloor
-from precision_tool.lib.results.result_files import newest_results
 from precision_tool.lib.settings import Settings
+from precision_tool.lib.verdict.folder import JudgedFolder
 from precision_tool.lib.workspace import open_workspace
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
@@ -23,36 +21,88 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.checks.overflow import OverflowReport
-    from precision_tool.lib.checks.passports import PassportPair
-    from precision_tool.lib.checks.random_errors import RandomReport
-    from precision_tool.lib.compare.folders import CompareOptions
-    from precision_tool.lib.compare.known import KnownValues
     from precision_tool.lib.engine.workers import Progress
     from precision_tool.lib.inspect.arrays import TensorProxy
-    from precision_tool.lib.model.graph import GraphFile
     from precision_tool.lib.pairing.fusion_pair import FusionPair
-    from precision_tool.lib.sources.dumps import BenchmarkSide
     from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
     from precision_tool.lib.verdict.blame import Blame
-    from precision_tool.lib.verdict.decide import Judged
-    from precision_tool.lib.verdict.stored import StoredVerdict
 
 
-class Session(DataFolder):
+#: In the place of a step or rank: all of them.
+ALL = -1
+
+
+class Session(JudgedFolder):
     """A data folder with its settings. Each method hands what is known to the room that does the work."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(open_workspace(settings.data, settings.work))
+    def __init__(self, settings: Settings, place: Place | None = None) -> None:
+        super().__init__(open_workspace(settings.data, settings.work), place)
         self.settings = settings
         self.names = DataNames(self)
         self._toolkit: Toolkit | None = None
+        #: The step and the rank that were asked for last, and the data as they have it, by its dump folders.
+        self.step: int | None = None
+        self.rank: int | None = None
+        self._placed: dict[Place, Session] = {}
+
+    def at(self, step: int | None = None, rank: int | None = None) -> Session:
+        """The data as one step of one rank has it: of those only that are given, the first of the other.
+
+        Parameters
+        ----------
+        step, rank : int, optional
+            Which are meant from now on; by default those of the call before, `ALL` (-1) for no one in particular.
+
+        Returns
+        -------
+        Session
+            This one where no step or rank was ever asked for; else one with their dump and their benchmark alone.
+
+        Raises
+        ------
+        DataNotFoundError
+            That step of that rank was not dumped.
+        UsageError
+            There are several data folders, and neither is given.
+        """
+        self.step = self.step if step is None else None if step == ALL else step
+        self.rank = self.rank if rank is None else None if rank == ALL else rank
+        if self.step is None and self.rank is None:
+            if self.settings.more_data:
+                raise UsageError("which of the data folders?", "say --rank N, or --step N, or name one --data folder")
+            return self
+        place, data = self.place()
+        if place not in self._placed:
+            settings = self.settings if not data else replace(self.settings, data=Path(data), more_data=())
+            self._placed[place] = Session(settings, place)
+        found = self._placed[place]
+        found.workspace.notes = self.workspace.notes
+        return found
+
+    def place(self) -> tuple[Place, str]:
+        """The dump folders and the benchmark of the step and rank that were asked for last, and their data folder."""
+        from precision_tool.lib.study.places import find_place
+
+        return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
+
+    def study_rows(self, threshold: float) -> list[Analysis]:
+        """The rows that a study has of the step and rank that were asked for last, judged at a threshold.
+
+        DataNotFoundError where no study has any.
+        """
+        from precision_tool.lib.checks.analysis import analyse
+        from precision_tool.lib.study.places import kept_rows
+
+        place, _ = self.place()
+        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place)
+        return [analyse(path, table, threshold) for path, table in tables]
 
     def refresh(self, *what: Kept) -> None:
         """Forgets what was read of these kinds; without any everything, the toolkit too."""
         super().refresh(*what)
+        self._placed.clear()
         if not what:
             self._toolkit = None
 
@@ -134,24 +184,6 @@ class Session(DataFolder):
 
     # --- comparisons ---
 
-    def compare(
-        self,
-        npu: str | None,
-        golden: str | None,
-        graph: str | None,
-        threshold: float,
-        workers: int,
-        progress: Progress | None = None,
-        options: CompareOptions | None = None,
-        noise: NoiseFloor | None = None,
-        prefix: str = "",
-        executor: Executor | None = None,
-    ) -> list[Analysis]:
-        """Compares two folders, by default those of the data folder (see `checks.comparing.compare`)."""
-        from precision_tool.lib.checks.comparing import compare
-
-        return compare(self, npu, golden, graph, threshold, workers, progress, options, noise, prefix, executor)
-
     def results(
         self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
     ) -> list[Analysis]:
@@ -163,81 +195,7 @@ class Session(DataFolder):
 
         return read_results(self, path, self.settings.threshold if threshold is None else threshold, noise)
 
-    # --- what the runs were ---
-
-    def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
-        """What the runs were, as the training helper wrote it, and what differs; None where a side has no passport.
-
-        By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
-        belong to. A passport that is damaged is a note of the workspace, and counts as none.
-        """
-        from precision_tool.lib.checks.passports import find_passports
-
-        return find_passports(self.workspace, npu, golden)
-
-    # --- the verdict ---
-
-    def verdicts(
-        self,
-        analyses: Sequence[Analysis],
-        npu: str | None = None,
-        graph: str | None = None,
-        progress: Progress | None = None,
-        workers: int = 0,
-        executor: Executor | None = None,
-    ) -> list[Judged | None]:
-        """Who is to blame in each result; None for one that cannot be judged (no graph, PyTorch, its dump is gone)."""
-        from precision_tool.lib.verdict.of_results import judge_results, with_passports
-
-        judged = judge_results(self, analyses, graph, progress, workers, executor)
-        pair = self.passports(npu)
-        return judged if pair is None else [with_passports(one, pair) for one in judged]
-
-    def verdicts_alone(
-        self,
-        npu: str | None = None,
-        graph: str | None = None,
-        progress: Progress | None = None,
-        workers: int = 0,
-        executor: Executor | None = None,
-    ) -> list[Judged]:
-        """Who is to blame in an NPU run without a benchmark, one verdict a model."""
-        from precision_tool.lib.verdict.of_results import judge_alone
-
-        return judge_alone(self, npu, graph, progress, workers, executor)
-
-    def stored_verdicts(self) -> list[StoredVerdict]:
-        """The verdicts kept with the newest results, with every op's judgement; [] where there is none."""
-        from precision_tool.lib.verdict.stored import newest_verdicts
-
-        results: list[str] = []
-        with suppress(PrecisionToolError):  # no comparison yet
-            results = newest_results(self.workspace)
-        return newest_verdicts(results, self.workspace)
-
-    def judged_ops(self, run: RunGraph) -> Mapping[str, JudgedOp]:
-        """What the kept verdicts say of each op of a run, by name; {} where none is of it."""
-        if run.leaf is None:
-            return {}
-        found = (one.ops_of(run.leaf.path, run.file.path) for one in self.stored_verdicts())
-        return next(filter(None, found), {})
-
-    def examine(self, run: RunGraph, op: Op) -> Examined | None:
-        """An op judged by itself, now, with some of its elements; None where its graph has no dump."""
-        from precision_tool.lib.verdict.examine import examine
-
-        return examine(run, op, *self.beside(run))
-
-    def beside(self, run: RunGraph) -> tuple[BenchmarkSide, GraphFile | None]:
-        """What an op of a run is judged beside: the benchmark, and a graph that has the original ops of fused ones."""
-        from precision_tool.lib.sources.dumps import GoldenFiles, NoBenchmark
-
-        golden = self.golden_of(run.number)
-        benchmark = golden if isinstance(golden, GoldenFiles) else NoBenchmark()
-        others: Sequence[RunGraph] = ()
-        with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
-            others = self.run_graphs()
-        return benchmark, next((one.file for one in others if one.leaf is not None and one.number != run.number), None)
+    # --- many dumps at once ---
 
     def study(
         self,
@@ -255,6 +213,8 @@ class Session(DataFolder):
         fresh: bool = False,
         table: str = "",
         csv: bool = False,
+        watch_seconds: float = 0.0,
+        seen: Callable[[Study], None] | None = None,
     ) -> Study:
         """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
 
@@ -280,6 +240,10 @@ class Session(DataFolder):
             The Parquet file of all rows; by default `study/study.parquet` in the folder of results. Needs pyarrow.
         csv : bool
             Write a result file for each step, rank and model as well.
+        watch_seconds : float
+            Look for new steps every so many seconds, and go on with them until Ctrl+C; 0: once.
+        seen : callable, optional
+            Called with each study while it is watched.
 
         Returns
         -------
@@ -310,63 +274,5 @@ class Session(DataFolder):
         return run_study(
             options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
             workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
-            fresh=fresh,
+            fresh=fresh, watch_seconds=watch_seconds, seen=seen,
         )  # fmt: skip
-
-    # --- causes ---
-
-    def overflow(
-        self,
-        folder: str | None = None,
-        graph: str | None = None,
-        limit: int = 3,
-        progress: Progress | None = None,
-        max_bytes: int | None = None,
-        known: Mapping[str, KnownValues] | None = None,
-        workers: int = 1,
-        executor: Executor | None = None,
-    ) -> tuple[OverflowReport, str]:
-        """The overflow in a folder, or in the data folder, and where status files were looked for.
-
-        The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a
-        comparison made `known`. DataNotFoundError where there is neither a status file nor a dump.
-        """
-        from precision_tool.lib.checks.overflow_search import find_overflow
-
-        return find_overflow(self, folder, graph, limit, progress, max_bytes, known, workers, executor)
-
-    def judged_overflow(self, report: OverflowReport) -> OverflowReport:
-        """The same with what recomputing says of the ops that overflow first."""
-        from precision_tool.lib.verdict.told import with_judged_overflow
-
-        return with_judged_overflow(report, self._judge_op)
-
-    def judged_random(self, reports: Sequence[RandomReport], graph: str | None = None) -> list[RandomReport]:
-        """The same with what recomputing says, in both runs, of the ops that compute differently first."""
-        from precision_tool.lib.verdict.told import with_judged_random
-
-        runs: dict[str, RunGraph] = {}
-        with suppress(PrecisionToolError):  # without a graph nothing is recomputed
-            runs = {leaf.path: replace(run, leaf=leaf) for run in self.run_graphs(graph) for leaf in run.leaves}
-        return with_judged_random(reports, runs, self._judge_op)
-
-    def _judge_op(self, run: RunGraph, op: Op) -> JudgedOp | None:
-        found = self.examine(run, op)
-        return None if found is None else found.judged
-
-    def random_errors(
-        self,
-        left: str | None = None,
-        right: str | None = None,
-        graph: str | None = None,
-        workers: int = 0,
-        progress: Progress | None = None,
-        executor: Executor | None = None,
-    ) -> list[RandomReport]:
-        """What differs in two runs of the same script (npu/debug_0 and debug_1), one report a device, model and step.
-
-        Of one run alone only the memory is checked. DataNotFoundError where there is no dump.
-        """
-        from precision_tool.lib.checks.random_search import find_random
-
-        return find_random(self, left, right, graph, workers, progress, executor)

@@ -127,7 +127,9 @@ def test_ls_below_a_cosine(tree: SmallTree) -> None:
     assert ls(tree, "--below", "-1").out.splitlines()[-1] == "0 of 5 ops"
     small_tree(tree.root, chain()[:3], run="debug_1")
     tool("vc", "-lt", tree.root / "npu" / "debug_1", cwd=tree.root.parent)
-    assert "debug_0: the newest result is not of it" in ls(tree, "--below", "0.98").err
+    run = ls(tree, "--below", "0.98")
+    assert "debug_0: not compared: the newest result is not of it" in run.err
+    assert "not compared: the newest result is not of it\n" in run.out
     shutil.rmtree(tree.root / "npu" / "debug_1")
     nan = values(*[float("nan")] * 1024)
     write_dump(tree.dumps["middle/Mul"], "middle/Mul", [values(5, 6, 7)], [nan])

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 from command_line import fingerprint, tool
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
+from outside_data import LENET_OVERFLOW, needs_outside_data
 
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet_overflow"
-needs_lenet = pytest.mark.skipif(not LENET.is_dir(), reason="the LeNet overflow data does not come with the project")
 
 
 @pytest.fixture(scope="module")
@@ -286,15 +284,15 @@ def test_status_files_among_a_data_dump(demo: tuple[Path, DemoTruth], tmp_path: 
 # --- a real network ---------------------------------------------------------------------------------------------------
 
 
-@needs_lenet
+@needs_outside_data
 @pytest.mark.parametrize("with_status", [True, False])
 def test_lenet(tmp_path: Path, with_status: bool) -> None:
-    truth = json.loads((LENET / "truth.json").read_text())
-    data = LENET / "precision_data"
+    truth = json.loads((LENET_OVERFLOW / "truth.json").read_text())
+    data = LENET_OVERFLOW / "precision_data"
     if not with_status:
         data = tmp_path / "precision_data"
-        shutil.copytree(LENET / "precision_data" / "npu", data / "npu")
-        shutil.copytree(LENET / "precision_data" / "tf", data / "tf")
+        shutil.copytree(LENET_OVERFLOW / "precision_data" / "npu", data / "npu")
+        shutil.copytree(LENET_OVERFLOW / "precision_data" / "tf", data / "tf")
     run = tool("--data", data, "--work", tmp_path / "w", "overflow", "--json", cwd=tmp_path)
     found = json.loads(run.out)
     assert found["first"] == truth["overflow"][0]["op"]
@@ -312,10 +310,18 @@ def test_lenet(tmp_path: Path, with_status: bool) -> None:
         assert told == [(one["op"], [one["status"]], one["task"]) for one in truth["overflow"]]
 
 
-@needs_lenet
+@needs_outside_data
 def test_lenets_decoded_files_are_the_vendors(tmp_path: Path) -> None:
-    tool("--data", LENET / "precision_data", "dc", LENET / "precision_data/overflow/dump", "-o", "out", cwd=tmp_path)
-    vendor = sorted((LENET / "vendor" / "decoded").iterdir())
+    tool(
+        "--data",
+        LENET_OVERFLOW / "precision_data",
+        "dc",
+        LENET_OVERFLOW / "precision_data/overflow/dump",
+        "-o",
+        "out",
+        cwd=tmp_path,
+    )
+    vendor = sorted((LENET_OVERFLOW / "vendor" / "decoded").iterdir())
     assert len(vendor) == 3
     for path in vendor:
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()

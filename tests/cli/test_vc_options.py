@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 from builders import out_tensor, write_dump
 from command_line import by_tensor, cells, fingerprint, only_result, result_files, table, tool
+from outside_data import LENET, needs_outside_data
 from small_tree import Node, SmallTree, chain, small_tree, values
 
 from precision_tool.lib.results.columns import METRIC_COLUMNS
-
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet"
-needs_lenet = pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
 
 
 @pytest.fixture(scope="module")
@@ -342,7 +340,7 @@ def test_overflow(tmp_path: Path) -> None:
     assert [row["overflow"] for row in read["rows"]] == [row["overflow"] for row in result["rows"]]
 
 
-@needs_lenet
+@needs_outside_data
 def test_overflow_is_what_the_vendors_tool_printed(tmp_path: Path) -> None:
     tool("--data", LENET / "precision_data", "--work", "w", "vc", "-overflow_detection", cwd=tmp_path)
     vendor = LENET / "vendor" / "npu_vs_tf_overflow.csv"
@@ -364,7 +362,7 @@ VENDOR_MAX_100 = {
 }
 
 
-@needs_lenet
+@needs_outside_data
 def test_the_first_elements_give_what_the_vendors_tool_printed(tmp_path: Path) -> None:
     """Of tensors that the device keeps in three layouts: the first elements are the benchmark's first."""
     tool("--data", LENET / "precision_data", "--work", "w", "vc", "-max", "100", cwd=tmp_path)
@@ -378,7 +376,7 @@ def test_the_first_elements_give_what_the_vendors_tool_printed(tmp_path: Path) -
         assert printed == pytest.approx(numbers, abs=2e-6), name
 
 
-@needs_lenet
+@needs_outside_data
 def test_a_range_and_a_mapping_are_the_vendors(tmp_path: Path) -> None:
     """`-r 20,30,3` and `-map` of msaccucmp 26.2.0 on the same data."""
     data = ("--data", LENET / "precision_data", "--work", "w")

@@ -81,9 +81,7 @@ class TestWorkers:
         with who() as executor:
             rows = compare_pairs(pairs, executor=executor, workers=2, budget=budget)
         assert [row.pair for row in rows] == pairs
-        for row, one in zip(rows, expected, strict=True):
-            assert numbers(row) == pytest.approx(numbers(one), rel=1e-9)
-            assert row.max_error_index == one.max_error_index
+        assert list(map(repr, rows)) == list(map(repr, expected))  # to the last bit
 
     @pytest.mark.parametrize("who", WORKERS, ids=lambda who: who.__name__)
     def test_a_tensor_that_cannot_be_read_costs_its_own_row(self, tmp_path: Path, who: Any) -> None:

@@ -15,7 +15,9 @@ from compiled_kernel import KINDS_OF_KERNEL, LESSER_PROCESSORS, kernel_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.engine.metrics import Kernel, KlSums, Sums, finish, unravel
+from precision_tool.lib.engine.kernel import Kernel
+from precision_tool.lib.engine.metrics import finish, unravel
+from precision_tool.lib.engine.sums import KlSums, Sums
 from precision_tool.lib.model.comparison import Metrics, Summary
 
 Array = npt.NDArray[Any]

@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outside_data import GRAPHS, LENET, needs_outside_data
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.formats import ge_graph
 from precision_tool.lib.formats.ge_graph import GraphSkim, load_graph_bytes, load_graph_file, skim_graph_file
 from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
-
-DATA = Path(__file__).parents[2] / "../shared/data"
-LENET = DATA / "lenet"
-
 
 # ---- messages in Python, written as text and, the way atc does, as JSON
 
@@ -611,17 +608,12 @@ def test_skim_of_megabytes_in_a_line(tmp_path: Path, piece: str) -> None:
 # ---- real files
 
 
-def need(path: Path) -> str:
-    if not path.exists():
-        pytest.skip(f"needs {path}, which is data outside the repository")
-    return str(path)
-
-
+@needs_outside_data
 @pytest.mark.parametrize("run", ["debug_0", "debug_1"])
 def test_text_and_the_vendors_json_of_one_graph_are_equal(run: str) -> None:
-    text = need(LENET / "precision_data/npu" / run / "graph/ge_proto_00000005_graph_1_Build.txt")
+    text = str(LENET / "precision_data/npu" / run / "graph/ge_proto_00000005_graph_1_Build.txt")
     from_text = load_graph_file(text)
-    from_json = load_graph_file(need(LENET / "vendor" / f"{run}.graph.json"))
+    from_json = load_graph_file(str(LENET / "vendor" / f"{run}.graph.json"))
     assert len(from_text.ops) == Path(text).read_text().count("\n  op {\n")
     assert from_text.graphs == from_json.graphs
     assert dict(from_text.graphs[0].attrs) == dict(from_json.graphs[0].attrs)
@@ -631,8 +623,9 @@ def test_text_and_the_vendors_json_of_one_graph_are_equal(run: str) -> None:
             assert value in (ours.attrs[key], None)  # the JSON leaves out weights and kernels
 
 
+@needs_outside_data
 def test_what_the_lenet_graph_is_known_to_hold() -> None:
-    path = need(LENET / "precision_data/npu/debug_0/graph/ge_proto_00000005_graph_1_Build.txt")
+    path = str(LENET / "precision_data/npu/debug_0/graph/ge_proto_00000005_graph_1_Build.txt")
     graph = load_graph_file(path).graphs[0]
     assert graph.name == "ge_default_20261120150420_1"  # also the folder of its dump
     assert [found.id for found in graph.ops] == list(range(len(graph.ops)))
@@ -643,8 +636,9 @@ def test_what_the_lenet_graph_is_known_to_hold() -> None:
     assert skim_graph_file(path).data_source_types == ("IteratorV2", "GetNext")
 
 
+@needs_outside_data
 def test_streams_of_the_lenet_graph_are_those_of_its_dump_files() -> None:
-    path = need(LENET / "precision_data/npu/debug_0/graph/ge_proto_00000005_graph_1_Build.txt")
+    path = str(LENET / "precision_data/npu/debug_0/graph/ge_proto_00000005_graph_1_Build.txt")
     flat = {
         found.name.translate(str.maketrans("./\\ ", "____")): found for found in load_graph_file(path).graphs[0].ops
     }
@@ -657,16 +651,17 @@ def test_streams_of_the_lenet_graph_are_those_of_its_dump_files() -> None:
     assert dumped > 0
 
 
+@needs_outside_data
 def test_skim_of_all_real_files() -> None:
-    need(DATA)
-    paths = sorted([*DATA.glob("graphs/*.txt"), *DATA.glob("lenet/**/graph/*.txt"), *DATA.glob("lenet/vendor/*.json")])
+    paths = sorted([*GRAPHS.glob("*.txt"), *LENET.glob("**/graph/*.txt"), *LENET.glob("vendor/*.json")])
     assert paths
     for path in paths:
         assert skim_graph_file(str(path)) == skim_of(load_graph_file(str(path)), path.stat().st_size)
 
 
+@needs_outside_data
 def test_a_real_onnx_file_is_refused() -> None:
-    path = need(DATA / "graphs/ge_onnx_00000001_graph_11_Build.pbtxt")
+    path = str(GRAPHS / "ge_onnx_00000001_graph_11_Build.pbtxt")
     for read in (load_graph_file, skim_graph_file):
         with pytest.raises(FormatError, match="ONNX text graph"):
             read(path)

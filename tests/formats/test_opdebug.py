@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import write_dump
@@ -311,16 +310,3 @@ def test_garbage_is_the_users_error(tmp_path_factory: pytest.TempPathFactory, da
         with suppress(FormatError):
             for status in read_opdebug(str(path)):
                 assert all(isinstance(word, str) for unit in status.units for word in unit.words)
-
-
-def test_the_decoded_files_of_the_vendors_tool() -> None:
-    """Byte for byte, where the data is at hand."""
-    root = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lenet_overflow"
-    if not root.is_dir():
-        pytest.skip("the LeNet overflow data is not here")
-    files: list[Any] = sorted(root.rglob("Opdebug.Node_OpDebug.*[0-9]"))
-    assert len(files) == 3
-    for file in files:
-        (status,) = read_opdebug(str(file))
-        decoded = root / "vendor" / "decoded" / f"{file.name}.output.0.json"
-        assert document_text(status.document) == decoded.read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import tool
+from outside_data import LENET, needs_outside_data
 from vendor import Vendor
 from vendor_cells import ALWAYS, CORNERS, TWO_DUMPS, explain, table
 
@@ -17,7 +18,6 @@ from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
 
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet"
 #: A part result inside the softmax of the demo: the vendor passes over it, ours says what it is.
 PART_RESULT = {"loss/Mean_ReduceSumD:input:0", "loss/Mean_ReduceSumD:output:0"}
 
@@ -134,15 +134,13 @@ def test_two_runs_of_the_demo(vendor: Vendor, demo: DemoTruth, tmp_path: Path, f
 
 # --- LeNet ------------------------------------------------------------------------------------------------------------
 
-needs_lenet = pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
-
 
 def leaf_of(run: str) -> Path:
     dump = LENET / "precision_data" / "npu" / run / "dump"
     return next(path for path in sorted(dump.rglob("*")) if path.is_file()).parent
 
 
-@needs_lenet
+@needs_outside_data
 @pytest.mark.parametrize("run", ["debug_0", "debug_1"])
 def test_graph2json_gives_the_vendors_bytes(run: str) -> None:
     (graph,) = (LENET / "precision_data" / "npu" / run / "graph").glob("*_00000005_graph_1_Build.txt")
@@ -158,7 +156,7 @@ MODES = {
 }
 
 
-@needs_lenet
+@needs_outside_data
 @pytest.mark.parametrize("mode", MODES)
 def test_the_vendor_prints_what_it_printed(vendor: Vendor, tmp_path: Path, mode: str) -> None:
     """With the stand-in for its library as without: so test_lenet.py, which compares ours with those files, holds."""

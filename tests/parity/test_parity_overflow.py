@@ -11,10 +11,8 @@ from builders import TIMESTAMP, write_dump
 from vendor import Vendor
 
 from precision_tool.lib.demo.dump_writer import OutTensor
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
-
-LENET = Path(__file__).resolve().parents[3] / "shared" / "data" / "lenet_overflow"
-
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow
@@ -49,13 +47,11 @@ def test_every_kind(vendor: Vendor, tmp_path: Path) -> None:
         assert document_text(mine.document) == text
 
 
-@pytest.mark.skipif(not LENET.is_dir(), reason=f"{LENET} is not here: it does not come with the project")
 def test_of_a_network(vendor: Vendor, tmp_path: Path) -> None:
-    files = sorted((LENET / "precision_data" / "overflow" / "dump").rglob("Opdebug.*"))
-    assert len(files) == 3
+    generate_demo(tmp_path / "data", fault="overflow")
+    files = sorted((tmp_path / "data" / "overflow" / "dump").rglob("Opdebug.*"))
+    assert files
     for path in files:
-        vendor.run("convert", "-d", path, output=tmp_path)
-        name = f"{path.name}.output.0.json"
-        stored = (LENET / "vendor" / "decoded" / name).read_text("utf-8")
-        assert (tmp_path / name).read_text("utf-8") == stored
-        assert [document_text(one.document) for one in read_opdebug(str(path))] == [stored]
+        vendor.run("convert", "-d", path, output=tmp_path / "out")
+        told = (tmp_path / "out" / f"{path.name}.output.0.json").read_text("utf-8")
+        assert [document_text(one.document) for one in read_opdebug(str(path))] == [told]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
 import re
 import shlex
@@ -29,7 +30,7 @@ from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell import prompt as module
 from precision_tool.lib.shell.commands.base import Output, tell_notes
 from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.shell.prompt import KNOBS, Prompt, quoted
+from precision_tool.lib.shell.prompt import KNOBS, Prompt, collect_garbage, quoted
 from precision_tool.lib.words import WORDS
 
 Open = Callable[[], Prompt]
@@ -450,3 +451,22 @@ def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
 def test_a_line_with_a_zero_byte(tree: SmallTree, line: str) -> None:
     run = piped(f"{line}\n", tree.root.parent, code=2)
     assert "the line holds a zero byte" in run.stderr
+
+
+def test_ctrl_c_is_heard_while_what_the_line_editor_left_is_collected() -> None:
+    class Finalized:
+        """Is pressed on when it is collected, as an event loop may be."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    gc.disable()
+    try:
+        Finalized()
+        with pytest.raises(KeyboardInterrupt):
+            collect_garbage()
+    finally:
+        gc.enable()

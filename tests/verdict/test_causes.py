@@ -601,6 +601,20 @@ def test_random_numbers_without_a_benchmark(tmp_path: Path) -> None:
     assert (found.culprit, found.cause) == ("drop/random_uniform/RandomUniform", Cause.RANDOM)
 
 
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_another_run_tells_whether_a_seed_is_fixed(tmp_path: Path, is_fixed: bool) -> None:
+    name = "drop/random_uniform/RandomUniform"
+    network = layers().with_part(name, golden=numbers(8, 16, seed=78))
+    network.write(tmp_path)
+    other = network if is_fixed else network.with_part(name, npu=numbers(8, 16, seed=77))
+    other.write(tmp_path, run="debug_1")
+    found = verdict_of(tmp_path)
+    assert (found.culprit, found.cause) == (name, Cause.RANDOM)
+    assert found.suspects[0].fact("repeats") is is_fixed
+    assert ("seed_everything(1)" in [step.line for step in found.next]) is not is_fixed
+    assert f"ni {name}" in [step.line for step in found.next]
+
+
 def test_the_guilty_run_is_named(tmp_path: Path) -> None:
     layers().write(tmp_path)
     layers().with_part("one/MatMul", wrong=zero_tail).write(tmp_path, run="debug_1")

@@ -26,16 +26,17 @@ from precision_tool.lib.verdict.values import read_values
 _BATCH = 48
 
 
-@given(st.integers(1, 500), st.integers(1, 600), st.none() | st.integers(1, 40))
-def test_rows_are_spread_over_all(count: int, chosen: int, pieces: int | None) -> None:
-    rows = spread(count, chosen, pieces)
+@given(st.integers(1, 500), st.integers(1, 600), st.none() | st.integers(1, 40), st.sampled_from([1, 16]))
+def test_rows_are_spread_over_all(count: int, chosen: int, pieces: int | None, block: int) -> None:
+    rows = spread(count, chosen, pieces, block)
     numbers = rows.numbers
-    assert numbers[0] == 0 or pieces == 1 or chosen == 1
+    assert numbers[0] == 0
     assert numbers[-1] == count - 1 or pieces == 1 or chosen == 1
     assert (np.diff(numbers) > 0).all()
     assert numbers.size == rows.chosen <= count
     assert rows.chosen >= min(chosen, count) / 2
     assert all(before[1] < after[0] for before, after in zip(rows.pieces, rows.pieces[1:], strict=False))
+    assert all(start % block == 0 and (stop % block == 0 or stop == count) for start, stop in rows.pieces)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import posixpath
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -64,6 +65,14 @@ class Kept(StrEnum):
     RESULTS = "results"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The one step of one rank that a data folder is looked at for: its dump folders, and its benchmark ("": none)."""
+
+    leaves: tuple[str, ...]
+    golden: str = ""
+
+
 def alone(method: Callable[Concatenate[DataFolder, P], T]) -> Callable[Concatenate[DataFolder, P], T]:
     """One thread at a time in these methods: Tab completes in a thread of its own, while a command may begin."""
 
@@ -78,8 +87,9 @@ def alone(method: Callable[Concatenate[DataFolder, P], T]) -> Callable[Concatena
 class DataFolder:
     """A data folder. Nothing is read before it is asked for."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, place: Place | None = None) -> None:
         self.workspace = workspace
+        self._place = place
         self._cache = CacheFiles(workspace.cache_dirs)
         self.store = GraphStore(self._cache)
         self._kept: dict[tuple[Kept, *tuple[object, ...]], tuple[Any, Stamps]] = {}
@@ -141,6 +151,9 @@ class DataFolder:
 
         def read(stamps: Stamps) -> Run | None:
             try:
+                if self._place is not None and number == 0:
+                    runs = [self.run_at(leaf, stamps) for leaf in self._place.leaves]
+                    return Run(root=runs[0].root, leaves=tuple(leaf for run in runs for leaf in run.leaves))
                 return self.run_at(str(self.workspace.dump_dir(number)), stamps)
             except DataNotFoundError:
                 return None  # `vc` says why
@@ -313,6 +326,8 @@ class DataFolder:
                 stamps.note(folder)
             if number is None:
                 return None
+            if self._place is not None and number == 0:
+                return self.golden_at(self._place.golden, stamps) if self._place.golden else None
             benchmark = benchmark_folder(self.workspace, stamps)
             if benchmark is None and number != 0:
                 return None

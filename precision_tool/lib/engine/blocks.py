@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
-from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
+from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.decode import Numbers
@@ -20,6 +20,8 @@ from precision_tool.lib.numbers.layouts import Box, copy_box, head_box, split_bo
 
 #: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
 _WHOLE_READ = 4 << 20
+#: Runs in which a piece of rows may lie to be read alone.
+_ROW_RUNS = 16
 #: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
@@ -169,7 +171,7 @@ class TensorReader:
     def rows(self, pieces: Sequence[tuple[int, int]], count: int, dtype: np.dtype[Any] | type[np.generic]) -> Numbers:
         """The rows from `start` to `stop` of each piece, flat, of the `count` rows that the items fall into.
 
-        Only these are read of a tensor that lies in that order, or in blocks along other axes only.
+        Only these are read of a tensor that lies in that order, or whose rows lie in a few runs.
         """
         per_row = self.size // count
         total = sum(stop - start for start, stop in pieces)
@@ -193,9 +195,11 @@ class TensorReader:
         return found
 
     def _rows_are_runs(self, count: int) -> bool:
-        """Whether a row of the logical tensor, the first axis of which has `count` of them, is stored in one run."""
-        first = self._plan.axes[0] if self._plan.axes else None
-        return self.logical_shape[:1] == (count,) and first == (0, WHOLE)
+        """Whether rows that follow one another along the first axis, which has `count` of them, lie in a few runs."""
+        before = next((at for at, (axis, _) in enumerate(self._plan.axes) if axis == 0), None)
+        if before is None or self.logical_shape[:1] != (count,):
+            return False
+        return prod(self._plan.storage_shape[:before]) <= _ROW_RUNS
 
     def head(self, count: int) -> Numbers:
         """The first `count` items in logical order (all, if there are fewer), in an array of their own."""

@@ -1,4 +1,4 @@
-"""The arithmetic of `metrics` by the compiled kernel, and which of the two kernels does the work."""
+"""The arithmetic of `kernel` by the compiled kernel, and which of the two kernels does the work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine import metrics
-from precision_tool.lib.engine.metrics import ErrorsCounted, Kernel, KlSums, Ranges, SideSums, Sums
+from precision_tool.lib.engine.kernel import LARGEST, SMALLEST, ErrorsCounted, Kernel, Ranges
+from precision_tool.lib.engine.sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, KlSums, SideSums, Sums
 from precision_tool.lib.native import library as native
 from precision_tool.lib.native.library import Library, library
 from precision_tool.lib.numbers.decode import Floats, Numbers
@@ -19,9 +19,7 @@ from precision_tool.lib.numbers.decode import Floats, Numbers
 Doubles = npt.NDArray[np.float64]
 
 #: Between which a side's largest value lies for the compiled first pass: in float32, in float64.
-_LIMITS: Final = np.array(
-    [metrics.SMALLEST, metrics.LARGEST, metrics.SMALLEST_DOUBLE, metrics.LARGEST_DOUBLE], np.float64
-)
+_LIMITS: Final = np.array([SMALLEST, LARGEST, SMALLEST_DOUBLE, LARGEST_DOUBLE], np.float64)
 #: What the first pass returns: done, there is NaN or Inf, a side's largest value is beyond the limits.
 _DONE, _NOT_FINITE, _BEYOND = range(3)
 #: Places of items are told in 32 bits.

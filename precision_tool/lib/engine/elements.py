@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 
 from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.bundles import cost, worker
+from precision_tool.lib.engine.bundles import cost, cuts_of, worker
 from precision_tool.lib.engine.passes import run_passes
 from precision_tool.lib.engine.passes.elements import ElementsPass
 from precision_tool.lib.engine.scheduler import run_in_parts
@@ -52,7 +52,8 @@ def compare_elements(
         if executor is None and (workers == 1 or total < budget.split_bytes):
             with here.stream(pair) as stream:
                 share = total / (2 * stream.size) if stream.size else 0.0
-                (found,) = run_passes(stream, passes, lambda items: tell(items * share))
+                cuts = cuts_of(pair, stream, budget)
+                (found,) = run_passes(stream, passes, lambda items: tell(items * share), cuts)
         else:
             try:
                 with working(workers, executor) as pool:

@@ -1,4 +1,4 @@
-"""Compares pairs: spreads the work over processes by bytes, keeps memory bounded, and knows how far it is."""
+"""Compares pairs: spreads the work over threads by bytes, keeps memory bounded, and knows how far it is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from precision_tool.lib.engine.bundles import (
     PLAIN,
     Measures,
     Numbered,
+    Part,
     Worker,
     bundle_key,
     compare_bundle,
     compare_bundles,
     cost,
+    cuts_of,
     failed_row,
     looked_at,
-    parts_of,
     round_of,
     row_of_results,
     same_range,
@@ -37,10 +38,10 @@ from precision_tool.lib.engine.compared_statistics import has_statistics, judged
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
 from precision_tool.lib.engine.stream import tensors_of
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool
+from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool, thread_pool
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.tensor import Access, Tensor
 
 __all__ = ["Measures", "compare_pairs"]
 
@@ -60,8 +61,8 @@ def compare_pairs(
 ) -> list[Row]:
     """One row per pair, in order.
 
-    `workers` processes (0: one per core this process may use; 1: none), or any `executor`, share the work.
-    Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
+    `workers` threads (0: one per core this process may use; 1: none), or any `executor`, share the work; processes
+    where it is Python's. Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
     """
     budget = budget or sizes.DEFAULT
     run = _Run(pairs, progress, measures, budget)
@@ -72,7 +73,7 @@ def compare_pairs(
         elif workers == 1 or run.total < budget.serial_bytes:
             run.compare_here()
         else:
-            with process_pool(workers) as pool:
+            with (process_pool if _needs_python(pairs, measures) else thread_pool)(workers) as pool:
                 run.spread(pool, workers)
     except KeyboardInterrupt:
         raise WorkStoppedError(f"stopped: {run.state()}", "", run.rows_so_far()) from None
@@ -86,6 +87,12 @@ def compare_pairs(
             exit_code=2,
         ) from error
     return judged([row for row in run.rows if row is not None])
+
+
+def _needs_python(pairs: Sequence[Pair], measures: Measures) -> bool:
+    """Whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
+    sides = (side for pair in pairs for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
+    return measures.custom is not None or any(side.access is not Access.BYTES for side in sides)
 
 
 class _Run:
@@ -272,15 +279,15 @@ def run_in_parts(
 ) -> list[Any]:
     """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done."""
     with here.stream(pair, limit) as stream:
-        parts = parts_of(pair, stream, here.budget, limit)
-        share = cost(pair) // (2 * len(parts)) if parts else 0
+        cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
+        parts = [Part(pair, *cut, limit) for cut in cuts]
+        share = cost(pair) // (2 * len(parts))
 
         def one_round(asked: Sequence[Pass[Any, Any]]) -> list[Any]:
             """The states of a whole tensor, merged in the order of the parts."""
             futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in parts]
             collect(futures, lambda _: tell(share) if tell is not None else None)
-            states = merge_all(asked, (future.result() for future in futures))
-            return states or [one.start(stream) for one in asked]  # of nothing
+            return merge_all(asked, (future.result() for future in futures))
 
         rounds = Rounds(passes, one_round(passes))
         seconds = rounds.second()

@@ -1,4 +1,4 @@
-"""Who does the work: this process, processes of our own, or any `concurrent.futures` executor."""
+"""Who does the work: this process, threads or processes of our own, or any `concurrent.futures` executor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -79,6 +79,38 @@ def working(workers: int, executor: Executor | None = None) -> Iterator[Executor
     else:
         with process_pool(workers) as pool:
             yield pool
+
+
+class StopWork(BaseException):
+    """Ends what a thread is doing: nobody waits for it any more."""
+
+
+#: In a thread of `thread_pool` its `stopping`: an event that tells it to end.
+_local = threading.local()
+
+
+def check_stopping() -> None:
+    """Raises StopWork in a thread whose pool is being left."""
+    stopping: threading.Event | None = getattr(_local, "stopping", None)
+    if stopping is not None and stopping.is_set():
+        raise StopWork
+
+
+@contextmanager
+def thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of this process, for work that leaves the interpreter free: reading, and arithmetic in C.
+
+    They are gone at the end of the block. When it ends with an exception they stop at their next `check_stopping`.
+    """
+    stopping = threading.Event()
+    pool = ThreadPoolExecutor(workers, initializer=_local.__setattr__, initargs=("stopping", stopping))
+    try:
+        yield pool
+    except BaseException:
+        stopping.set()
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 class _Pool(ProcessPoolExecutor):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from precision_tool.lib.collect.wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ffts import parse_slicing
-from precision_tool.lib.formats.protobuf_wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.storage.store import StoredFile
@@ -46,11 +46,11 @@ class _Slot:
 
 def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -> _Slot:
     slot = _Slot()
-    for number, kind, value, end in wire.fields(start, stop):
+    for number, kind, value, end, _ in wire.fields(start, stop):
         name = _COMMON_FIELDS.get(number) or names.get(number)
         if name in ("shape", "original_shape") and kind == LENGTH:
             dims: list[int] = getattr(slot, name) or []
-            for dim_number, dim_kind, dim_value, dim_end in wire.fields(value, end):
+            for dim_number, dim_kind, dim_value, dim_end, _ in wire.fields(value, end):
                 if dim_number == 1 and len(dims) <= data_types.MAX_RANK:
                     dims += wire.repeated_ints(dim_kind, dim_value, dim_end, limit=data_types.MAX_RANK + 1)
             setattr(slot, name, dims)
@@ -74,7 +74,7 @@ class _Header:
 
 def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
     header = _Header()
-    for number, kind, value, end in wire.fields(start, stop):
+    for number, kind, value, end, _ in wire.fields(start, stop):
         header.known_fields += number <= 9
         if kind != LENGTH:
             continue
@@ -88,7 +88,7 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             header.op_name = wire.text(value, end)
         elif number == _ATTR and not header.has_attr:  # msaccucmp reads the first
             header.has_attr = True
-            fields = {one: (begin, stop) for one, how, begin, stop in wire.fields(value, end) if how == LENGTH}
+            fields = {one: (begin, stop) for one, how, begin, stop, _ in wire.fields(value, end) if how == LENGTH}
             begin, stop = fields.get(_ATTR_VALUE, (0, 0))
             header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
@@ -181,13 +181,13 @@ def read_dump_file(file: StoredFile) -> OpDump:
     header = None
     if length is not None and length <= _MAX_HEADER:
         try:
-            header = _read_header(WireReader(file, end=8 + length), 8, 8 + length)
+            header = _read_header(WireReader(file.path, 8 + length, file.read_at), 8, 8 + length)
         except FormatError:
             header = None
     if header is not None and header.known_fields:
         return _assemble(path, header, file.size, data_start=8 + (length or 0))
     try:
-        header = _read_header(WireReader(file), 0, file.size)
+        header = _read_header(WireReader(file.path, file.size, file.read_at), 0, file.size)
     except FormatError as error:
         raise _not_a_dump(path, file, length) from error
     if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):

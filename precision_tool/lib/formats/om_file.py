@@ -11,12 +11,12 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from precision_tool.lib.collect.wire import FIXED32, LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.om_attributes import restore_attributes
-from precision_tool.lib.formats.protobuf_wire import FIXED32, LENGTH, VARINT, ByteSource, WireReader
 from precision_tool.lib.storage.store import StoredFile
 from precision_tool.lib.storage.stores import open_file
 
@@ -60,6 +60,16 @@ class OmHeader:
     name: str
     platform: str
     models: tuple[tuple[Part, ...], ...]
+
+
+class ByteSource(Protocol):
+    """What a model is read from."""
+
+    path: str
+    size: int
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes from `offset`."""
 
 
 class _Bytes:
@@ -204,7 +214,7 @@ def is_om(path: str) -> bool:
 
 
 def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
-    wire = WireReader(source, max_fields=max(1 << 17, part.stop - part.start))
+    wire = WireReader(source.path, source.size, source.read_at, max_fields=max(1 << 17, part.stop - part.start))
     try:
         return _message(wire, part.start, part.stop, "ModelDef", 0)
     except FormatError as error:
@@ -217,7 +227,7 @@ def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) 
         raise FormatError(f"{wire.path}: messages are nested deeper than {_MAX_DEPTH}", _HINT)
     node: dict[str, list[Any]] = {}
     known = BY_NUMBER[message]
-    for number, kind, value, end in wire.fields(start, stop):
+    for number, kind, value, end, _ in wire.fields(start, stop):
         field = known.get(number)
         values = [] if field is None else [*_values(wire, field, kind, value, end, depth)]
         if field is not None and values:  # an empty block of numbers is as none

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from precision_tool.lib.graph.calls import output_of
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 #: Ops that change storage and type of a tensor but not what it stands for.
@@ -139,8 +140,7 @@ class Wiring:
 
     def _output_of(self, graph: str) -> Op | None:
         """The op of a subgraph whose inputs are the calling op's outputs."""
-        body = self._graphs[graph]
-        return body.by_name.get(f"{graph}_Node_Output") or next((op for op in body.ops if op.type == "NetOutput"), None)
+        return output_of(self._graphs[graph])
 
     def inside(self, op: Op) -> tuple[Node, ...]:
         """The border ops of an op's subgraphs; () if it has none in the file."""

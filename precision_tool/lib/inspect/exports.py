@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.elements import elements_of
-from precision_tool.lib.engine.metrics import integer_errors
+from precision_tool.lib.engine.kernel import integer_errors
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.convert import result_type, write_npy

@@ -48,21 +48,41 @@ class JudgedOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A tensor that nothing in the graph computes, data or a variable, beside the other side's.
+
+    `different` of its `size` elements are farther off than the rounding of their type, all of it by the relative
+    `distance`. `seen_in` is the op whose dump has it.
+    """
+
+    different: int
+    size: int
+    distance: float = 0.0
+    seen_in: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """One element of an output, in the order of the script: of the NPU, of the benchmark (None: it has none), and as
-    the op's own inputs say. `is_worst` tells that it was chosen as one of the farthest off, not of the first.
+    """One element of an output, in the order of the script: of the NPU, of the benchmark, and as the op's inputs say.
+
+    `benchmark` is None where it has none, `recomputed` where nothing computes it. `is_worst` tells that it was chosen
+    as one of the farthest off, not of the first.
     """
 
     place: tuple[int, ...]
     npu: float | str
-    recomputed: float | str
+    recomputed: float | str | None = None
     benchmark: float | str | None = None
     is_worst: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """An op that was judged by itself, with some elements of the output that is farthest off."""
+    """An op that was judged by itself, with some elements of the output that is farthest off.
 
-    judged: JudgedOp
+    `judged` is None of one that computes nothing, which has a `source`.
+    """
+
+    judged: JudgedOp | None = None
+    source: Source | None = None
     elements: Sequence[Element] = ()

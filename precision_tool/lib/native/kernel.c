@@ -1,4 +1,4 @@
-/* The sums of engine/metrics.py over both sides of a pair. What is done to one side alone is in values.c.
+/* The sums of engine/kernel.py over both sides of a pair. What is done to one side alone is in values.c.
  *
  * Optional: without this library numpy does the same work. Loaded through ctypes, so there is no Python in it.
  * Runs of a row are added in their own type, 16 items in each lane that the processor has; the rest in float64.
@@ -8,14 +8,14 @@
 #include "lanes.h"
 
 /* Goes up with every change of what a function takes or returns; native/library.py asks for it. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 /* Runs of a row, and those of what is mostly one small value beside a few large ones. */
 enum { RUNS = 4, SHORT_RUNS = 8 };
 
-/* Benchmark values up to this size count as zero for relative errors (ZERO_BELOW of engine/metrics.py). */
+/* Benchmark values up to this size count as zero for relative errors (ZERO_BELOW of model/comparison.py). */
 static const double ZERO_BELOW = 2.2e-16;
-/* A row's variance below this share of its squared mean is computed around the mean (_CANCELLED there). */
+/* A row's variance below this share of its squared mean is computed around the mean (_CANCELLED of engine/kernel.py). */
 static const double CANCELLED = 0.25;
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -20,16 +20,16 @@ from precision_tool.lib.graph.implementation import implementation
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
-from precision_tool.lib.model.judged import Element, JudgedOp
+from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.examined import source_lines, verdict_lines
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
     json_text,
     marked_pass,
-    percent,
     plain,
     row_text,
     safe,
@@ -64,6 +64,8 @@ class OpReport:
     asked: str = ""
     #: What recomputing said of it; None of an op that computes nothing, or was not dumped.
     judged: JudgedOp | None = None
+    #: Of data, variables and random numbers how they stand to the benchmark's.
+    source: Source | None = None
     #: Of the output that is farthest off.
     elements: Sequence[Element] = ()
 
@@ -82,15 +84,24 @@ def _title(report: OpReport) -> str:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The op in each graph: beside each other as far as the terminal is wide, else below each other."""
+    """The op in each graph: beside each other as far as the terminal is wide, else below each other.
+
+    Graphs that say the same of it share a column.
+    """
 
     reports: Sequence[OpReport]
     everything: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        labels = [dict(_facts(report, self.everything)) for report in self.reports]
-        width = max((len(label) for facts in labels for label in facts), default=0) + 2
         endless = options.update(max_width=1 << 20)
+        alike: dict[str, tuple[dict[str, RenderableType], list[OpReport]]] = {}
+        for report in self.reports:
+            facts = dict(_facts(report, self.everything))
+            text = "".join(part.text for fact in facts.values() for part in console.render(fact, endless))
+            alike.setdefault(text, (facts, []))[1].append(report)
+        labels = [facts for facts, _ in alike.values()]
+        titles = [_title_of(reports) for _, reports in alike.values()]
+        width = max((len(label) for facts in labels for label in facts), default=0) + 2
         needed = max(Measurement.get(console, endless, fact).minimum for facts in labels for fact in facts.values())
         beside = max(1, (options.max_width - width + 2) // max(_COLUMN, needed + 2))
         for start in range(0, len(labels), beside):
@@ -100,13 +111,20 @@ class SideBySide:
             for _ in shown:
                 table.add_column()
             if len(shown) == 1:
-                yield Heading(plain(_title(self.reports[start])))
+                yield Heading(plain(titles[start]))
             else:
-                titles = [plain(_title(report), "bold") for report in self.reports[start : start + beside]]
-                table.add_row("", *titles)
+                table.add_row("", *(plain(title, "bold") for title in titles[start : start + beside]))
             for label in dict.fromkeys(label for facts in shown for label in facts):
                 table.add_row(label, *(facts.get(label, Text("-", style="dim")) for facts in shown))
             yield table
+
+
+def _title_of(reports: Sequence[OpReport]) -> str:
+    """The runs that an op is the same in, and its graph."""
+    graphs = dict.fromkeys(report.graph.name for report in reports)
+    if len(graphs) > 1:
+        return ", ".join(map(_title, reports))
+    return f"{' and '.join(dict.fromkeys(run_name(report.run) for report in reports))}  {next(iter(graphs))}"
 
 
 def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, RenderableType]]:
@@ -299,52 +317,6 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     return Group(*parts)
 
 
-def verdict_lines(report: OpReport) -> RenderableType:
-    """Whether the op computes right by itself, and what of its error is not its own."""
-    judged = report.judged
-    assert judged is not None
-    words = {"right": "computes right", "wrong": "computes wrong by itself", "doubtful": "in doubt"}
-    style = {"right": "green", "wrong": "bold red"}.get(judged.state, "yellow")
-    rows = [("state", plain(words.get(judged.state, "not recomputed"), style))]
-    if judged.reason:
-        rows.append(("reason", plain(shown_reason(judged.reason))))
-    if judged.own_error is not None:
-        how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
-        rows.append(("own error", plain(f"{how}{percent(judged.own_error)} off")))
-        rows.append(("rounding", plain(f"explains {percent(judged.rounding)}")))
-    if judged.fed is not None:
-        rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
-    if judged.benchmark_own is not None:
-        rows.append(("benchmark", plain(f"is {percent(judged.benchmark_own)} off what its own inputs say")))
-    parts: list[RenderableType] = [Heading(plain(f"verdict on the op, {_title(report)}")), LabelledLines(rows)]
-    if report.elements:
-        parts.append(_element_table(report.elements, judged.slot or 0))
-    return Group(*parts)
-
-
-def _element_table(elements: Sequence[Element], slot: int) -> NameTable:
-    """Elements of an output as the NPU has them, as the benchmark has them, and as the op's inputs say."""
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column(f"output {slot}", no_wrap=True)
-    table.add_column("place", no_wrap=True)
-    for name in ("NPU", "benchmark", "recomputed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    shown = ""
-    for one in elements:
-        label = "worst" if one.is_worst else "first"
-        table.add_row(
-            "" if label == shown else label, plain(shape_text(one.place)),
-            *(Text("-", style="dim") if value is None else plain(_element(value))
-              for value in (one.npu, one.benchmark, one.recomputed)),
-        )  # fmt: skip
-        shown = label
-    return table
-
-
-def _element(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
-
-
 def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     """Both sides of each tensor of an op, a line each."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
@@ -415,18 +387,21 @@ def op_lines(
 ) -> list[RenderableType]:
     """All that `ni` shows, `everything` with attributes and long lists; `attribute`: with this one."""
     parts: list[RenderableType] = []
+    notes: dict[str, list[str]] = {}
     for report in reports:
         if report.asked:
             fusion = f" by {', '.join(report.op.pass_names)}" if report.op.pass_names else ""
-            note = f"{run_name(report.run)}: {report.asked} is now part of {report.op.name}{fusion}"
-            parts.append(plain(note, "cyan"))
+            notes.setdefault(f"{report.asked} is now part of {report.op.name}{fusion}", []).append(run_name(report.run))
+    parts += (plain(f"{' and '.join(runs)}: {note}", "cyan") for note, runs in notes.items())
     parts.append(SideBySide(reports, everything))
     if everything or attribute is not None:
         parts += (attribute_lines(report, attribute) for report in reports)
     for report in reports:
         parts.append(tensor_lines(report, threshold))
         if report.judged is not None:
-            parts.append(verdict_lines(report))
+            parts.append(verdict_lines(_title(report), report.judged, report.elements))
+        if report.source is not None:
+            parts.append(source_lines(_title(report), report.source, report.elements))
     return parts
 
 
@@ -488,6 +463,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else asdict(report.judged),
+        "source": None if report.source is None else asdict(report.source),
         "elements": [asdict(one) for one in report.elements],
         "tensors": [row_json(row, threshold) for row in report.rows],
     }

@@ -36,6 +36,8 @@ def study_block(study: Study) -> RenderableType:
         failed = len(study.failures) == len(study.leaves)
         head = Text("nothing could be judged" if failed else "nothing computes wrong, as far as could be seen")
         style = "yellow" if failed or not any(one.has_verdict for one in study.leaves) else "green"
+        if study.statistics is not None and study.statistics.suspicions:
+            head, style = Text("statistics cannot be recomputed; what they tell is below"), "yellow"
     else:
         head, style = _head(study, culprit), "bold red" if culprit.ground is not Ground.COMPARED else "bold yellow"
         rows += _rows(study, culprit)

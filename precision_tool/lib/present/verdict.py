@@ -37,6 +37,11 @@ _MISTAKES = {
     "tail": "only the end of it, or of its rows, is wrong",
     "not_finite": "numbers that are not finite where they should be",
 }
+#: Whether another run of the same script has the same random numbers.
+_REPEATS = {
+    True: "{} has the same numbers: its seed is fixed, and the two sides draw others from it",
+    False: "{} has others again: its seed is not fixed",
+}
 #: From here on a verdict is called sure, or likely.
 _SURE, _LIKELY = 0.9, 0.65
 #: Further suspects, and kinds of ops that were not recomputed, that are shown.
@@ -221,6 +226,8 @@ def _why(first: Suspect) -> list[str]:
         )
     elif fact("distance") is not None:
         lines.append(_departure(first))
+    if fact("repeats") is not None:
+        lines.append(_REPEATS[bool(fact("repeats"))].format(f"debug_{fact('other_run')}"))
     if fact("status") is not None:
         lines.append(f"the device's status of it: {fact('status')} ({posixpath.basename(str(fact('status_file')))})")
     return lines

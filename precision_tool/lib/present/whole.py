@@ -31,6 +31,9 @@ class Prose:
     def __init__(self, text: Text) -> None:
         self._text = text
 
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._text)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = self._text.copy()
         # Given as an option instead, rich would not wrap at all.

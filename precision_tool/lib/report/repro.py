@@ -48,6 +48,15 @@ _STORED = {
 #: Significant characters of an attribute.
 _VALUE = 4000
 
+#: What the files of an output are, beside the NPU's own.
+_WHAT = {
+    "benchmark": "the other side's",
+    "float64": "what the NPU's inputs and the attributes make in float64",
+    "rounding": "the rms error that rounding makes of each",
+    "beyond": "where the true result is beyond the type's range",
+    "undecided": "where rounding decides whether it is, or which step it is on",
+}
+
 Array = npt.NDArray[Any]
 
 
@@ -261,17 +270,25 @@ def _asset(name: str) -> str:
 
 def _readme(document: Mapping[str, Any]) -> str:
     op, kind = (str(document[name]).replace("`", "'")[:400] for name in ("op", "type"))
+    outputs = document["outputs"]
     how = ", ".join(document["recomputed_as"]) or f"not recomputed: {document['not_recomputed']}"
-    lines = (
+    told = f"`op.json`: type, attributes, shapes, layouts ({how})."
+    lines = [
         f"# Reproduction of one op: {kind}",
         "",
         f"`{op}` as it ran on an Ascend NPU, cut out of its network by {document['tool']}.",
         "",
-        f"- `input_*.npy`: its inputs as it was fed them. `op.json`: type, attributes, shapes, layouts ({how}).",
-        "- `output_*.npu.npy`: what it put out; `.benchmark.npy`: the other side's; `.float64.npy`: what the NPU's",
-        "  inputs and the attributes make in float64; `.rounding.npy`: the rms error that rounding makes of each.",
-        "- `python3 check.py` (numpy only) shows how far the output is off, by our limits and by the official ones.",
-        "- Arrays are in the order of the axes of the training script, without the padding of the device's layouts;",
-        f"  bfloat16 is written as float32. An element is wrong beyond {document['slack']:g} times its rounding.",
+        f"- `input_*.npy`: its inputs as it was fed them. {told}" if document["inputs"] else f"- {told}",
+        "- `output_*.npu.npy`: what it put out.",
+    ]
+    lines += [f"- `output_*.{name}.npy`: {what}." for name, what in _WHAT.items() if any(one[name] for one in outputs)]
+    lines.append("- `python3 check.py` (numpy only) shows how far the output is off" + (
+        ", by our limits and by the official ones." if any(one["float64"] for one in outputs) else " the other side's."
+    ))  # fmt: skip
+    lines.append(
+        "- Arrays are in the order of the axes of the training script, without the padding of the device's layouts;"
     )
+    slack = document["slack"]
+    end = f" An element is wrong beyond {slack:g} times its rounding." if slack else ""
+    lines.append(f"  bfloat16 is written as float32.{end}")
     return "\n".join(lines) + "\n"

@@ -56,6 +56,8 @@ def _figures(one: Suspect) -> Iterator[Sentence]:
         yield _sentence("why.distance", distance=fact("distance"))
         if fact("elements"):
             yield _sentence("why.different", count=fact("different_elements"), elements=fact("elements"))
+    if fact("repeats") is not None:
+        yield _sentence("why.repeats" if fact("repeats") else "why.draws_again", run=str(fact("other_run")))
 
 
 def _where(one: Suspect) -> Iterator[Sentence]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import gc
 import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -347,6 +349,7 @@ class Prompt(cmd2.Cmd):
         started = time.monotonic()
         code = DONE
         try:
+            collect_garbage()
             # argparse prints its help on sys.stdout, wherever the output of the command goes.
             with contextlib.redirect_stdout(self.stdout):
                 code = load_command(word.name)(self.session, arguments, self.output())
@@ -364,8 +367,15 @@ class Prompt(cmd2.Cmd):
         finally:
             self.last_result = code
             self.failed = code or self.failed
+            self.prompt = self._prompt_text()
             self._ended_at = time.monotonic()
             _log.info("%s: %d in %.2f s", shlex.join([word.name, *arguments]), code, time.monotonic() - started)
+
+    def _prompt_text(self) -> str:
+        """The prompt with the step and the rank that commands look at."""
+        places = (("step", self.session.step), ("rank", self.session.rank))
+        told = "".join(f"{what} {number} " for what, number in places if number is not None)
+        return self.DEFAULT_PROMPT.replace("> ", f"{told}> ") if told else self.DEFAULT_PROMPT
 
     def default(self, statement: cmd2.Statement) -> None:
         """An unknown first word: a command of the operating system, as it always was, after saying so."""
@@ -425,7 +435,7 @@ class Prompt(cmd2.Cmd):
         args = self._parse(_data_parser(), statement)
         if args is None:
             return
-        session = Session(replace(self.session.settings, data=Path(args.folder)))
+        session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
         if not is_folder(session.workspace.root):
             raise UsageError(f"{args.folder}: no such folder", "name a folder that holds npu/, tf/ and so on")
         if not args.command:
@@ -439,6 +449,7 @@ class Prompt(cmd2.Cmd):
             self.run_word(word, args.command[1:])
         finally:
             self.session = before
+            self.prompt = self._prompt_text()
 
     def help_data(self) -> None:
         """How `data` is used."""
@@ -522,6 +533,7 @@ class Prompt(cmd2.Cmd):
 
     def _go_on_with(self, session: Session) -> None:
         self.session = session
+        self.prompt = self._prompt_text()
         self._names.clear()
         self.output().out.print(banner(session.overview()))
 
@@ -686,6 +698,18 @@ def history_file() -> str:
     except OSError:
         return ""
     return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""
+
+
+def collect_garbage() -> None:
+    """Collects what the line editor left behind, whose finalizers would swallow a Ctrl+C that comes while they run."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        gc.collect(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def start(session: Session) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
+from urllib.parse import quote
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError
 from precision_tool.lib.study.outcome import LeafOutcome, Vote, read_vote
@@ -23,7 +24,7 @@ from precision_tool.lib.study.task import LeafDone
 
 #: The layout of the database; one of another layout is begun anew.
 _VERSION = 1
-_NAME, _LOCK = "journal.sqlite", "journal.lock"
+JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS leaves (
     path TEXT NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, judged INTEGER NOT NULL,
@@ -130,7 +131,7 @@ def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
 
     With `fresh`, or where it is of another release, it is begun anew; FormatError for a damaged one.
     """
-    path = os.path.join(folder, _NAME)
+    path = os.path.join(folder, JOURNAL)
     with _only_one(os.path.join(folder, _LOCK), folder):
         if fresh:
             for name in (path, f"{path}-wal", f"{path}-shm"):
@@ -142,6 +143,19 @@ def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
             raise _damaged(path, error) from error
         with closing(Journal(connection, path)) as journal:
             yield journal
+
+
+def read_rows(path: str, leaf: str) -> bytes:
+    """The rows that the journal at `path` has of a leaf, while a study may be writing it; b"" for none."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+            found = connection.execute(
+                "SELECT rows FROM leaves WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1", (leaf,)
+            ).fetchone()
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, error) from error
+    rows: bytes = b"" if found is None else found[0]
+    return rows
 
 
 def _connected(path: str) -> sqlite3.Connection:

@@ -81,6 +81,7 @@ WHOLE: Mapping[str, Callable[[Row], int]] = {
         0 if row.golden is None else row.golden.positive_inf_count + row.golden.negative_inf_count
     ),
     "saturated": lambda row: row.extremes.saturated if row.extremes else 0,
+    "benchmark_count": lambda row: row.golden.count if row.golden else 0,
 }
 NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
     **{name: _metric(name) for name in _METRICS},

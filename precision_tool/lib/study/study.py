@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -14,18 +14,22 @@ import numpy as np
 
 from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.stores import exists, signature_of
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.study.journal import Journal, open_journal
 from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of, spans
 from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
+from precision_tool.lib.study.of_statistics import StatisticsFound, judge_statistics
 from precision_tool.lib.study.outcome import LeafOutcome
 from precision_tool.lib.study.packed import Columns, unpack
-from precision_tool.lib.study.plan import Judging, LeafOptions, LeafPlan, Task, batches, digest_of
+from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches, digest_of
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
 from precision_tool.lib.study.states import LeafState, state_of
@@ -34,6 +38,8 @@ from precision_tool.lib.study.task import LeafDone
 
 #: Tasks that are handed out at one time, for each worker.
 _WINDOW = 2
+#: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
+_TASKS, _LEAST_BYTES = 8, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +103,10 @@ class Study:
     threshold: float = 0.98
     journal: str = ""
     table: str = ""
+    #: What the leaves tell that were dumped as statistics; None without any.
+    statistics: StatisticsFound | None = None
+    #: Names of ops in the graph by those in file names, of the first leaf with statistics.
+    names: Mapping[str, str] = field(default_factory=dict, repr=False)
     csvs: tuple[str, ...] = ()
 
     @property
@@ -133,6 +143,7 @@ class Study:
             ],
             "maps": [one.to_dict() for one in self.maps],
             "table": self.table or None,
+            "statistics": None if self.statistics is None else self.statistics.to_dict(),
             "notes": list(self.notes),
         }
 
@@ -284,7 +295,7 @@ class Runner:
             take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
 
         try:
-            run_tasks(self._tasks(left), opened, window=_WINDOW * workers, take=take, give_up=give_up)
+            run_tasks(self._tasks(left, workers), opened, window=_WINDOW * workers, take=take, give_up=give_up)
         except KeyboardInterrupt:
             done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
             raise WorkStoppedError(f"stopped: {done} done", "the same command goes on from there") from None
@@ -310,10 +321,14 @@ class Runner:
         """Whether a leaf was left without a verdict as nothing in it asked for one."""
         return self._leaf_options.only_suspects and not state.failure
 
-    def _tasks(self, left: Sequence[LeafPlan]) -> Iterator[Task]:
-        for batch in batches(left):
-            judges = self._judges(batch[0].leaf.step)
-            yield Task(leaves=batch, options=self._leaf_options, judges=judges, cache=self._cache)
+    def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
+        """The tasks in order, small enough that every worker has some."""
+        share = sum(plan.leaf.nbytes for plan in left) // (workers * _TASKS)
+        for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share))):
+            yield Task(
+                leaves=batch, options=self._leaf_options, judges=self._judges(batch[0].leaf.step), cache=self._cache,
+                workers=max(1, workers // len(left)),
+            )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
         """What was found in a leaf, whole but for its votes."""
@@ -342,6 +357,15 @@ class Runner:
             found.append(count_votes(step, ballots))
         return found
 
+    def _names(self, states: Sequence[LeafState]) -> dict[str, str]:
+        """Names of ops by how files spell them, by the graph of the first leaf that was dumped as statistics."""
+        for state in states:
+            outcome = self.outcome(state.leaf) if state.leaf.statistics and not state.failure else None
+            if outcome is not None and outcome.graph:
+                with suppress(PrecisionToolError):
+                    return {flatten(op.name): op.name for op in GraphStore(CacheFiles(list)).load(outcome.graph).ops}
+        return {}
+
     def result(self) -> Study:
         """What the study comes to."""
         states = self.final_states()
@@ -356,6 +380,7 @@ class Runner:
             conclusion=conclude(states, votes), leaves=tuple(states), votes=tuple(votes), maps=maps.maps(),
             notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
+            statistics=judge_statistics(states, self.columns), names=self._names(states),
             table=table, csvs=self.csvs,
         )  # fmt: skip
 
@@ -414,22 +439,32 @@ def run_study(
     executor: Executor | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
+    watch_seconds: float = 0.0,
+    seen: Callable[[Study], None] | None = None,
 ) -> Study:
     """Studies what `options` name; `folder`, which is there, keeps the journal, `cache` parsed graphs.
 
     `workers` processes (0: one per core), or any `executor`, share the work. What the journal knows is not done again;
-    with `fresh` all is. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C.
+    with `fresh` all is. With `watch_seconds` it goes on as new steps arrive, until Ctrl+C; `seen` is called with each
+    study. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C during work.
     """
     workers = workers or cores()
     if isinstance(executor, ClusterExecutor):
         workers, options = executor.workers, _from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
-        runner = Runner(prepare(options), options, journal, cache)
 
         @contextmanager
         def opened() -> Iterator[Executor | None]:
             with working(workers, executor) as crew:
                 yield crew
 
-        runner.run(opened, workers, progress)
-        return runner.result()
+        def study(prepared: Prepared) -> Study:
+            runner = Runner(prepared, options, journal, cache)
+            runner.run(opened, workers, progress)
+            return runner.result()
+
+        if not watch_seconds:
+            return study(prepare(options))
+        from precision_tool.lib.study.watching import watch
+
+        return watch(lambda: prepare(options), study, seen or (lambda _: None), seconds=watch_seconds)

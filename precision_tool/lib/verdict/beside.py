@@ -70,11 +70,23 @@ class Beside:
             inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
         return inputs
 
-    def split(self, found: OpJudgement, formula: Formula, fed: Mapping[int, Input]) -> OpJudgement | None:
-        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell."""
+    def split(
+        self,
+        found: OpJudgement,
+        formula: Formula,
+        fed: Mapping[int, Input],
+        rows: Rows | None = None,
+        cut: frozenset[int] = frozenset(),
+    ) -> OpJudgement | None:
+        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell.
+
+        With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
+        """
         values = self._values
         op = found.op
-        inputs = self.inputs(op, fed)
+        if rows is not None:
+            formula, fed = formula.unshaped(), rows.cut(fed, cut)
+        inputs = self.inputs(op, fed, rows, cut)
         if inputs is None:
             return None
         try:
@@ -92,7 +104,7 @@ class Beside:
         )
         slots = []
         for slot in found.slots:
-            golden = values.load_benchmark(Root(op, slot.slot))
+            golden = values.load_benchmark(Root(op, slot.slot), rows)
             if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
                 return None
             f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)

@@ -11,6 +11,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
@@ -47,6 +48,8 @@ class Subject:
     dumps: DumpIndex | None = None
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
+    #: What comparing it with the benchmark showed.
+    seen: Compared | None = None
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = 0.98
@@ -78,7 +81,7 @@ def judge_run(
     progress: Progress | None = None,
 ) -> Judged:
     """The verdict on one run, by `workers` processes (0: one a core) or any `executor`."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.seen)
     judge = Judge(values, subject.unfused, seconds=seconds)
     judged = judge.judge_again(judge_ops(judge, workers=workers, executor=executor, progress=progress))
     sides = values

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.judged import Element, Examined
+from precision_tool.lib.model.judged import Element, Examined, Source
 from precision_tool.lib.ops.base import Input, NotComputedError
 from precision_tool.lib.sources.dumps import BenchmarkSide
+from precision_tool.lib.verdict.causes import is_random
+from precision_tool.lib.verdict.copies import beside_benchmark
 from precision_tool.lib.verdict.formulas import Formula
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement
-from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
+from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 
 #: Elements that are shown: the first ones, and those that are farthest off.
 _FIRST, _WORST = 4, 4
@@ -32,8 +35,8 @@ def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile 
         return None
     values = RunValues(run.leaf, run.file, benchmark, near=op)
     judge = Judge(values, unfused, only=lambda other: other is op)
-    if not judge.computing():
-        return None
+    if not judge.computing() or is_random(op):
+        return _source(values, op)
     judged = judge.examine(op)
     try:
         elements = _elements(judge, judged)
@@ -68,19 +71,59 @@ def _elements(judge: Judge, judged: OpJudgement) -> tuple[Element, ...]:
         off = np.abs(np.asarray(got[places], np.float64) - np.asarray(true, np.float64))
     same = got[places] == true
     off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
-    order = np.argsort(-off, kind="stable")[:_WORST]
-    chosen = [(number, False) for number in range(min(_FIRST, places.size))]
-    chosen += [(int(number), True) for number in order if off[number] > 0]
     return tuple(
         Element(
-            place=tuple(map(int, np.unravel_index(int(places[number]), array.shape))) if array.ndim else (),
+            place=_place(int(places[number]), array.shape),
             npu=_number(got[places[number]]),
             recomputed=_number(true[number]),
             benchmark=None if other is None else _number(other[places[number]]),
             is_worst=is_worst,
         )
-        for number, is_worst in chosen
+        for number, is_worst in _chosen(off)
     )
+
+
+def _source(values: RunValues, op: Op) -> Examined | None:
+    """What nothing computes beside the benchmark's; None of an op that makes no numbers, or where a side lacks them."""
+    if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
+        return None
+    roots = (Root(op, index) for index in range(max(len(op.output_descs), 1)))
+    found = [one for root in roots if (one := beside_benchmark(values, root)) is not None]
+    if not found:
+        return None
+    mine, golden, apart = next((one for one in found if one[2] is not None), found[0])
+    array, other = np.asarray(mine.input.array), np.asarray(golden.input.array).reshape(-1)
+    got = array.reshape(-1)
+    seen_in = mine.slot.name if mine.slot is not None else ""
+    source = Source(different=0, size=got.size, seen_in=seen_in)
+    if apart is not None:
+        source = replace(source, different=apart.different, distance=apart.distance)
+    with np.errstate(all="ignore"):
+        off = np.abs(got.astype(np.float64) - other.astype(np.float64)) if got.dtype.kind != "c" else abs(got - other)
+    off = np.where(got == other, 0.0, np.where(np.isnan(off), np.inf, off))
+    elements = tuple(
+        Element(
+            place=_place(number, array.shape),
+            npu=_number(got[number]),
+            benchmark=_number(other[number]),
+            is_worst=is_worst,
+        )
+        for number, is_worst in _chosen(off)
+        if source.different or not is_worst
+    )
+    return Examined(source=source, elements=elements)
+
+
+def _chosen(off: np.ndarray) -> list[tuple[int, bool]]:
+    """The positions that are shown of so large errors: the first ones, and those farthest off (True)."""
+    order = np.argsort(-off, kind="stable")[:_WORST]
+    return [(number, False) for number in range(min(_FIRST, off.size))] + [
+        (int(one), True) for one in order if off[one] > 0
+    ]
+
+
+def _place(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(int, np.unravel_index(position, shape))) if shape else ()
 
 
 def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.ndarray | None, np.ndarray]:

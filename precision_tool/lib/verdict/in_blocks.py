@@ -88,7 +88,7 @@ def is_looked_at(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int
 
 def _looked_at(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-) -> tuple[Float, _Parts | None] | None:
+) -> tuple[Float, Parts | None] | None:
     """What a first look is computed in, and the parts (None: all at once); None for an op that none is taken at."""
     kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
     is_chain = len(formula.stages) > 1
@@ -96,7 +96,7 @@ def _looked_at(
     narrow &= all(_is_half(one) for one in (*inputs.values(), *got.values()))
     if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
         return None
-    parts = _parts(formula, inputs, got)
+    parts = parts_of(formula, inputs, got)
     if parts is None and (is_chain or Kind.MATRIX not in kinds or not narrow):
         return None
     return np.float32 if narrow else np.float64, parts
@@ -128,7 +128,7 @@ def run_in_blocks(
 
     What is too large for `Formula.run` is not run in parts either.
     """
-    parts = _parts(formula, inputs, got) if not formula.lent else None
+    parts = parts_of(formula, inputs, got) if not formula.lent else None
     size = max((one.array.size for one in got.values()), default=0)
     if parts is None or parts.rows <= parts.per_block or size > MAX_RESULT or formula.work(inputs) > MAX_WORK:
         return formula.run(inputs, stored)
@@ -187,7 +187,7 @@ def _as(one: Input, dtype: Float) -> Input:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
     """How an op's result falls into parts: which inputs are cut with it, and how many rows there are.
 
     `is_flat`: rows are single elements, whatever the shape.
@@ -224,7 +224,7 @@ def _cut(one: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
     return Input(array=one.array[rows], dtype=one.dtype, layout=one.layout)
 
 
-def _parts(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> _Parts | None:
+def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
     """How the op can be cut; None where it cannot."""
     if not inputs or not got:
         return None
@@ -239,10 +239,10 @@ def _parts(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Inpu
     per_row = max(1, sum(one.array.size for one in got.values()) // rows)
     whole = sum(one.array.size for slot, one in inputs.items() if slot not in cut)
     size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MOST_ROWS)
-    return _Parts(rows, cut, max(1, size // per_row), False)
+    return Parts(rows, cut, max(1, size // per_row), False)
 
 
-def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> _Parts | None:
+def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
     shapes = [one.array.shape for one in inputs.values()]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -253,17 +253,17 @@ def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) ->
         return None
     if all(one == shape or prod(one) == 1 for one in shapes):
         cut = frozenset(slot for slot, one in inputs.items() if one.array.shape == shape)
-        return _Parts(size, cut, _BLOCK, True)
+        return Parts(size, cut, _BLOCK, True)
     if any(one.array.shape != shape for one in got.values()):
         return None
     rows = shape[0]
     cut = frozenset(
         slot for slot, one in inputs.items() if one.array.ndim == len(shape) and one.array.shape[0] == rows > 1
     )
-    return _Parts(rows, cut, max(1, _BLOCK // (size // rows)), False) if cut else None
+    return Parts(rows, cut, max(1, _BLOCK // (size // rows)), False) if cut else None
 
 
-def _noise(formula: Formula, inputs: Mapping[int, Input], parts: _Parts) -> dict[int, float] | None:
+def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[int, float] | None:
     """The rms of what float32 inside makes of a chain's results, from some of their rows; None if that is not told."""
     count = min(parts.rows, max(2, _TRIED * parts.per_block // _BLOCK))
     rows = np.unique(np.linspace(0, parts.rows - 1, count).astype(np.intp))

@@ -22,16 +22,18 @@ from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.formulas import (
     Formula,
     is_fused,
     noise_between,
 )
+from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
 from precision_tool.lib.verdict.rows import Rows, spread
-from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, slot_of, state_of
+from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -41,7 +43,6 @@ from precision_tool.lib.verdict.values import (
     Root,
     RunValues,
     in_doubles,
-    largest_of,
     missing_reason,
 )
 from precision_tool.lib.verdict.ways import Ways
@@ -58,6 +59,8 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
 _TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
+#: In how many pieces these rows lie at most.
+_TELLING_PIECES = 64
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -89,7 +92,8 @@ class Judge:
     def for_others(self) -> Callable[[], Judge]:
         """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
         values, left = self.values, self._deadline - time.monotonic()
-        return partial(_made_again, values.leaf, values.file, values.benchmark, self._ways.unfused, left)
+        quiet = Compared(quiet=values.compared.quiet)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self._ways.unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -236,6 +240,10 @@ class Judge:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
+        if op.name in self.values.compared.quiet:
+            right = right_at_a_glance(self.values, self._ways, base)
+            if right is not None:
+                return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason="neither it nor what reads it was dumped")
@@ -285,24 +293,26 @@ class Judge:
         known = self.fitting.get(key)
         for formula, found in tried:
             if known is not None and formula.shape == known:
-                split = self._beside.split(found, formula, fed.inputs)
+                split = self._split(found, formula, fed.inputs, got)
                 obeys = split is not None and _is_obeyed(split)
                 chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
-            chosen = self._confirmed(tried, key, fed)
+            chosen = self._confirmed(tried, key, fed, got)
         if chosen is None and not tried:
             missing = "; ".join(fed.missing.values())
             return replace(base, reason=missing or reason or "how it is fused is not known")
         assert chosen is not None
         return chosen
 
-    def _confirmed(self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed) -> OpJudgement:
+    def _confirmed(
+        self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed, got: Mapping[int, Input]
+    ) -> OpJudgement:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpJudgement | None = None
         for formula, found in tried:
-            split = self._beside.split(found, formula, fed.inputs)
+            split = self._split(found, formula, fed.inputs, got)
             if split is None:
                 continue
             if _is_obeyed(split):
@@ -384,15 +394,17 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement | None:
         """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
-        batch = formula.batch_of(inputs)
-        if batch is None or len(got) != 1:
-            return None
-        count, cut = batch
-        size = max(one.array.size for one in got.values())
-        rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)))
-        if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
-            return None
-        return self._rows(base, formula, inputs, got, rows, cut)
+        few = _telling_rows(formula, inputs, got)
+        return None if few is None else self._rows(base, formula, inputs, got, *few)
+
+    def _split(
+        self, found: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
+        few = None
+        if any(slot.sampled is not None for slot in found.slots):
+            few = _telling_rows(formula, inputs, got)
+        return self._beside.split(found, formula, inputs, *(few or ()))
 
     def _whole(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -450,6 +462,24 @@ class Judge:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
+def _telling_rows(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> tuple[Rows, frozenset[int]] | None:
+    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
+
+    None where there is no batch, or that would be most of it.
+    """
+    batch = formula.batch_of(inputs)
+    if batch is None or len(got) != 1:
+        return None
+    count, cut = batch
+    size = max(one.array.size for one in got.values())
+    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
+    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+        return None
+    return rows, cut
+
+
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
     return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
 
@@ -460,6 +490,11 @@ def _is_obeyed(split: OpJudgement) -> bool:
 
 
 def _made_again(
-    leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, unfused: GraphFile | None, seconds: float
+    leaf: DumpLeaf,
+    file: GraphFile,
+    benchmark: BenchmarkSide,
+    compared: Compared,
+    unfused: GraphFile | None,
+    seconds: float,
 ) -> Judge:
-    return Judge(RunValues(leaf, file, benchmark), unfused, seconds=seconds)
+    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused, seconds=seconds)

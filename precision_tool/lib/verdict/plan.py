@@ -156,15 +156,30 @@ def _stomp(one: Suspect) -> list[Step]:
 def _random(one: Suspect) -> list[Step]:
     if one.proof is Proof.RUNS:
         return [_argument("make kernels repeat themselves", "deterministic=True")]
-    return [Step(why="give both sides the same seeds, or turn dropout off")]
+    steps = []
+    if not one.fact("repeats"):
+        where = "both training scripts, before the graph is made"
+        steps.append(Step(why="give both sides the same seeds", line="seed_everything(1)", file=where))
+    steps.append(Step(why="where the two sides draw other numbers from one seed, turn dropout off"))
+    if one.fact("repeats") is None:
+        steps.append(
+            Step(why="whether a seed is fixed at all: run the script again into npu/debug_1, then", line="random")
+        )
+    steps.append(_compared(one))
+    return steps
+
+
+def _compared(one: Suspect) -> Step:
+    """To look at what nothing computes."""
+    return Step(why="look at the values of both sides", line=f"ni {quote(one.culprit)}")
 
 
 def _input(one: Suspect) -> list[Step]:
-    return [Step(why="feed both sides the same batch: order, preprocessing and labels")]
+    return [Step(why="feed both sides the same batch: order, preprocessing and labels"), _compared(one)]
 
 
 def _weights(one: Suspect) -> list[Step]:
-    return [Step(why="load the same checkpoint on both sides")]
+    return [Step(why="load the same checkpoint on both sides"), _compared(one)]
 
 
 _STEPS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,14 @@ from precision_tool.lib.ops.base import Input
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order."""
+    """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order.
+
+    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count.
+    """
 
     count: int
     pieces: tuple[tuple[int, int], ...]
+    is_flat: bool = False
 
     @property
     def chosen(self) -> int:
@@ -29,8 +34,14 @@ class Rows:
         """The rows' numbers."""
         return np.concatenate([np.arange(start, stop, dtype=np.intp) for start, stop in self.pieces])
 
+    def are_in(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape has as many rows."""
+        return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
+
     def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """These rows of an array of as many rows; any other array as it is."""
+        if self.is_flat:
+            return array.reshape(self.count, -1)[self.numbers].reshape(-1)
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
@@ -38,19 +49,21 @@ class Rows:
         return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
 
 
-def spread(count: int, chosen: int, pieces: int | None = None) -> Rows:
+def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
     """About `chosen` of `count` rows, spread evenly over all; the first and the last are among them.
 
-    They are in so many `pieces` (None: each row alone).
+    They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
     """
     chosen = max(1, min(chosen, count))
     many = min(chosen, pieces or chosen)
-    length = -(-chosen // many)
-    starts = np.unique(np.linspace(0, count - length, many).astype(np.intp))
+    length = -(-chosen // many // block) * block
+    last = max(0, count - length)
+    starts = np.unique(np.linspace(0, last, many).astype(np.intp) // block * block)
     found: list[tuple[int, int]] = []
     for start in map(int, starts):
+        stop = count if start == last // block * block else start + length
         if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], start + length
+            found[-1] = found[-1][0], stop
         else:
-            found.append((start, start + length))
+            found.append((start, stop))
     return Rows(count, tuple(found))

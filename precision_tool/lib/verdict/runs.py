@@ -17,9 +17,13 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
+from precision_tool.lib.verdict.compared import Compared
+from precision_tool.lib.verdict.copies import is_repeated
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
-from precision_tool.lib.verdict.model import Flag, Step
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Step
+from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress
+from precision_tool.lib.verdict.values import Root, RunValues
 
 #: Of the runs beside the one that is asked about, how many are judged.
 _OTHERS = 2
@@ -64,10 +68,11 @@ def judge(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
         dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows, asked.file),
         compared=asked.compared, threshold=asked.threshold, flagged=asked.flagged,
+        seen=Compared.of(asked.rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
     if first.verdict.culprit is not None:
-        return first
+        return _with_repetition(first, subject, others)
     beside: list[Judged] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
@@ -83,6 +88,30 @@ def judge(
         if differs is not None:
             return replace(differs, beside=beside)
     return replace(first, beside=beside)
+
+
+def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
+    """A verdict that blames random numbers, with what another run says: whether they are drawn anew each time."""
+    verdict = found.verdict
+    first = verdict.first
+    other = next((run for run in others if run.leaf is not None), None)
+    if (
+        first is None
+        or other is None
+        or other.leaf is None
+        or not (first.cause is Cause.RANDOM and first.fact("seen_in"))
+    ):
+        return found
+    op = next(op for op in subject.file.ops if op.name == first.culprit)
+    mine = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps, near=op)
+    again = is_repeated(mine, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0))
+    if again is None:
+        return found
+    facts = (*first.facts, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number))
+    first = replace(first, facts=facts)
+    suspects = (first, *verdict.suspects[1:])
+    steps = plan(first, suspects, verdict.has_benchmark)
+    return replace(found, verdict=replace(verdict, suspects=suspects, facts=facts, next=steps))
 
 
 def _with_comparison(found: Judged) -> Judged:

@@ -9,6 +9,8 @@ from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, Sta
 from precision_tool.lib.verdict.places import Mistake, places_of
 from precision_tool.lib.verdict.rounding import UNIT, Misfit
 
+#: Elements that stay in the processor's cache.
+_IN_CACHE = 1 << 16
 #: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
 DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
@@ -64,3 +66,17 @@ def state_of(base: OpJudgement, slots: list[SlotJudgement]) -> State:
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+def largest_of(one: Input) -> float:
+    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    flat = one.array.reshape(-1)
+    if flat.dtype.kind not in "fc" or not flat.size:
+        return 0.0
+    if flat.dtype.kind == "c":
+        return float(np.abs(flat).max())
+    found = [0.0]
+    for start in range(0, flat.size, _IN_CACHE):
+        part = flat[start : start + _IN_CACHE]
+        found += [float(part.max()), -float(part.min())]
+    return float(np.max(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,25 +24,23 @@ class Flow:
 
     def behind(self, ops: Iterable[Op]) -> dict[int, Op]:
         """Every op that is fed, directly or not, by one of `ops`, by id."""
-        found: dict[int, Op] = {}
-        waiting = [follower for op in ops for follower in self._next.get(id(op), ())]
-        while waiting:
-            op = waiting.pop()
-            if id(op) not in found:
-                found[id(op)] = op
-                waiting += self._next.get(id(op), ())
-        return found
+        return _reached(ops, lambda op: self._next.get(id(op), ()))
 
     def before(self, op: Op) -> dict[int, Op]:
         """Every op that feeds `op`, directly or not, by id."""
-        found: dict[int, Op] = {}
-        waiting = [root.op for root in self._values.producers(op)]
-        while waiting:
-            one = waiting.pop()
-            if id(one) not in found:
-                found[id(one)] = one
-                waiting += [root.op for root in self._values.producers(one)]
-        return found
+        return _reached([op], lambda one: [root.op for root in self._values.producers(one)])
+
+
+def _reached(ops: Iterable[Op], next_of: Callable[[Op], Iterable[Op]]) -> dict[int, Op]:
+    """Every op that one way leads to from `ops`, which are among them only if it leads back."""
+    found: dict[int, Op] = {}
+    waiting = [one for op in ops for one in next_of(op)]
+    while waiting:
+        op = waiting.pop()
+        if id(op) not in found:
+            found[id(op)] = op
+            waiting += next_of(op)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,13 @@ from precision_tool.lib.ops.base import Input
 from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
 from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.rows import Rows
 
 Numbers = npt.NDArray[Any]
 
 #: Larger tensors are not read whole.
 MAX_ELEMENTS = 1 << 26
-#: Elements that stay in the processor's cache.
-_IN_CACHE = 1 << 16
 #: Bytes of numbers that are kept decoded.
 _KEPT_BYTES = 64 << 20
 #: Tensors up to so many bytes are read once.
@@ -58,7 +57,6 @@ DATA_TYPES = frozenset({
     "GetNext", "IteratorGetNext", "DynamicGetNext", "DynamicGetNextV2", "Data", "AnnData", "AippData", "Placeholder",
     "QueueData", "GetNextFromQueue", "QueueDequeue", "QueueDequeueMany",
 })  # fmt: skip
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: Ops in a row that a walk passes through at most.
 _MAX_STEPS = 64
 
@@ -146,7 +144,10 @@ class NoValueError(Exception):
 
 
 class RunValues:
-    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it."""
+    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it.
+
+    `compared` is what comparing the run with the benchmark showed.
+    """
 
     def __init__(
         self,
@@ -156,15 +157,14 @@ class RunValues:
         *,
         near: Op | None = None,
         dumps: DumpIndex | None = None,
+        compared: Compared | None = None,
     ) -> None:
+        self.compared = compared or Compared()
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = dumps or DumpIndex(leaf)
         self.origins = Origins(file, groups_of(file))
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
-        self._graphs = {graph.name: graph for graph in file.graphs}
-        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
-        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
         self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
@@ -216,24 +216,7 @@ class RunValues:
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
             return (op, edge) if edge is not None else None
-        if op.type == "Data" and op.parent_index is not None:
-            caller = self._callers.get(self._home[id(op)].name)
-            if caller is not None and caller.type in _CALLS and 0 <= op.parent_index < len(caller.inputs):
-                edge = caller.inputs[op.parent_index]
-                return (caller, edge) if edge is not None else None
-        if op.type in _CALLS:
-            for name in op.subgraph_names:
-                graph = self._graphs.get(name)
-                output = None
-                if graph is not None:
-                    output = graph.by_name.get(f"{name}_Node_Output") or next(
-                        (one for one in graph.ops if one.type == "NetOutput"), None
-                    )
-                if output is not None:
-                    edges = [edge for edge in output.inputs if edge is not None]
-                    if index < len(edges):
-                        return output, edges[index]
-        return None
+        return self.origins.calls.behind(op, index)
 
     def producers(self, op: Op) -> Iterator[Root]:
         """The tensors that feed an op."""
@@ -307,6 +290,9 @@ class RunValues:
         `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
         `rows`: only these of a tensor that has as many, all of any other.
         """
+        if rows is not None and rows.is_flat:
+            named, shape = (desc.origin_layout, desc.origin_shape) if desc is not None else (None, None)
+            return Input(array=self._read(tensor, named, shape, stored, rows)[0], dtype=tensor.dtype)
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
         array, layout = self._read(tensor, named, shape, stored, rows)
@@ -349,6 +335,10 @@ class RunValues:
             self.checksums[key_of(tensor)] = crc32(stored.data)
         return self._opened.open(tensor)
 
+    def _opens_parts(self, tensor: Tensor) -> TensorBytes:
+        """The same for a tensor of which only some rows are read."""
+        return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
+
     def _read(
         self,
         tensor: Tensor,
@@ -364,7 +354,8 @@ class RunValues:
             if narrow is not None:
                 known = (widened(narrow[0]), narrow[1])
             else:
-                known = read_values(tensor, named, shape, stored=stored, opens=self._opens, rows=rows)
+                opens = self._opens if rows is None else self._opens_parts
+                known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
             known[0].flags.writeable = False
             self._cache.put((key, stored), known)
         return known
@@ -413,20 +404,6 @@ def widened(array: Numbers) -> Numbers:
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-def largest_of(one: Input) -> float:
-    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
-    flat = one.array.reshape(-1)
-    if flat.dtype.kind not in "fc" or not flat.size:
-        return 0.0
-    if flat.dtype.kind == "c":
-        return float(np.abs(flat).max())
-    found = [0.0]
-    for start in range(0, flat.size, _IN_CACHE):
-        part = flat[start : start + _IN_CACHE]
-        found += [float(part.max()), -float(part.min())]
-    return float(np.max(found))
-
-
 def in_doubles(one: Input) -> Input:
     """An input whose floating numbers are float64."""
     return replace(one, array=widened(one.array))
@@ -468,9 +445,9 @@ def read_values(
                 kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
             elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
                 kind = np.float32
-            if rows is not None and not known.is_complex and order[:1] == (rows.count,) == reader.logical_shape[:1]:
+            if rows is not None and not known.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
-                order = (rows.chosen, *order[1:])
+                order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:
@@ -481,7 +458,7 @@ def read_values(
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
         array = np.asarray(array != 0)  # comparing a scalar gives no array
-    if prod(order) == array.size:
+    if prod(order) == array.size or order == (-1,):
         array = array.reshape(order)
     return array, reading.layout
 

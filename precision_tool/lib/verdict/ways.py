@@ -18,6 +18,8 @@ from precision_tool.lib.verdict.values import Fed, RunValues, in_doubles
 
 #: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.
 _SEARCHED_ELEMENTS, _FEWEST_ROWS = 1 << 16, 2
+#: In how many pieces these rows lie at most: each of the benchmark's is a read of its own.
+_PIECES = 32
 
 
 class Ways:
@@ -33,6 +35,10 @@ class Ways:
     def key(self, op: Op) -> object:
         """What ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
+
+    def known(self, op: Op, fed: Fed) -> Iterator[Formula]:
+        """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
+        return self.formulas(op, fed, {}, known_only=True)
 
     def formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
         """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
@@ -71,7 +77,7 @@ class Ways:
             if again is not None:
                 yield again
         if known_only:
-            if alike is None and not is_known and not fed.missing:
+            if alike is None and not is_known and not fed.missing and got:
                 yield from self._on_some_rows(op, fed.inputs, got, puts_out)
             return
         if not fed.missing:
@@ -116,7 +122,7 @@ class Ways:
         if found is None or size < _SEARCHED_ELEMENTS:
             return
         count, cut = found
-        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size))
+        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
         if rows.chosen * 2 > count:
             return
         few = {slot: in_doubles(one) for slot, one in rows.cut(inputs, cut).items()}

@@ -7,12 +7,11 @@ encoding documentation of protobuf. This module runs on Python 3.7.
 
 import os
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from precision_tool.lib.collect.wire import FIXED32, FIXED64, LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.user_files import open_descriptor
-
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 # Field numbers.
 _EVENT_SUMMARY = 5
@@ -23,6 +22,7 @@ _SHAPE_DIM, _SHAPE_UNKNOWN_RANK = 2, 3
 _DIM_SIZE = 1
 
 _WINDOW = 4096
+_HINT = "the file is damaged or no tensor of tfdbg: copy it again, or run the training step again"
 #: Runs of values and dimensions that are kept in memory, at most.
 _MAX_SPANS = 1 << 12
 #: Axes that the analysis can read: numpy's arrays have 32, and the two parts of complex numbers are one there.
@@ -123,82 +123,18 @@ class TensorEvent:
 
 def damaged(path: str, position: int, reason: str) -> FormatError:
     """The user's error for bytes that are not what they should be."""
-    hint = "the file is damaged or no tensor of tfdbg: copy it again, or run the training step again"
-    return FormatError(f"{path}: {reason} (byte {position})", hint)
-
-
-class _Reader:
-    """Walks messages in an open file, a small window of which is in memory."""
-
-    def __init__(self, path: str, fd: int, size: int) -> None:
-        self.path, self.size = path, size
-        self._fd = fd
-        self._window = b""
-        self._start = 0
-
-    def error(self, position: int, reason: str) -> FormatError:
-        return damaged(self.path, position, reason)
-
-    def byte(self, position: int) -> int:
-        index = position - self._start
-        if not 0 <= index < len(self._window):
-            self._window, self._start, index = os.pread(self._fd, _WINDOW, position), position, 0
-            if not self._window:
-                raise self.error(position, "the file ends inside a message")
-        return self._window[index]
-
-    def varint(self, position: int, end: int) -> Tuple[int, int]:
-        value = shift = 0
-        while True:
-            if position >= end:
-                raise self.error(position, "a number runs past the end of its message")
-            byte = self.byte(position)
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value & 0xFFFFFFFFFFFFFFFF, position
-            shift += 7
-            if shift > 63:
-                raise self.error(position, "a number is longer than ten bytes")
-
-    def fields(self, start: int, end: int) -> Iterator[Tuple[int, int, int, int, int]]:
-        """(field number, wire type, value or start of it, end of it, where its tag is) of each field of a message."""
-        position = start
-        while position < end:
-            tag_at = position
-            tag, position = self.varint(position, end)
-            number, kind = tag >> 3, tag & 7
-            if number == 0:
-                raise self.error(tag_at, "field number 0")
-            if kind == VARINT:
-                value, after = self.varint(position, end)
-                yield number, kind, value, after, tag_at
-                position = after
-                continue
-            if kind == LENGTH:
-                length, position = self.varint(position, end)
-            elif kind in (FIXED64, FIXED32):
-                length = 8 if kind == FIXED64 else 4
-            else:
-                raise self.error(tag_at, f"unknown wire type {kind} of field {number}")
-            if length > end - position:
-                raise self.error(tag_at, f"field {number} claims {length} bytes, {end - position} are left")
-            yield number, kind, position, position + length, tag_at
-            position += length
-
-    def message(self, start: int, end: int, field: int) -> Optional[Tuple[int, int]]:
-        """Start and end of the first message in field `field` of a message."""
-        for number, kind, value, stop, _ in self.fields(start, end):
-            if number == field and kind == LENGTH:
-                return value, stop
-        return None
+    return FormatError(f"{path}: {reason} (byte {position})", _HINT)
 
 
 def read_event(path: str) -> TensorEvent:
     """The head of a tensor file. Raises FormatError, with the byte, for what is damaged or holds no tensor."""
     fd = open_for_reading(path)
     try:
-        return _read(_Reader(path, fd, os.fstat(fd).st_size))
+        size = os.fstat(fd).st_size
+        reader = WireReader(
+            path, size, lambda offset, count: os.pread(fd, count, offset), max_fields=size, window=_WINDOW, hint=_HINT
+        )
+        return _read(reader)
     except OSError as error:
         raise unreadable(path, error) from error
     finally:
@@ -218,7 +154,7 @@ def unreadable(path: str, error: OSError) -> FormatError:
     return FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions and the disk")
 
 
-def _read(reader: _Reader) -> TensorEvent:
+def _read(reader: WireReader) -> TensorEvent:
     if reader.size == 0:
         raise reader.error(0, "the file is empty")
     place: Optional[Tuple[int, int]] = (0, reader.size)
@@ -230,7 +166,7 @@ def _read(reader: _Reader) -> TensorEvent:
     return _read_tensor(reader, *place)
 
 
-def _read_tensor(reader: _Reader, start: int, end: int) -> TensorEvent:
+def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
     code = 0
     shape: Optional[Tuple[int, ...]] = ()
     content: Optional[Span] = None
@@ -270,7 +206,7 @@ def _read_tensor(reader: _Reader, start: int, end: int) -> TensorEvent:
     return event
 
 
-def _read_shape(reader: _Reader, start: int, end: int) -> Optional[Tuple[int, ...]]:
+def _read_shape(reader: WireReader, start: int, end: int) -> Optional[Tuple[int, ...]]:
     """The dimensions; None if even their number is unknown. A dimension of 0 is an empty message."""
     shape: List[int] = []
     for number, kind, value, stop, tag_at in reader.fields(start, end):
@@ -289,7 +225,7 @@ def _read_shape(reader: _Reader, start: int, end: int) -> Optional[Tuple[int, ..
     return tuple(shape)
 
 
-def _count(reader: _Reader, start: int, shape: Tuple[int, ...]) -> int:
+def _count(reader: WireReader, start: int, shape: Tuple[int, ...]) -> int:
     count = 1
     for size in shape:
         count *= size
@@ -298,7 +234,7 @@ def _count(reader: _Reader, start: int, shape: Tuple[int, ...]) -> int:
     return count
 
 
-def _add_span(reader: _Reader, spans: List[Span], kind: int, value: int, stop: int, tag_at: int) -> None:
+def _add_span(reader: WireReader, spans: List[Span], kind: int, value: int, stop: int, tag_at: int) -> None:
     """Adds the values of one field to those before; values without packing become one span as long as they touch."""
     if kind == LENGTH:
         span = Span(value, stop)
@@ -313,7 +249,7 @@ def _add_span(reader: _Reader, spans: List[Span], kind: int, value: int, stop: i
     spans.append(span)
 
 
-def _varint_size(reader: _Reader, position: int) -> int:
+def _varint_size(reader: WireReader, position: int) -> int:
     start = position
     while reader.byte(position) >= 0x80:
         position += 1

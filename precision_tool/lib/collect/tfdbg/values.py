@@ -8,7 +8,8 @@ This module runs on Python 3.7, with any numpy that TensorFlow brings.
 import os
 from typing import TYPE_CHECKING, Any, Iterator, Tuple, Union
 
-from precision_tool.lib.collect.tfdbg.event import FIXED32, VARINT, Span, TensorEvent, damaged, unreadable
+from precision_tool.lib.collect.tfdbg.event import Span, TensorEvent, damaged, unreadable
+from precision_tool.lib.collect.wire import FIXED32, VARINT
 from precision_tool.lib.errors import FormatError
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from precision_tool.lib.engine.stream import Block, PairStream
+from precision_tool.lib.engine.workers import check_stopping
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -54,6 +55,7 @@ def update_all(
 ) -> None:
     """One round: feeds blocks to passes."""
     for block in blocks:
+        check_stopping()
         for one, state in zip(passes, states, strict=True):
             one.update(state, block)
         if tell is not None:
@@ -83,16 +85,35 @@ class Rounds:
         ]
 
 
-def run_passes(stream: PairStream, passes: Sequence[Pass[Any, Any]], tell: TellItems | None = None) -> list[Any]:
-    """Runs passes over a whole stream; a small one is read and decoded once for both rounds."""
-    rounds = Rounds(passes, [one.start(stream) for one in passes])
-    kept: list[Block] = []
-    blocks = stream.blocks(keep=stream.is_kept)
-    update_all(passes, rounds.states, _noted(blocks, kept) if stream.is_kept else blocks, tell)
+#: Boxes `start` to `stop` of a stream: a part of the tensor.
+Cut = tuple[int, int]
+
+
+def run_passes(
+    stream: PairStream, passes: Sequence[Pass[Any, Any]], tell: TellItems | None = None, cuts: Sequence[Cut] = ()
+) -> list[Any]:
+    """Runs passes over a whole stream; a small one is read and decoded once for both rounds.
+
+    `cuts` are the parts that the tensor would be shared out in, all of its boxes: with them the results are those of
+    parts that are merged, to the last bit.
+    """
+    cuts = cuts or [(0, len(stream.boxes))]
+    kept: dict[Cut, list[Block]] = {}
+
+    def blocks(cut: Cut) -> Iterable[Block]:
+        if not stream.is_kept:
+            return stream.blocks(*cut)
+        return kept[cut] if cut in kept else _noted(stream.blocks(*cut, keep=True), kept.setdefault(cut, []))
+
+    def one_round(asked: Sequence[Pass[Any, Any]]) -> list[Any]:
+        states = [[one.start(stream) for one in asked] for _ in cuts]
+        for cut, each in zip(cuts, states, strict=True):
+            update_all(asked, each, blocks(cut), tell)
+        return merge_all(asked, states)
+
+    rounds = Rounds(passes, one_round(passes))
     seconds = rounds.second()
-    states = [follow.start(stream) for _, follow in seconds]
-    if seconds:
-        update_all([follow for _, follow in seconds], states, kept if stream.is_kept else stream.blocks(), tell)
+    states = one_round([follow for _, follow in seconds]) if seconds else []
     return rounds.results(stream, seconds, states)
 
 

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import Scratch
 from precision_tool.lib.engine.compiled import kernel_of_thread
-from precision_tool.lib.engine.metrics import KlSums, Sums, integer_errors
+from precision_tool.lib.engine.kernel import integer_errors
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, SecondPass
 from precision_tool.lib.engine.stream import Block, PairStream, Span
+from precision_tool.lib.engine.sums import KlSums, Sums
 from precision_tool.lib.model.comparison import ZERO_BELOW
 from precision_tool.lib.model.elements import AxisShares, Detail, Element, ErrorBin
 from precision_tool.lib.model.table import Row

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from precision_tool.lib.engine.compiled import kernel_of_thread
-from precision_tool.lib.engine.metrics import KlSums, Sums, finish
+from precision_tool.lib.engine.metrics import finish
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream
+from precision_tool.lib.engine.sums import KlSums, Sums
 from precision_tool.lib.model.comparison import Metrics, Summary
 
 

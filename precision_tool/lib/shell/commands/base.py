@@ -18,7 +18,7 @@ from precision_tool.lib import urls
 from precision_tool.lib.arguments import Parser as Parser
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.present.text import plain, shown_reason
-from precision_tool.lib.session import Session
+from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
 
 DONE, FOUND = 0, 1
@@ -134,6 +134,19 @@ def add_side(parser: Parser, session: Session, short: str, long: str, what: str)
 def add_graph(parser: Parser, what: str = "graph file (text or JSON), or a folder of them") -> None:
     """The option -g, --graph; `what` is its help."""
     completes(parser.add_argument("-g", "--graph", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
+
+
+def add_place(parser: Parser) -> None:
+    """The options --step and --rank, which the prompt keeps."""
+    for option, what in (("--step", "step"), ("--rank", "rank")):
+        parser.add_argument(
+            option, metavar="N", type=_place,
+            help=f"what this {what} has, where several were dumped; the prompt keeps it until another, or `all`",
+        )  # fmt: skip
+
+
+def _place(text: str) -> int:
+    return ALL if text == "all" else count(0)(text)
 
 
 def add_json(parser: Parser) -> None:

@@ -46,6 +46,7 @@ from precision_tool.lib.shell.commands.base import (
     add_cluster,
     add_graph,
     add_json,
+    add_place,
     add_side,
     add_workers,
     cluster_of,
@@ -237,6 +238,7 @@ def _vcs_parser(session: Session) -> Parser:
     )
     completes(file, Completion.RESULT)
     _add_common(parser, session)
+    add_place(parser)
     return parser
 
 
@@ -576,6 +578,8 @@ def _read(session: Session, path: str | None, threshold: float, again: str, nois
 
 
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.file is None and session.at(args.step, args.rank) is not session:
+        return _finish(session, args, output, session.study_rows(args.threshold))
     noise = _noise_floor(session, args)
     return _finish(session, args, output, _read(session, args.file, args.threshold, "vc", noise))
 

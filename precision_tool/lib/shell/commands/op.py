@@ -23,6 +23,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_place,
     completes,
     count,
 )
@@ -65,6 +66,7 @@ def _parser(session: Session) -> Parser:
         parser.add_argument("-o", dest="folder", metavar="DIR", help="where the drawing goes (default temp/op_graph)"),
         Completion.FOLDER,
     )
+    add_place(parser)
     add_json(parser)
     return parser
 
@@ -77,6 +79,7 @@ def _depth(text: str) -> int:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
     names = [name for name in (args.name, args.option) if name is not None]
     if not names and args.attribute:  # `ni -a NAME`
         names, args.attribute = [args.attribute], ""
@@ -126,6 +129,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         not_dumped=not_dumped,
         asked=_original(hit, name),
         judged=_judged(session.judged_ops(run).get(hit.op.name), examined),
+        source=None if examined is None else examined.source,
         elements=() if examined is None else examined.elements,
     )
 

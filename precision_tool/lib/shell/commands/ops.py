@@ -17,6 +17,7 @@ from precision_tool.lib.shell.commands.base import (
     Output,
     Parser,
     add_graph,
+    add_place,
     completes,
     cosine,
     count,
@@ -75,11 +76,13 @@ def _parser(session: Session) -> Parser:
         type=count(0),
         help=f"how many rows to show, 0 for all (default {_LIMIT} in a terminal, else all)",
     )
+    add_place(parser)
     parser.add_argument("--json", action="store_true", help="print all rows as JSON and nothing else")
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
     is_dump = args.what == _DUMP
     given = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
     if len(given) > 1:
@@ -112,6 +115,8 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     session.workspace.notes += [
         f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
     ]
+    if args.wrong:
+        session.workspace.notes += _uncomputed(session)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
@@ -121,6 +126,17 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     listed = zip(listings, lacks, strict=True)
     output.show(*spaced([[*report.op_listing(listing, limit, threshold, why)] for listing, why in listed]))
     return DONE
+
+
+def _uncomputed(session: Session) -> list[str]:
+    """What the newest verdicts blame that no op computes wrong: variables, data, random numbers, lost bytes."""
+    notes = []
+    for verdict in session.stored_verdicts():
+        wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
+        for one in verdict.as_verdict().suspects:
+            if one.culprit not in wrong:
+                notes.append(f"the verdict blames {one.culprit} ({one.cause}), which does not compute wrong by itself")
+    return notes
 
 
 def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:

@@ -17,17 +17,26 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     cluster_of,
     completes,
+    count,
     tell_notes,
 )
 from precision_tool.lib.user_files import check_on_disk
 
 if TYPE_CHECKING:
+    from precision_tool.lib.study.redump import Redump
     from precision_tool.lib.study.study import Study
+
+#: Seconds between two looks for new steps.
+_LOOK = 30
+#: What a whole dump may take, unless told.
+_BUDGET = "10GB"
+_REDUMP = "redump_config.py"
+_REPORT = "report.html"
 
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "report": "--report", "engine": "--engine",
+    "since": "--since", "engine": "--engine",
 }  # fmt: skip
 
 
@@ -54,13 +63,22 @@ def add_study(parser: Parser) -> None:
     )  # fmt: skip
     completes(table, Completion.FILE)
     group.add_argument("--csv", action="store_true", help="with --all: a result file for each step, rank and model too")
+    group.add_argument(
+        "--watch", metavar="SECONDS", type=count(1), nargs="?", const=_LOOK, default=0,
+        help="with --all: go on as new steps arrive, looking every SECONDS (default %(const)s), until Ctrl+C",
+    )  # fmt: skip
+    group.add_argument(
+        "--budget", metavar="SIZE",
+        help=f"with --all, of dumps of statistics: what a whole dump may take that is to tell more, as 50GB or 800MB "
+        f"(default {_BUDGET})",
+    )  # fmt: skip
     group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")
 
 
 def check_no_study(session: Session, args: argparse.Namespace) -> None:
     """Raises UsageError for options, or data folders, that only a study takes."""
     given = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
-    given |= {"--table": args.table, "--csv": args.csv}
+    given |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
     for option, value in given.items():
         if value:
             raise UsageError(f"ac: {option} goes with --all only", "`ac --all` judges many steps and ranks as one")
@@ -73,6 +91,16 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     for name, option in _OF_ONE.items():
         if getattr(args, name, None):
             raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
+    from precision_tool.lib.study.redump import parse_bytes
+
+    budget = parse_bytes(args.budget or _BUDGET)
+    page = _page(session, args)
+    seen = None
+    if args.watch:
+
+        def seen(study: Study) -> None:
+            _tell(session, args, output, study, budget, page)
+
     if session.settings.work is not None:
         check_on_disk(session.settings.work)  # for the journal
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
@@ -80,22 +108,69 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
             progress=progress, executor=executor, table=args.table or "", csv=args.csv,
+            watch_seconds=args.watch, seen=seen,
         )  # fmt: skip
-    session.workspace.notes += study.notes
-    if not study.table:
-        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
-    tell_notes(session, output)
-    if args.json:
-        output.out.file.write(json.dumps(study.to_dict(), indent=1) + "\n")
-    else:
-        _show(study, output)
+    if not args.watch:
+        _tell(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError(
             f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
             "--json has the reason of each",
         )
     found = study.conclusion.culprit is not None or any(one.below or one.bad for one in study.leaves)
+    found |= study.statistics is not None and bool(study.statistics.suspicions)
     return FOUND if args.fail and found else DONE
+
+
+def _page(session: Session, args: argparse.Namespace) -> str:
+    """Where the report goes; "" where none was asked for."""
+    if args.report is None:
+        return ""
+    from precision_tool.lib.report.making import place_of
+
+    path = args.report or str(session.workspace.output_dir("study") / _REPORT)
+    return place_of(session, path, *filter(None, (args.left, args.right)))
+
+
+def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str) -> None:
+    """Shows a study, or prints it as JSON: on one line where more will follow."""
+    session.workspace.notes += study.notes
+    if not study.table:
+        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
+    redump, written = _redump(session, study, budget)
+    tell_notes(session, output)
+    if page:
+        from precision_tool.lib.report.study import write_study
+
+        write_study(page, study)
+    if args.json:
+        redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
+        document = {**study.to_dict(), "redump": redump_dict}
+        output.out.file.write(json.dumps(document, indent=None if args.watch else 1) + "\n")
+        output.out.file.flush()
+        return
+    _show(study, output)
+    if page:
+        from precision_tool.lib.shell.commands.report import tell_report
+
+        tell_report(page, output)
+    if study.statistics is not None:
+        from precision_tool.lib.present.statistics import statistics_block
+
+        output.out.print(statistics_block(study.statistics, redump, written))
+
+
+def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
+    """What to dump whole next, and the file with the settings for it; None if no statistics ask for it."""
+    from precision_tool.lib.collect.mixlist import write_whole
+    from precision_tool.lib.study.redump import plan_redump
+
+    redump = None if study.statistics is None else plan_redump(study.statistics, budget, study.names)
+    if redump is None or not redump.layers:
+        return redump, ""
+    path = session.workspace.output_dir("study") / _REDUMP
+    write_whole(path, redump.config_text())
+    return redump, str(path)
 
 
 def _show(study: Study, output: Output) -> None:

@@ -1,0 +1,131 @@
+"""Protocol-buffer wire format, bounds-checked, over anything that bytes can be read from.
+
+Lengths are checked against the enclosing message before anything is read, so a claimed size costs no memory.
+Source: protobuf encoding documentation. This module runs on Python 3.7.
+"""
+
+import struct
+from typing import Callable, Iterator, List, Optional, Tuple
+
+from precision_tool.lib.errors import FormatError
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+#: Bytes that are read at once.
+WINDOW = 1 << 16
+#: Fields that a reader walks, those in messages inside messages included: enough for ten thousand tensors.
+MAX_FIELDS = 1 << 17
+
+
+class WireReader:
+    """Walks the fields of messages in a file. Length-delimited values are given as spans, not read.
+
+    It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        size: int,
+        read_at: Callable[[int, int], bytes],
+        max_fields: int = MAX_FIELDS,
+        window: int = WINDOW,
+        hint: str = "the file is damaged or no dump file: copy or dump it again",
+    ) -> None:
+        """`read_at` gives so many bytes from an offset; nothing from `size` on is read."""
+        self.path, self.size = path, size
+        self._read_at, self._hint = read_at, hint
+        self._window = b""
+        self._window_start, self._most = 0, window
+        self._max_fields = self._fields_left = max_fields
+
+    def byte(self, position: int) -> int:
+        """One byte."""
+        index = position - self._window_start
+        if not 0 <= index < len(self._window):
+            count = min(self._most, self.size - position)
+            self._window = self._read_at(position, count) if count > 0 else b""
+            if not self._window:
+                raise self.error(position, "the file ends inside a message")
+            self._window_start, index = position, 0
+        return self._window[index]
+
+    def bytes_at(self, start: int, stop: int) -> bytes:
+        """The bytes of a span that `fields` gave."""
+        low, high = start - self._window_start, stop - self._window_start
+        if low >= 0 and high <= len(self._window):
+            return self._window[low:high]
+        return self._read_at(start, stop - start)
+
+    def error(self, position: int, reason: str) -> FormatError:
+        """The error for what is wrong at a byte."""
+        return FormatError(f"{self.path}: {reason} (byte {position})", self._hint)
+
+    def varint(self, position: int, end: int) -> Tuple[int, int]:
+        """The unsigned number at `position` and the position after it."""
+        index = position - self._window_start
+        if position < end and 0 <= index < len(self._window) and self._window[index] < 0x80:  # as most are: of one byte
+            return self._window[index], position + 1
+        value = shift = 0
+        while True:
+            if position >= end:
+                raise self.error(position, "a number runs past the end of its message")
+            byte = self.byte(position)
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFFFFFFFFFFFFFF, position
+            shift += 7
+            if shift > 63:
+                raise self.error(position, "a number is longer than ten bytes")
+
+    def fields(self, start: int, end: int) -> Iterator[Tuple[int, int, int, int, int]]:
+        """`(field number, wire type, value or span start, span end, where its tag is)` of each field of a message."""
+        position = start
+        while position < end:
+            tag_at = position
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise self.error(tag_at, f"more than {self._max_fields} fields")
+            tag, position = self.varint(position, end)
+            number, kind = tag >> 3, tag & 7
+            if number == 0:
+                raise self.error(tag_at, "field number 0")
+            if kind == VARINT:
+                value, position = self.varint(position, end)
+                yield number, kind, value, position, tag_at
+                continue
+            if kind == LENGTH:
+                size, position = self.varint(position, end)
+            elif kind == FIXED64:
+                size = 8
+            elif kind == FIXED32:
+                size = 4
+            else:
+                raise self.error(tag_at, f"unknown wire type {kind} of field {number}")
+            if size > end - position:
+                raise self.error(tag_at, f"field {number} claims {size} bytes, {end - position} are left")
+            yield number, kind, position, position + size, tag_at
+            position += size
+
+    def message(self, start: int, end: int, field: int) -> Optional[Tuple[int, int]]:
+        """Start and end of the first message in field `field` of a message."""
+        for number, kind, value, stop, _ in self.fields(start, end):
+            if number == field and kind == LENGTH:
+                return value, stop
+        return None
+
+    def repeated_ints(self, kind: int, value: int, stop: int, limit: int) -> List[int]:
+        """The unsigned numbers of one occurrence of a repeated field, packed or not; at most `limit` of them."""
+        if kind == VARINT:
+            return [value]
+        if kind in (FIXED64, FIXED32):
+            return [struct.unpack("<Q" if kind == FIXED64 else "<I", self.bytes_at(value, stop))[0]]
+        numbers: List[int] = []
+        while value < stop and len(numbers) < limit:
+            number, value = self.varint(value, stop)
+            numbers.append(number)
+        return numbers
+
+    def text(self, start: int, stop: int) -> str:
+        """A string field; bytes that are not UTF-8 are shown as \\xNN."""
+        return self.bytes_at(start, stop).decode("utf-8", "backslashreplace")

@@ -1,0 +1,193 @@
+"""What is added up over the elements of a pair: sums of one side, of both, and of the second pass.
+
+Those of the parts of a tensor add up, so one tensor can be split over workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from math import frexp, inf, nan
+
+import numpy as np
+
+#: Largest magnitudes of a tensor between which sums of squares are in float64's range, however large the tensor.
+SMALLEST_DOUBLE, LARGEST_DOUBLE = 1e-140, 1e140
+#: Brings sums of relative errors, of however many elements, into float64's range.
+RELATIVE_SCALE = 2.0**-100
+
+
+def _is_extreme(size: float) -> bool:
+    return size != 0 and not SMALLEST_DOUBLE < size < LARGEST_DOUBLE
+
+
+def _scale(size: float) -> float:
+    """The power of two that brings `size` to about 1 if it is extreme, else 1: multiplication by it is exact."""
+    if not _is_extreme(size):
+        return 1.0
+    exponent = frexp(min(size, float(np.finfo(np.float64).max)))[1]
+    return float(2.0 ** max(-1022, min(1022, -exponent)))
+
+
+@dataclass(slots=True)
+class SideSums:
+    """Running sums of one side over its finite values; `deviation_squares` is Σ (value - mean)².
+
+    Of 64-bit integers total, minimum and maximum are Python's own, which are exact.
+    """
+
+    count: int = 0
+    total: float = 0
+    deviation_squares: float = 0.0
+    minimum: float = inf
+    maximum: float = -inf
+    nan_count: int = 0
+    positive_inf_count: int = 0
+    negative_inf_count: int = 0
+    zero_count: int = 0
+
+    def add(self, other: SideSums) -> None:
+        """Adds the sums of another part of the tensor."""
+        self.add_values(
+            other.count, other.total, other.deviation_squares, other.minimum, other.maximum, other.zero_count
+        )
+        for name in ("nan_count", "positive_inf_count", "negative_inf_count"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def add_values(
+        self, count: int, total: float, deviation_squares: float, low: float, high: float, zeros: int
+    ) -> None:
+        """Adds finite values by their sums; both sets' deviations are brought to the common mean (Chan et al. 1979)."""
+        if self.count and count:
+            apart = (self.total * count - total * self.count) / (self.count * count)
+            self.deviation_squares += apart * apart * (self.count * count / (self.count + count))
+        self.deviation_squares += deviation_squares
+        self.count += count
+        self.total += total
+        self.minimum = min(self.minimum, low)
+        self.maximum = max(self.maximum, high)
+        self.zero_count += zeros
+
+    @property
+    def mean(self) -> float:
+        """Mean of the finite values, nan if there are none."""
+        return self.total / self.count if self.count else nan
+
+    @property
+    def variance(self) -> float:
+        """Population variance of the finite values, nan if there are none."""
+        return self.deviation_squares / self.count if self.count else nan
+
+    @property
+    def is_extreme(self) -> bool:
+        """True if the squares, or the sum, leave float64's range: the second pass sums them up anew, scaled."""
+        return self.scale != 1
+
+    @property
+    def scale(self) -> float:
+        """What the values are multiplied by where their squares, or their sum, leave float64's range."""
+        return _scale(max(-self.minimum, self.maximum, 0.0))
+
+    @property
+    def centre(self) -> float:
+        """What deviations of extreme values are taken from: the middle."""
+        return self.minimum / 2 + self.maximum / 2
+
+
+@dataclass(slots=True)
+class Sums:
+    """Everything the first pass adds up. Pair sums run over the elements that are finite on both sides."""
+
+    npu: SideSums = field(default_factory=SideSums)
+    golden: SideSums = field(default_factory=SideSums)
+    size: int = 0
+    count: int = 0
+    dot: float = 0.0
+    npu_squares: float = 0.0
+    golden_squares: float = 0.0
+    error_squares: float = 0.0
+    error_total: float = 0.0
+    relative_total: float = 0.0
+    #: The same times RELATIVE_SCALE, for a mean in range of a sum that is not.
+    scaled_relative_total: float = 0.0
+    max_error: float = -1.0
+    max_error_at: int = -1
+    npu_at_max: float = nan
+    golden_at_max: float = nan
+    max_relative: float = 0.0
+    mismatches: int = 0
+    nan_mismatches: int = 0
+    first_mismatch: int = -1
+    first_mismatch_values: tuple[float, float] = (nan, nan)
+    pair_npu_range: tuple[float, float] = (inf, -inf)
+    pair_golden_range: tuple[float, float] = (inf, -inf)
+
+    @property
+    def error_scale(self) -> float:
+        """What the errors are multiplied by where their squares leave float64's range."""
+        return _scale(max(self.max_error, 0.0))
+
+    @property
+    def is_extreme(self) -> bool:
+        """True if products or squares leave float64's range; the second pass sums them up anew, scaled."""
+        return self.npu.is_extreme or self.golden.is_extreme or self.error_scale != 1
+
+    def add_ranges(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
+        """Widens the ranges of the pairs' values."""
+        self.pair_npu_range = (min(self.pair_npu_range[0], x_low), max(self.pair_npu_range[1], x_high))
+        self.pair_golden_range = (min(self.pair_golden_range[0], y_low), max(self.pair_golden_range[1], y_high))
+
+    def add_relative(self, total: float) -> None:
+        """Adds a finite sum of relative errors."""
+        self.relative_total += total
+        self.scaled_relative_total += total * RELATIVE_SCALE
+
+    def add(self, other: Sums) -> None:
+        """Adds the sums of another part of the tensor; `other` must lie behind this part."""
+        self.npu.add(other.npu)
+        self.golden.add(other.golden)
+        if other.max_error > self.max_error:
+            self.max_error, self.max_error_at = other.max_error, other.max_error_at
+            self.npu_at_max, self.golden_at_max = other.npu_at_max, other.golden_at_max
+        if self.first_mismatch < 0:
+            self.first_mismatch, self.first_mismatch_values = other.first_mismatch, other.first_mismatch_values
+        self.max_relative = max(self.max_relative, other.max_relative)
+        for name in ("pair_npu_range", "pair_golden_range"):
+            (low, high), (other_low, other_high) = getattr(self, name), getattr(other, name)
+            setattr(self, name, (min(low, other_low), max(high, other_high)))
+        for name in _ADDED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_ADDED = (
+    "size", "count", "dot", "npu_squares", "golden_squares", "error_squares", "error_total", "relative_total",
+    "scaled_relative_total", "mismatches", "nan_mismatches",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class KlSums:
+    """The second pass: scaled and clamped values p and q, and what the first pass could not add up.
+
+    These are, where squares leave float64's range, deviations, products and errors of values times `SideSums.scale`
+    and `Sums.error_scale`.
+    """
+
+    p: float = 0.0
+    q: float = 0.0
+    #: Σ q - p: of sides that are nearly the same it keeps the digits that Σ q and Σ p lose.
+    apart: float = 0.0
+    p_log_ratio: float = 0.0
+    npu_deviation: float = 0.0
+    npu_deviation_squares: float = 0.0
+    golden_deviation: float = 0.0
+    golden_deviation_squares: float = 0.0
+    dot: float = 0.0
+    npu_squares: float = 0.0
+    golden_squares: float = 0.0
+    error_squares: float = 0.0
+    error_total: float = 0.0
+
+    def add(self, other: KlSums) -> None:
+        """Adds the sums of another part of the tensor."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))

@@ -1,0 +1,54 @@
+"""One step of one rank: where its dump and its benchmark lie, and what a study has of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from precision_tool.lib.data.folder import Place
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.model.table import ColumnChoice, Table
+from precision_tool.lib.study.benchmarks import pair_benchmarks
+from precision_tool.lib.study.journal import JOURNAL, read_rows
+from precision_tool.lib.study.leaves import list_leaves, sources_of, spans
+from precision_tool.lib.study.packed import rows_of, unpack
+
+
+def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tuple[Place, str]:
+    """The dump folders (one a model) and benchmark of a step of a rank, by default of the first, and their data folder.
+
+    DataNotFoundError where that was not dumped.
+    """
+    listing = list_leaves(sources_of(folders))
+    fitting = [
+        leaf for leaf in listing.leaves if (step is None or leaf.step == step) and (rank is None or leaf.rank == rank)
+    ]
+    if not fitting:
+        asked = [f"{what} {number}" for what, number in (("step", step), ("rank", rank)) if number is not None]
+        raise DataNotFoundError(
+            f"no dump of {', '.join(asked)}: there are steps {spans(listing.steps)} of ranks {spans(listing.ranks)}",
+            "name another with --step and --rank; `all` goes back to all of them",
+        )
+    first = fitting[0]
+    leaves = [leaf for leaf in fitting if (leaf.step, leaf.rank) == (first.step, first.rank)]
+    folder = pair_benchmarks(listing.leaves).folders.get(first.path)
+    golden = "" if folder is None else folder.path
+    return Place(leaves=tuple(leaf.path for leaf in leaves), golden=golden), first.data
+
+
+def kept_rows(results: Sequence[str], place: Place) -> list[tuple[str, Table]]:
+    """What studies in these folders of results have of a place, a table for each model, and the journal that has it.
+
+    DataNotFoundError where none has anything.
+    """
+    journals = [os.path.join(folder, "study", JOURNAL) for folder in results]
+    found = []
+    for path in place.leaves:
+        for journal in filter(os.path.exists, journals):
+            rows = read_rows(journal, path)
+            if rows:
+                found.append((journal, Table(tuple(rows_of(unpack(rows))), ColumnChoice(own_error=True))))
+                break
+    if not found:
+        raise DataNotFoundError(f"{place.leaves[0]}: no study has anything of it yet", "`ac --all` makes one")
+    return found

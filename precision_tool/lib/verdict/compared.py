@@ -1,0 +1,85 @@
+"""What the comparison with the benchmark showed of a run's tensors, as far as it spares reading them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+
+from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.table import Row
+
+#: An op shows nothing new if the largest error of its outputs, over their rms, is within so much, and so many times
+#: the largest of its inputs (VERDICT.md §3).
+_ROUNDED, _TIMES_FED = 2.0**-6, 2.0
+
+#: What tells the numbers of a tensor: its type, the benchmark's tensor, and all figures of the two.
+Figures = tuple[object, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """`quiet` are the names of ops that show nothing new; `figures` are by op name and slot ("output:0")."""
+
+    quiet: frozenset[str] = frozenset()
+    figures: Mapping[tuple[str, str], Figures] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Compared:
+        """What the rows of a result say; nothing of tensors that a file names without their figures."""
+        errors: dict[str, dict[str, float]] = {}
+        figures: dict[tuple[str, str], Figures] = {}
+        for row in rows:
+            if not row.slot or row.absent:
+                continue
+            side, _, _ = row.slot.partition(":")
+            if side == "input" and row.metrics is None:  # a constant of the compiler, say: it brings no error in
+                continue
+            known = errors.setdefault(row.op_name, {})
+            known[side] = max(known.get(side, 0.0), _largest_error(row.metrics, row.golden))
+            told = _figures(row)
+            if told is not None:
+                figures[row.op_name, row.slot] = told
+        quiet = {
+            name for name, one in errors.items()
+            if "output" in one and one["output"] <= _ROUNDED + _TIMES_FED * one.get("input", 0.0) < float("inf")
+        }  # fmt: skip
+        return cls(quiet=frozenset(quiet), figures=figures)
+
+    def is_same(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""
+        mine = self.figures.get(one)
+        return mine is not None and mine == self.figures.get(other)
+
+
+def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:
+    """The largest error of an element over the rms of the benchmark's; inf where that is not known."""
+    if metrics is None or golden is None or metrics.non_finite_mismatches:
+        return float("inf")
+    error, size = metrics.max_absolute_error, sqrt(golden.mean**2 + golden.std**2)
+    if not (isfinite(error) and isfinite(size)):
+        return float("inf")
+    return error / size if size else (0.0 if not error else float("inf"))
+
+
+def _figures(row: Row) -> Figures | None:
+    """None of what was not compared, or is not finite everywhere."""
+    metrics, npu, tensor = row.metrics, row.npu, row.pair.npu
+    if metrics is None or npu is None or tensor is None or row.golden is None or metrics.non_finite_mismatches:
+        return None
+    if npu.nan_count or npu.positive_inf_count or npu.negative_inf_count or not row.golden_tensor:
+        return None
+    return (
+        tensor.dtype, row.golden_tensor, npu, row.golden, _place(metrics.max_error_index, row.shape),
+        metrics.cosine, metrics.max_absolute_error, metrics.accumulated_relative_error,
+        metrics.relative_euclidean_distance, metrics.mean_absolute_error, metrics.root_mean_square_error,
+        metrics.max_relative_error, metrics.mean_relative_error, metrics.npu_at_max_error,
+    )  # fmt: skip
+
+
+def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int | None:
+    """A place in the order of the elements: tensors that were only reshaped have the same."""
+    place = 0
+    for at, extent in zip(index or (), shape or (), strict=False):
+        place = place * extent + at
+    return place if index is not None else None

@@ -1,0 +1,106 @@
+"""One step of one rank: what `ls`, `ni` and `vcs` show of it, and that the prompt keeps it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+import precision_tool
+from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.results.result_csv import read_result
+from precision_tool.lib.session import ALL, Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.shell.prompt import Prompt
+
+Placed = tuple[Path, RanksTruth]
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Placed:
+    """Two ranks and steps with a benchmark each; rank 1 alone computes wrong at step 1."""
+    root = tmp_path_factory.mktemp("placed")
+    truth = generate_ranks(root, ranks=2, steps=2, fault="fused", fault_step=1, fault_rank=1, benchmark="all")
+    return root / truth.data[0], truth
+
+
+def said(data: Path, word: str, *arguments: str) -> str:
+    out = io.StringIO()
+    precision_tool.run(word, *arguments, data=data, file=out)
+    return out.getvalue()
+
+
+def test_an_op_is_that_of_the_step_and_rank(placed: Placed) -> None:
+    data, truth = placed
+    assert truth.culprit is not None
+    shown = {
+        (step, rank): said(data, "ni", truth.culprit, "--step", str(step), "--rank", str(rank))
+        for step in range(2)
+        for rank in range(2)
+    }
+    wrong = {place for place, text in shown.items() if "computes wrong by itself" in text}
+    assert wrong == {(1, 1)}
+    for (step, rank), text in shown.items():  # its own dump, and its own benchmark
+        assert f"/{rank}/{truth.model_name}/1/{step}/" in text.replace("\n", "")
+        assert f"tf/dump/rank_{rank}/step_{step}/" in text.replace("\n", "")
+
+
+def test_a_place_that_was_not_dumped_is_told_with_those_there_are(placed: Placed) -> None:
+    data, _ = placed
+    with pytest.raises(DataNotFoundError, match="no dump of step 7: there are steps 0, 1 of ranks 0, 1"):
+        said(data, "ls", "--step", "7")
+
+
+def test_vcs_lists_what_a_study_has_of_a_place(placed: Placed, tmp_path: Path) -> None:
+    data, truth = placed
+    session = precision_tool.open_data(data, work=tmp_path)
+    session.at(1, 1)
+    with pytest.raises(DataNotFoundError, match="no study has anything of it yet"):
+        session.study_rows(0.98)
+    study = session.study(workers=1, csv=True)
+    (path,) = (one for one in study.csvs if "step_1_rank_1" in one)
+    (analysis,) = session.study_rows(0.98)
+    first = next(op for op in analysis.ops if op.is_suspect)
+    assert first.op_name == truth.culprit
+    read = read_result(path)
+    assert [row.op_name for row in analysis.rows] == [row.op_name for row in read]
+    found = [op.op_name for op in analysis.ops if op.is_below]
+    out = io.StringIO()
+    precision_tool.run("vcs", "--rank", "1", "--step", "1", "-l", "0", data=data, work=tmp_path, file=out)
+    assert sum(f"Left:    {name}" in out.getvalue() for name in found) > 0
+
+
+def test_the_prompt_keeps_the_place(placed: Placed) -> None:
+    data, truth = placed
+    session = precision_tool.open_data(data)
+    prompt = Prompt(session, "")
+    assert prompt.prompt == "PrecisionTool > "
+    out = io.StringIO()
+    prompt.stdout = out
+    prompt.onecmd_plus_hooks("ls dump --rank 1 --step 1 -t HcomAllReduce")
+    assert prompt.prompt == "PrecisionTool step 1 rank 1 > "
+    prompt.onecmd_plus_hooks(f"ni {truth.culprit}")
+    assert "computes wrong by itself" in out.getvalue()
+    prompt.onecmd_plus_hooks("ls dump --rank all --step all -t HcomAllReduce")
+    assert prompt.prompt == "PrecisionTool > "
+
+
+def test_of_several_data_folders_one_rank_has_to_be_said(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="fused", fault_step=0, fault_rank=8, benchmark="none")
+    first, second = (tmp_path / folder for folder in truth.data)
+    session = Session(load_settings({"data": first, "more_data": [second]}))
+    with pytest.raises(UsageError, match="which of the data folders"):
+        session.at()
+    placed = session.at(rank=8)
+    assert placed.workspace.root == second
+    assert truth.culprit is not None
+    (hit,) = placed.find_ops(truth.culprit)
+    examined = placed.examine(hit.run, hit.op)
+    assert examined is not None
+    assert examined.judged is not None
+    assert examined.judged.is_wrong
+    assert session.at(rank=0).workspace.root == first
+    with pytest.raises(UsageError):
+        session.at(rank=ALL)
