@@ -62,6 +62,8 @@ class Source:
     #: Empty for a dump folder that was named itself.
     data: str
     dump: str
+    #: Why nothing can be read of it.
+    failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,26 +85,34 @@ class Listing:
 
 
 def sources_of(folders: Sequence[str], npu: str | None = None) -> list[Source]:
-    """Where the dumps of each data folder lie. DataNotFoundError for one that is no data folder and has no dumps.
+    """Where the dumps of each data folder lie. Of several, one that is none, or cannot be read, has its `failure`.
 
-    A folder may be a data folder, hold one called precision_data, or be a dump folder itself. `npu` is the one folder
-    that was named in their place.
+    Of one alone that is raised. A folder may be a data folder, hold one called precision_data, or be a dump folder
+    itself. `npu` is the one folder that was named in their place.
     """
     if npu is not None:
         return [Source(data="", dump=posixpath.abspath(npu))]
     found = []
     for folder in folders:
-        place = posixpath.abspath(folder)
-        below = posixpath.join(place, _DATA)
-        if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
-            place = below
-        if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
-            found.append(Source(data=place, dump=default_npu(open_workspace(place))))
-        elif folder_exists(place):
-            found.append(Source(data="", dump=place))
-        else:
-            raise DataNotFoundError(f"{folder}: no such data folder", "name the folders that hold npu/debug_0")
+        try:
+            found.append(_source_of(folder))
+        except PrecisionToolError as error:
+            if len(folders) == 1:
+                raise
+            found.append(Source(data=folder, dump="", failure=error.message))
     return found
+
+
+def _source_of(folder: str) -> Source:
+    place = posixpath.abspath(folder)
+    below = posixpath.join(place, _DATA)
+    if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
+        place = below
+    if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
+        return Source(data=place, dump=default_npu(open_workspace(place)))
+    if folder_exists(place):
+        return Source(data="", dump=place)
+    raise DataNotFoundError(f"{folder}: no such data folder", "name the folders that hold npu/debug_0")
 
 
 def list_leaves(
@@ -120,6 +130,10 @@ def list_leaves(
     refused: list[PrecisionToolError] = []
     found: list[tuple[int, StudyLeaf]] = []
     for number, source in enumerate(sources):
+        if source.failure:
+            refused.append(DataNotFoundError(source.failure))
+            notes.append(f"left out: {source.failure}")
+            continue
         before = len(found)
         unread: list[PrecisionToolError] = []
         try:
