@@ -8,14 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.headroom import Golden
-from precision_tool.lib.checks.overflow import (
-    OverflowReport,
-    StatusReader,
-    StatusReport,
-    graph_for,
-    read_statuses,
-    scan_leaf,
-)
+from precision_tool.lib.checks.overflow import OverflowReport, StatusReport, scan_leaf
+from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.extremes import extremes_of
