@@ -118,3 +118,23 @@ def test_a_wrong_folder_gets_the_right_one_told(beside: tuple[Path, str]) -> Non
         assert f"hint: this looks like one: --data {near}\n" in said
     assert "this looks like one: --data .\n" in tool("ls", cwd=data, code=2).err
     assert f"this looks like one: --data {data}\n" in tool("ls", cwd=data / "npu" / "debug_0", code=2).err
+
+
+def test_ni_says_once_what_both_graphs_say(beside: tuple[Path, str]) -> None:
+    cwd, culprit = beside
+    shown = tool("ni", culprit, cwd=cwd).out
+    assert "debug_0 and debug_1  ge_default" in shown
+    assert shown.count("\nkernel lib ") == 1
+    assert shown.count("verdict on the op, debug_") == 2
+
+
+def test_the_ops_below_have_their_own_errors(beside: tuple[Path, str]) -> None:
+    cwd, culprit = beside
+    data = ("--data", str(cwd / "precision_data"), "--work", "elsewhere")
+    tool(*data, "ac", "-c", "-lt", "debug_1", cwd=cwd)
+    shown = tool(*data, "vcs", "-l", "2", cwd=cwd).out
+    panels = shown.split("╭─ ")[1:]
+    assert culprit in panels[0]
+    assert "│ Own:     [0] 63.7 % " in panels[0]
+    own = [line.split("] ")[1].split(" %")[0] for line in panels[1].splitlines() if line.startswith("│ Own:")]
+    assert [float(one) < 0.1 for one in own] == [True]  # it computes right what it is fed

@@ -226,6 +226,53 @@ def test_of_a_session(tmp_path: Path, version: str, how: str) -> None:
     assert found["versions"]["tensorflow"].startswith(version)
 
 
+COUNTED = """
+import sys
+import tensorflow as tf
+import precision_tool.lib.collect.recording as recording
+import precision_tool.tf_config as npu_tf_config
+
+tf = tf.compat.v1
+recording._MOST_BYTES = int(sys.argv[1])
+for number in range(24):  # of 4 bytes each
+    tf.get_variable("v%d" % number, [], initializer=tf.constant_initializer(number))
+tf.get_variable("large", [100], initializer=tf.zeros_initializer())
+
+class Counting(tf.Session):
+    fetched = []
+
+    def run(self, fetches, *args, **kwargs):
+        self.fetched.append(len(fetches) if isinstance(fetches, list) else 1)
+        return super().run(fetches, *args, **kwargs)
+
+sess = Counting()
+sess.run([v.initializer for v in tf.global_variables() if v.op.name not in sys.argv[2:]])
+del sess.fetched[:]
+npu_tf_config.passport(sess)
+print("fetched", sess.fetched)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("most", "without", "fetched"),
+    [
+        (1 << 20, (), [25]),
+        (40, (), [10, 10, 4, 1]),  # the last is larger than that
+        (1 << 20, ("v0",), [25, 12, 6, 3, 1, 2, 3, 6, 13]),
+    ],
+)
+def test_variables_are_read_together(tmp_path: Path, most: int, without: tuple[str, ...], fetched: list[int]) -> None:
+    """On the NPU each run is a graph of its own, so there are few; one that has no value costs no other its hash."""
+    ran = run_script(tensorflow_python("1.15"), COUNTED, tmp_path, str(most), *without)
+    assert f"fetched {fetched}" in ran.out
+    found = read(tmp_path / BENCHMARK)
+    names = [each["name"] for each in found["variables"]]
+    assert names == [name for name in (*(f"v{number}" for number in range(24)), "large") if name not in without]
+    assert found["variables"][-2]["sha256"] == passport.fingerprint(np.float32(23))["sha256"]
+    assert list(found["left_out"]) == list(without)
+
+
 @pytest.mark.slow
 def test_both_sides_of_one_script_agree(tmp_path: Path) -> None:
     """The script that dumps on the NPU says with one line what tfdbg's side says by itself."""

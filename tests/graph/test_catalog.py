@@ -249,6 +249,22 @@ def test_closest_names_of_many_are_those_of_a_full_search() -> None:
     assert closest_names("zzz", known) == []
 
 
+def test_only_what_is_alike_is_offered() -> None:
+    known = ["NetOutput", "flatten/Reshape", "trans_Cast_9", "pool1/MaxPool", "conv2/Conv2Dconv2/BiasAddconv2/Relu"]
+    assert closest_names("nosuchop", known) == []
+    assert closest_names("MaxPol", known) == ["pool1/MaxPool"]
+    assert closest_names("pool1/MaxPol", known) == ["pool1/MaxPool"]
+
+
+def test_an_op_of_the_script_is_offered_where_it_was_fused(tmp_path: Path) -> None:
+    fused = graph_op("conv2/Conv2Dconv2/BiasAdd", "Conv2D", original_names=["conv2/Conv2D", "conv2/BiasAdd"])
+    graph = tmp_path / "ge_proto_00001_Build.txt"
+    graph.write_text(text_graph([fused]))
+    with pytest.raises(DataNotFoundError, match="among 1 op of") as error:
+        session_of(tmp_path).find_ops("conv2/BiasAd2", str(graph))
+    assert error.value.hint.startswith("closest: conv2/BiasAdd")
+
+
 # --- patterns, filters ------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import { load } from './data.js';
 import { KINDS, legend, MODES, PALETTES } from './map/shades.js';
 import { MapView } from './map/view.js';
 import { opView } from './op.js';
+import { showStudy } from './study.js';
 import { opTable, tensorTable } from './tables.js';
 import { verdictView } from './verdict.js';
 import { count, currentLanguage, languages, setLanguage, t } from './words.js';
@@ -300,6 +301,12 @@ async function start() {
   const place = document.getElementById('page');
   try {
     data = await load();
+    if (data.study) {
+      showStudy(place, data);
+      performance.mark('interactive');
+      window.report = { data };
+      return;
+    }
     state.result = data.results.find((one) => one.culprit >= 0) ?? data.results[0];
     if (!state.result) throw new Error(t('empty'));
     state.mode = firstMode();

@@ -20,6 +20,9 @@ from precision_tool.lib.collect.session_runs import (
 #: What a recorded run says: nothing yet, some run, one that trains.
 _SOME, _TRAINS = 1, 2
 
+#: Of variables that are read in one run.
+_MOST_BYTES = 1 << 28
+
 #: Name and value of a variable or of what is fed.
 Named = Tuple[str, Any]
 
@@ -124,15 +127,44 @@ def _record_graph(one: Passport, graph: Any) -> None:
 
 
 def _session_variables(one: Passport, session: Any) -> Iterator[Named]:
-    """Each variable with its value, read one by one: all together may not fit."""
-    v1 = tensorflow_v1()
-    for variable in session.graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES):
-        try:
-            value = session.run(variable)
-        except v1.errors.OpError as error:
-            one.leave_out(variable.op.name, reason_of(error))
-        else:
+    """Each variable with its value, many in one run: on the NPU each run is a graph to compile."""
+    variables = session.graph.get_collection(tensorflow_v1().GraphKeys.GLOBAL_VARIABLES)
+    for some in _in_chunks(variables):
+        for variable, value in _fetched(one, session, some):
             yield variable.op.name, value
+
+
+def _in_chunks(variables: Iterable[Any]) -> Iterator[List[Any]]:
+    """Variables in order, so many together as `_MOST_BYTES` hold; a larger one, or one of unknown size, alone."""
+    some: List[Any] = []
+    size = 0
+    for variable in variables:
+        elements = variable.shape.num_elements()
+        own = _MOST_BYTES if elements is None else elements * variable.dtype.base_dtype.size
+        if some and size + own > _MOST_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(variable)
+        size += own
+    if some:
+        yield some
+
+
+def _fetched(one: Passport, session: Any, variables: List[Any]) -> Iterator[Tuple[Any, Any]]:
+    """The values of variables in one run; those of each half where one of them has none."""
+    try:
+        values = session.run(variables)
+    except tensorflow_v1().errors.OpError as error:
+        if len(variables) == 1:
+            one.leave_out(variables[0].op.name, reason_of(error))
+            return
+        middle = len(variables) // 2
+        for half in (variables[:middle], variables[middle:]):
+            for pair in _fetched(one, session, half):
+                yield pair
+    else:
+        for pair in zip(variables, values):
+            yield pair
 
 
 def _numbers(one: Passport, fed: List[Tuple[Any, Any]]) -> Iterator[Tuple[Any, Any]]:

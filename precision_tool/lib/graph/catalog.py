@@ -41,6 +41,8 @@ from precision_tool.lib.workspace import Workspace, lies_in
 _LISTED = 10
 #: Names that share most three-letter pieces with a name are looked at closer: so many of them.
 _CANDIDATES = 100
+#: How like a name another is that is offered in its place, as `difflib` measures it.
+_ALIKE = 0.6
 _NO_GLOB = str.maketrans("", "", "*?[]")
 
 
@@ -315,10 +317,11 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
         return tuple(found)
     if different:
         raise UsageError(f"{name!r} fits {len(different)} ops: {first_of(different, _LISTED)}", "give more of the name")
-    known = list(dict.fromkeys(op.name for _, _, op in every_op(runs)))
+    known = dict.fromkeys(op.name for _, _, op in every_op(runs))
+    originals = dict.fromkeys(one for _, _, op in every_op(runs) for one in op.original_names or ())
     raise DataNotFoundError(
         f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",
-        closest_hint(name, known, "`ls` lists the ops"),
+        closest_hint(name, known | originals, "`ls` lists the ops"),
     )
 
 
@@ -351,12 +354,20 @@ def _by_whole_name(run: RunGraph, name: str) -> list[FoundOp]:
 
 
 def closest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:
-    """The names among `known` that are spelled most like `name`, which may be a glob; quick for many."""
+    """The names among `known` that are spelled much like `name`, which may be a glob; quick for many.
+
+    A name without `/` may also be like a part of one.
+    """
     wanted = flatten(name.translate(_NO_GLOB)).lower()
     pieces = _pieces(wanted)
     scored = sorted(known, key=lambda other: -len(pieces & _pieces(flatten(other).lower())))[:_CANDIDATES]
-    by_flat = {flatten(other).lower(): other for other in reversed(scored)}
-    return [by_flat[close] for close in difflib.get_close_matches(wanted, by_flat, n=count, cutoff=0.3)]
+    by_part: dict[str, list[str]] = {}
+    for other in scored:
+        parts = {other, *other.split("/")} if "/" not in name else {other}
+        for part in parts:
+            by_part.setdefault(flatten(part).lower(), []).append(other)
+    close = difflib.get_close_matches(wanted, by_part, n=count, cutoff=_ALIKE)
+    return list(dict.fromkeys(other for part in close for other in by_part[part]))[:count]
 
 
 def _pieces(text: str) -> set[str]:

@@ -24,6 +24,7 @@ from precision_tool.lib.present.text import (
     counted,
     json_text,
     marked_pass,
+    percent,
     plain,
     row_text,
     safe,
@@ -226,12 +227,18 @@ class TitledPanel:
 
 
 def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
-    """One op: `[index] name (type)`, Left (NPU), Right (benchmark), the cosines of its inputs and outputs."""
+    """One op: `[index] name (type)`, Left (NPU), Right (benchmark), cosines of inputs and outputs, own errors of these.
+
+    An own error, of an output that was recomputed, is how far it is off what the op's own inputs say.
+    """
     rows: list[tuple[str, Text]] = [
         ("Right:", _ops(op, 1)),
         ("Input:", _slot_cosines(op.inputs, threshold)),
         ("Output:", _slot_cosines(op.outputs, threshold)),
     ]
+    own = [row for row in op.outputs if row.own_error is not None]
+    if own:
+        rows.append(("Own:", plain("  ".join(f"[{row.slot.split(':')[-1]}] {percent(row.own_error)}" for row in own))))
     left: list[tuple[str, Text]] = [("Left:", _ops(op, 0))]
     passes: list[tuple[str, Text]] = []
     if op.pass_names:

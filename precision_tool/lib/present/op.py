@@ -84,15 +84,24 @@ def _title(report: OpReport) -> str:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The op in each graph: beside each other as far as the terminal is wide, else below each other."""
+    """The op in each graph: beside each other as far as the terminal is wide, else below each other.
+
+    Graphs that say the same of it share a column.
+    """
 
     reports: Sequence[OpReport]
     everything: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        labels = [dict(_facts(report, self.everything)) for report in self.reports]
-        width = max((len(label) for facts in labels for label in facts), default=0) + 2
         endless = options.update(max_width=1 << 20)
+        alike: dict[str, tuple[dict[str, RenderableType], list[OpReport]]] = {}
+        for report in self.reports:
+            facts = dict(_facts(report, self.everything))
+            text = "".join(part.text for fact in facts.values() for part in console.render(fact, endless))
+            alike.setdefault(text, (facts, []))[1].append(report)
+        labels = [facts for facts, _ in alike.values()]
+        titles = [_title_of(reports) for _, reports in alike.values()]
+        width = max((len(label) for facts in labels for label in facts), default=0) + 2
         needed = max(Measurement.get(console, endless, fact).minimum for facts in labels for fact in facts.values())
         beside = max(1, (options.max_width - width + 2) // max(_COLUMN, needed + 2))
         for start in range(0, len(labels), beside):
@@ -102,13 +111,20 @@ class SideBySide:
             for _ in shown:
                 table.add_column()
             if len(shown) == 1:
-                yield Heading(plain(_title(self.reports[start])))
+                yield Heading(plain(titles[start]))
             else:
-                titles = [plain(_title(report), "bold") for report in self.reports[start : start + beside]]
-                table.add_row("", *titles)
+                table.add_row("", *(plain(title, "bold") for title in titles[start : start + beside]))
             for label in dict.fromkeys(label for facts in shown for label in facts):
                 table.add_row(label, *(facts.get(label, Text("-", style="dim")) for facts in shown))
             yield table
+
+
+def _title_of(reports: Sequence[OpReport]) -> str:
+    """The runs that an op is the same in, and its graph."""
+    graphs = dict.fromkeys(report.graph.name for report in reports)
+    if len(graphs) > 1:
+        return ", ".join(map(_title, reports))
+    return f"{' and '.join(dict.fromkeys(run_name(report.run) for report in reports))}  {next(iter(graphs))}"
 
 
 def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, RenderableType]]:
@@ -371,11 +387,12 @@ def op_lines(
 ) -> list[RenderableType]:
     """All that `ni` shows, `everything` with attributes and long lists; `attribute`: with this one."""
     parts: list[RenderableType] = []
+    notes: dict[str, list[str]] = {}
     for report in reports:
         if report.asked:
             fusion = f" by {', '.join(report.op.pass_names)}" if report.op.pass_names else ""
-            note = f"{run_name(report.run)}: {report.asked} is now part of {report.op.name}{fusion}"
-            parts.append(plain(note, "cyan"))
+            notes.setdefault(f"{report.asked} is now part of {report.op.name}{fusion}", []).append(run_name(report.run))
+    parts += (plain(f"{' and '.join(runs)}: {note}", "cyan") for note, runs in notes.items())
     parts.append(SideBySide(reports, everything))
     if everything or attribute is not None:
         parts += (attribute_lines(report, attribute) for report in reports)

@@ -28,6 +28,11 @@ _WIDTH = 110
 
 def page_of(document: Mapping[str, Any], materials: Sequence[Material]) -> str:
     """The HTML of a report. `materials` give the verdicts as text, for where no script runs."""
+    return page_with(document, [_plain_verdict(material) for material in materials])
+
+
+def page_with(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
+    """The HTML of a report with these texts for where no script runs."""
     script, style = asset("report.js"), asset("report.css")
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(asset("report.html.j2"))
@@ -38,7 +43,7 @@ def page_of(document: Mapping[str, Any], materials: Sequence[Material]) -> str:
         style_hash=_hash(style),
         licences=asset("LICENSES.txt"),
         data=packed(document),
-        verdicts=[_plain_verdict(material) for material in materials],
+        verdicts=verdicts,
         tool=document["tool"],
         time=document["time"],
     )

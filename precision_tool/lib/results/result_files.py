@@ -36,7 +36,7 @@ def find_results(folder: str) -> list[str]:
         if not exists(folder):
             raise DataNotFoundError(
                 f"{folder}: no such file or folder, here or in temp/vector_compare",
-                "`vcs` without -f reads the newest result",
+                "without a name the newest result is read",
             )
         return [folder]
     found: dict[str, list[str]] = {}

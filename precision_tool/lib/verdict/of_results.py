@@ -19,6 +19,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import named_by
 from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.model.table import Table
 from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
 from precision_tool.lib.verdict.runs import Asked, judge
@@ -75,7 +76,8 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
     own = own_errors(mine)
     name_of = named_by(op.name for op in mine.ops)
     rows = tuple(replace(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
-    return replace(analysis, rows=rows, choice=replace(analysis.choice, own_error=True))
+    ops = ops_of(Table(rows, analysis.choice), analysis.threshold)
+    return replace(analysis, rows=rows, ops=ops, choice=replace(analysis.choice, own_error=True))
 
 
 def own_errors(judged: Judged) -> dict[tuple[str, str], float]:

@@ -30,11 +30,12 @@ _LOOK = 30
 #: What a whole dump may take, unless told.
 _BUDGET = "10GB"
 _REDUMP = "redump_config.py"
+_REPORT = "report.html"
 
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "report": "--report", "engine": "--engine",
+    "since": "--since", "engine": "--engine",
 }  # fmt: skip
 
 
@@ -92,11 +93,12 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
+    page = _page(session, args)
     seen = None
     if args.watch:
 
         def seen(study: Study) -> None:
-            _tell(session, args, output, study, budget)
+            _tell(session, args, output, study, budget, page)
 
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
@@ -106,7 +108,7 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
             watch_seconds=args.watch, seen=seen,
         )  # fmt: skip
     if not args.watch:
-        _tell(session, args, output, study, budget)
+        _tell(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError(
             f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
@@ -117,13 +119,27 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     return FOUND if args.fail and found else DONE
 
 
-def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int) -> None:
+def _page(session: Session, args: argparse.Namespace) -> str:
+    """Where the report goes; "" where none was asked for."""
+    if args.report is None:
+        return ""
+    from precision_tool.lib.report.making import place_of
+
+    path = args.report or str(session.workspace.output_dir("study") / _REPORT)
+    return place_of(session, path, *filter(None, (args.left, args.right)))
+
+
+def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str) -> None:
     """Shows a study, or prints it as JSON: on one line where more will follow."""
     session.workspace.notes += study.notes
     if not study.table:
         session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
     redump, written = _redump(session, study, budget)
     tell_notes(session, output)
+    if page:
+        from precision_tool.lib.report.study import write_study
+
+        write_study(page, study)
     if args.json:
         redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
         document = {**study.to_dict(), "redump": redump_dict}
@@ -131,6 +147,10 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
         output.out.file.flush()
         return
     _show(study, output)
+    if page:
+        from precision_tool.lib.shell.commands.report import tell_report
+
+        tell_report(page, output)
     if study.statistics is not None:
         from precision_tool.lib.present.statistics import statistics_block
 

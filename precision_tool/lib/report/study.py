@@ -1,0 +1,91 @@
+"""The report on a study: its verdict, what statistics tell, and the heat maps step × op and rank × op."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from precision_tool import __version__
+from precision_tool.lib.present.study import study_block
+from precision_tool.lib.report.document import SCHEMA
+from precision_tool.lib.report.page import page_with
+from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.study.conclusion import Culprit
+from precision_tool.lib.study.leaves import spans
+from precision_tool.lib.study.maps import HeatMap
+from precision_tool.lib.study.study import Study
+
+#: A shade of a heat map begins at each of these relative distances; the page has the same.
+_SHADES = np.array([1e-6, 1e-4, 1e-3, 1e-2, 1e-1], np.float32)
+_NOT_COMPARED = "-"
+#: Other faults, suspicions and failures that are told at most.
+_TOLD = 50
+_WIDTH = 110
+
+
+def write_study(path: str, study: Study) -> None:
+    """Writes the report. OutputError when it cannot be written; then no part of it is left."""
+    time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+    page = page_with(study_document(study, tool=f"precision_tool {__version__}", time=time), [_plain(study)])
+    with atomic_text(path) as file:
+        file.write(page)
+
+
+def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
+    """The data of the page. A heat map has a text for each place, with a sign an op: `-` not compared, else a shade."""
+    conclusion = study.conclusion
+    place = conclusion.not_finite
+    leaves = study.leaves
+    return {
+        "schema": SCHEMA, "tool": tool, "time": time, "results": [],
+        "study": {
+            "culprit": None if conclusion.culprit is None else _culprit(conclusion.culprit),
+            "further": [_culprit(one) for one in conclusion.further[:_TOLD]],
+            "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
+            "leaves": len(leaves), "steps": spans(study.steps), "ranks": spans(study.ranks),
+            "compared": sum(one.compared for one in leaves), "below": sum(one.below for one in leaves),
+            "judged": sum(one.judged for one in leaves),
+            "agreed": sum(one.agreed for one in study.votes),
+            "departed": sum(len(one.departures) for one in study.votes),
+            "statistics": None if study.statistics is None else [
+                {
+                    "step": one.step, "ranks": spans(one.ranks), "op": one.op, "type": one.type,
+                    "kinds": [str(kind) for kind in one.kinds], "certain": one.is_certain,
+                }
+                for one in study.statistics.suspicions[:_TOLD]
+            ],
+            "failures": [
+                {"step": one.leaf.step, "rank": one.leaf.rank, "reason": one.failure} for one in study.failures[:_TOLD]
+            ],
+            "notes": list(study.notes),
+            "maps": [_map(one) for one in study.maps],
+        },
+    }  # fmt: skip
+
+
+def _culprit(one: Culprit) -> dict[str, Any]:
+    return {
+        "step": one.step, "rank": one.rank, "op": one.op, "type": one.type, "cause": one.cause,
+        "ground": str(one.ground), "reach": str(one.reach), "ranks": spans(one.ranks), "wrong": len(one.ranks),
+        "right": len(one.right), "steps": spans(one.steps), "confidence": one.confidence, "pass": one.pass_name,
+    }  # fmt: skip
+
+
+def _map(heat: HeatMap) -> Mapping[str, Any]:
+    shades = np.digitize(heat.values, _SHADES)
+    signs = np.where(np.isnan(heat.values), ord(_NOT_COMPARED), shades + ord("0")).astype(np.uint8)
+    rows: Sequence[str] = [row.tobytes().decode("ascii") for row in signs]
+    return {"what": heat.what, "places": list(heat.places), "ops": list(heat.ops), "rows": list(rows)}
+
+
+def _plain(study: Study) -> str:
+    """The verdict as text, for where no script runs."""
+    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(study_block(study))
+    return capture.get()
