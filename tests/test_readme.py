@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell.commands.base import Command
@@ -90,9 +91,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 #: Chapters whose data is of another demo.
-FUSION, PYTORCH = (
+FUSION, PYTORCH, RANKS = (
     README[README.index(begin) : README.index(end)]
-    for begin, end in (("## Find a faulty fusion pass", "## PyTorch 1.5"), ("## PyTorch 1.5", "## What it reads"))
+    for begin, end in (
+        ("## Find a faulty fusion pass", "## PyTorch 1.5"),
+        ("## PyTorch 1.5", "## What it reads"),
+        ("### Many ranks and steps", "### On a cluster"),
+    )
 )
 
 
@@ -101,7 +106,7 @@ def shown_in(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```\n\$ precision-tool( [^\n]*)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION + PYTORCH, "")), shown_in(FUSION)
+SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION + PYTORCH, "").replace(RANKS, "")), shown_in(FUSION)
 
 
 def test_it_shows_the_prompt_and_the_main_commands() -> None:
@@ -134,6 +139,12 @@ def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
         assert any(option in options_of(COMMANDS[name]) for name in ("fusion", "vc", "demo")), option
     for action in re.findall(r"fusion (show|off|on|all-off|reset|blame|bisect)\b", FUSION):
         assert action in options_of(COMMANDS["fusion"])
+
+
+def test_the_chapter_on_ranks_is_what_the_command_prints(tmp_path: Path) -> None:
+    ((call, block),) = shown_in(RANKS)
+    generate_ranks(tmp_path, ranks=4, steps=3, fault="update", fault_rank=3)
+    check_outputs([(call, block)], tmp_path)
 
 
 def check_outputs(shown: list[tuple[str, str]], folder: Path) -> None:

@@ -22,15 +22,13 @@ from precision_tool.lib.checks.overflow import (
     Mode,
     Origin,
     OverflowReport,
-    StatusReader,
     StatusReport,
     bad_words,
-    graph_for,
-    read_statuses,
     scan_leaf,
     share_text,
 )
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list, scale_words
+from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.run_values import RunOp, RunValues

@@ -13,11 +13,11 @@ import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 from rich.console import Console, Group, RenderableType
 
+from precision_tool.lib.checks.memory import check_memory
 from precision_tool.lib.checks.random_errors import (
     Kind,
     RandomReport,
     State,
-    check_memory,
     compare_runs,
     is_random_type,
 )

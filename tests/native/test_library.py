@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_tool.lib.native import library as module
-from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers import data_types, layouts
 from precision_tool.lib.numbers.decode import decoder
 
 
@@ -60,6 +62,36 @@ def test_of_another_machine(tmp_path: Path) -> None:
     path = tmp_path / "kernel.so"
     path.write_bytes(data)
     assert "kernel.so" in load(path)
+
+
+@pytest.mark.parametrize("damage", ["other machine", "no library", "cut off", "other version", "a folder"])
+def test_what_cannot_be_loaded_is_one_line_of_the_log(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And numpy does the work."""
+    data = bytearray(compiled_library().path.read_bytes())
+    path = tmp_path / "kernel.compiled.so"
+    if damage == "other machine":
+        data[18] ^= 0xFF
+    elif damage == "cut off":
+        del data[len(data) // 2 :]
+    elif damage == "no library":
+        data[:] = b"no library at all" * 10
+    elif damage == "other version":
+        monkeypatch.setattr(module, "_INTERFACE", module._INTERFACE + 1)
+    if damage == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(module, "_found", cache(module._found.__wrapped__))
+    monkeypatch.setattr(module, "library", cache(module.library.__wrapped__))
+    monkeypatch.delenv(module.VARIABLE, raising=False)
+    with caplog.at_level("INFO"):
+        assert [module.library() for _ in range(3)] == [None] * 3
+    assert len(caplog.records) == 1
+    assert caplog.messages[0].startswith("numpy instead of the compiled kernel: ")
+    assert module.description().startswith(f"numpy ({path} cannot be used: ")
 
 
 @pytest.mark.parametrize(
@@ -274,3 +306,49 @@ def test_second_sums(size: int, shift: int, seed: int, processor: str) -> None:
     assert found.p_log_ratio == pytest.approx(
         (p * np.log2(p / q)).sum(), abs=2e-6 * (p * (1 + abs(np.log2(p / q)))).sum()
     )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=st.lists(st.sampled_from([0, 1, 2, 3, 15, 16, 17, 33]), min_size=1, max_size=4),
+    dtype=st.sampled_from(["uint8", "float16", "float32", "int64", "complex128"]),
+    data=st.data(),
+)
+def test_copies_between_orders_of_axes(shape: list[int], dtype: str, data: st.DataObject) -> None:
+    """Parts of arrays in any order of axes are copied as numpy does, and nothing else is written."""
+    compiled_library()
+    rank = len(shape)
+    orders = [data.draw(st.permutations(range(rank))) for _ in range(2)]
+    sides = []
+    for order in orders:
+        around = (np.arange(prod(extent + 2 for extent in shape)) % 251).astype(dtype)
+        whole = around.reshape([shape[axis] + 2 for axis in order]).transpose(np.argsort(order))
+        sides.append((whole, whole[tuple(slice(1, extent + 1) for extent in shape)]))
+    (_, source), (target_whole, target) = sides
+    source += source.dtype.type(1)
+    wanted = target_whole.copy()
+    if layouts._copied(source, target):
+        assert source.itemsize in (2, 4, 8)
+        wanted[tuple(slice(1, extent + 1) for extent in shape)] = source
+    elif min(shape) > 1 and rank > 1 and source.itemsize in (2, 4, 8):
+        assert orders[0][-1] == orders[1][-1]
+    np.testing.assert_array_equal(target_whole, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_compiled_kernel_copies_large_transposed_arrays(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_library()
+    copied = layouts._copied
+    done = []
+
+    def noted(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
+        done.append(copied(source, target))
+        return done[-1]
+
+    monkeypatch.setattr(layouts, "_copied", noted)
+    stored = (np.arange(2 * 33 * 40 * 20) % 2039).astype(dtype).reshape(2, 33, 40, 20)
+    plan = layouts.plan("NCHW", stored.shape, "NHWC", (2, 40, 20, 33))
+    out = np.empty((2, 40, 20, 33), dtype)
+    layouts.copy_box(plan, stored, out)
+    np.testing.assert_array_equal(out, stored.transpose(0, 2, 3, 1))
+    assert done == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.study.conclusion import Ground, Reach
+from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaves import parse_numbers
 from precision_tool.lib.study.plan import Judging
-from precision_tool.lib.study.study import Study, StudyOptions, run_study
+from precision_tool.lib.study.study import Runner, Study, StudyOptions, prepare, run_study
 
 
 def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Study:
@@ -112,7 +114,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path
         if len(told) == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(WorkStoppedError, match="stopped: 3 of 9 dump folders done") as caught:
+    with pytest.raises(WorkStoppedError, match=r"stopped: [1-8] of 9 dump folders done") as caught:
         run_study(options, str(tmp_path), workers=1, progress=stop)
     assert caught.value.exit_code == 130
     again: list[int] = []
@@ -153,9 +155,46 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     root = tmp_path / truth.data[0]
     shutil.rmtree(next((root / "npu" / "debug_0" / "dump").glob("*/1/*/*/1")))
     shutil.rmtree(root / "tf" / "dump" / "rank_0" / "step_0")
+    device = next((root / "npu" / "debug_0" / "dump").glob("*/1"))
+    other = device.parent.with_name("20260303000000")
+    other.mkdir()
+    device.rename(other / "1")
     found = studied(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
     notes = "\n".join(found.notes)
     assert "rank 1 lacks step 1" in notes
     assert "1 folder of 3 without a benchmark, the first step 0, rank 0" in notes
+    assert "their clocks differ, or they are of different runs" in notes
     with pytest.raises(DataNotFoundError, match="no such data folder"):
         run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), workers=1)
+
+
+def test_a_data_folder_that_is_not_there_is_left_out_of_several(
+    kernel: tuple[Path, RanksTruth], tmp_path: Path
+) -> None:
+    root, truth = kernel
+    folders = [str(root / truth.data[0]), str(tmp_path / "gone"), str(tmp_path)]
+    found = run_study(StudyOptions(folders=folders), str(tmp_path), workers=1)
+    assert found.conclusion.culprit is not None
+    notes = "\n".join(found.notes)
+    assert "left out: " in notes
+    assert "gone: no such data folder" in notes
+    assert f"{tmp_path}: no dump file below this folder" in notes
+
+
+def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="fused", fault_step=1, fault_rank=0, benchmark="none")
+    options = StudyOptions(folders=[str(tmp_path / truth.data[0])])
+    prepared = prepare(options)
+    lost = prepared.plans[-1].leaf
+    shutil.rmtree(lost.path)
+    (tmp_path / "work").mkdir()
+    with open_journal(str(tmp_path / "work")) as journal:
+        runner = Runner(prepared, options, journal)
+        runner.run(nullcontext, 1)
+        found = runner.result()
+    (failure,) = found.failures
+    assert failure.leaf == lost
+    assert lost.path in failure.failure
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.op, culprit.ranks, culprit.unknown) == (truth.culprit, (0,), (1,))

@@ -5,7 +5,7 @@ An op overflowed itself if it gives saturated, Inf or NaN values and is fed none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,23 +21,18 @@ from precision_tool.lib.checks.headroom import (
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.engine.extremes import limit_of
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues
-from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
+from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.inspect.named_tensors import read_named, view_of
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
-from precision_tool.lib.model.run import DumpFile, DumpLeaf
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.sources.overflow_files import StatusFile, files_of_task, leaves_below
-from precision_tool.lib.storage.stores import real_path
+from precision_tool.lib.sources.overflow_files import StatusFile
 
-#: The graph of a leaf; None if there is none.
-GraphOf = Callable[[DumpLeaf], RunGraph | None]
 #: Called with the bytes of outputs that were looked at since the call before.
 Tell = Callable[[int], None]
 
@@ -413,128 +408,3 @@ def _mode(ops: Iterable[OverflowOp]) -> Mode:
     if saturated and beyond:
         return Mode.BOTH
     return Mode.SATURATION if saturated else Mode.INF_NAN if beyond else Mode.NONE
-
-
-# --- status files -----------------------------------------------------------------------------------------------------
-
-
-class StatusReader:
-    """Reads status files and finds the ops they tell of."""
-
-    def __init__(
-        self,
-        root: str,
-        other_leaves: Sequence[DumpLeaf],
-        graph_of: GraphOf,
-        leaves_at: Callable[[str], tuple[DumpLeaf, ...]] = leaves_below,
-    ) -> None:
-        """`other_leaves` are data dumps, for ops that the overflow detection did not dump; `leaves_at` finds dumps."""
-        self._leaves_at = leaves_at
-        self._leaves = leaves_at(root)
-        self._others = other_leaves
-        self._graph_of = graph_of
-        self._values: dict[str, RunValues] = {}
-        self._leaf_by_folder: dict[str, DumpLeaf | None] = {}
-        self._by_task: dict[str, dict[int, list[DumpFile]]] = {}
-
-    def read(self, file: StatusFile, *, detailed: bool = True) -> list[StatusReport]:
-        """The statuses in a file, one for each task in it; PrecisionToolError if it cannot be read."""
-        reports = []
-        leaf = self._leaf_of(file.folder)
-        for status in read_opdebug(file.path):
-            known = StatusReport(
-                file=file,
-                output=status.output,
-                units=status.units,
-                device=leaf.device if leaf is not None else "",
-                step=leaf.step if leaf is not None else "",
-                notes=status.notes,
-            )
-            tasks: dict[Hashable, list[UnitStatus]] = {}
-            for unit in status.units:
-                if unit.is_set:
-                    task = (unit.model_id, unit.stream_id, unit.task_id, unit.context_id, unit.thread_id)
-                    tasks.setdefault(task, []).append(unit)
-            reports += [
-                self._with_op(replace(known, units=tuple(units)), leaf, units[0], detailed) for units in tasks.values()
-            ] or [known]
-        return reports
-
-    def _leaf_of(self, folder: str) -> DumpLeaf | None:
-        if folder not in self._leaf_by_folder:
-            known = {real_path(leaf.path): leaf for leaf in (*self._leaves_at(folder), *self._leaves)}
-            self._leaf_by_folder[folder] = known.get(real_path(folder))
-        return self._leaf_by_folder[folder]
-
-    def _with_op(self, known: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:
-        of_model = [one for one in self._leaves if one is not leaf and one.model_id == str(unit.model_id)]
-        places = [("", one) for one in (*([leaf] if leaf is not None else []), *of_model)]
-        places += [
-            (f"found in the data dump {one.path}, where tasks may have other numbers", one) for one in self._others
-        ]
-        for place_doubt, place in places:
-            files = files_of_task(self._of_task(place, unit.task_id), unit.stream_id, unit.context_id, unit.thread_id)
-            if not files:
-                continue
-            # Of several runs of the op the one just before its status was written.
-            before = [one for one in files if one.name.timestamp <= known.file.name.timestamp]
-            found = self._op(place, (before or list(files))[-1], detailed)
-            different = len({one.name.op_name for one in files})
-            several = f"{counted(different, 'op')} ran as this task, this one last" if different > 1 else ""
-            return replace(known, op=found, doubt="; ".join(filter(None, (place_doubt, several))))
-        wanted = f"task {unit.task_id} on stream {unit.stream_id}"
-        if unit.context_id is not None:
-            wanted += f", context {unit.context_id}"
-        if unit.thread_id is not None:
-            wanted += f", thread {unit.thread_id}"
-        return replace(known, doubt=f"no dump file is of {wanted}: which op it was cannot be told")
-
-    def _of_task(self, leaf: DumpLeaf, task: int) -> Sequence[DumpFile]:
-        """The files of a task number, found once for all statuses: either may be thousands."""
-        if leaf.path not in self._by_task:
-            by_task = self._by_task[leaf.path] = {}
-            for file in leaf.files:
-                by_task.setdefault(file.name.task_id, []).append(file)
-        return self._by_task[leaf.path].get(task, ())
-
-    def _op(self, leaf: DumpLeaf, file: DumpFile, detailed: bool) -> OverflowOp | None:
-        values = self._values.get(leaf.path)
-        if values is None:
-            graph = self._graph_of(leaf)
-            values = self._values[leaf.path] = RunValues(leaf, None if graph is None else graph.file)
-        op = values.find(file.name.op_name)
-        if op is None:
-            return None
-        judged = judge(values, op, told=True)
-        return with_summaries(judged, values) if judged is not None and detailed else judged
-
-
-def read_statuses(
-    files: Sequence[StatusFile],
-    reader: StatusReader,
-    limit: int,
-) -> tuple[tuple[StatusReport, ...], tuple[tuple[str, str], ...]]:
-    """All status files in time order, the first `limit` with their ops' figures; and those that cannot be read."""
-    reports: list[StatusReport] = []
-    unreadable: list[tuple[str, str]] = []
-    for file in files:
-        try:
-            reports += reader.read(file, detailed=len(reports) < limit)
-        except PrecisionToolError as error:
-            unreadable.append((file.path, error.advice))
-    return tuple(reports), tuple(unreadable)
-
-
-def graph_for(leaf: DumpLeaf, runs: Sequence[RunGraph]) -> RunGraph | None:
-    """The graph of a leaf among those of the runs: of its model by name, else the one that names most of its ops."""
-    for run in runs:
-        if leaf.model_name and any(other.path == leaf.path for other in run.leaves):
-            return run
-    flat = {flatten(file.name.op_name) for file in leaf.files}
-
-    def named(run: RunGraph) -> int:
-        return len(flat & {flatten(op.name) for op in run.file.ops})
-
-    by_name = [run for run in runs if leaf.model_name and leaf.model_name == flatten(run.file.graphs[0].name)]
-    best = max(by_name or runs, key=named, default=None)
-    return best if best is not None and 2 * named(best) > len(flat) else None

@@ -6,8 +6,9 @@ import posixpath
 from concurrent.futures import Executor
 from dataclasses import replace
 
+from precision_tool.lib.checks.memory import check_memory
 from precision_tool.lib.checks.overflow_search import Graphs, Progress
-from precision_tool.lib.checks.random_errors import RandomReport, check_memory, compare_runs
+from precision_tool.lib.checks.random_errors import RandomReport, compare_runs
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.engine.run_values import RunValues

@@ -62,6 +62,9 @@ class WireReader:
 
     def varint(self, position: int, end: int) -> Tuple[int, int]:
         """The unsigned number at `position` and the position after it."""
+        index = position - self._window_start
+        if position < end and 0 <= index < len(self._window) and self._window[index] < 0x80:  # as most are: of one byte
+            return self._window[index], position + 1
         value = shift = 0
         while True:
             if position >= end:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from precision_tool.lib.engine.statistics import figures_of, summary_of_statisti
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -186,16 +187,16 @@ def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequen
     row = Row(pair=pair)
     for one, result in zip(passes, results, strict=True):
         if isinstance(result, MetricsResult):
-            row = replace(
+            row = changed(
                 row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=_reason(pair, result)
             )
         elif isinstance(one, AtLimitPass) and row.npu is not None:
-            row = replace(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
+            row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
             assert isinstance(one, OwnMetricsPass)
             reasons = [*filter(None, [row.reason]), *(f"{name}: {why}" for name, why in result.errors)]
             values = dict(zip(one.custom.names, result.values, strict=True))
-            row = replace(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
+            row = changed(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
     return row
 
 
@@ -234,7 +235,7 @@ def failed_row(pair: Pair, error: BaseException) -> Row:
         reason = NO_MEMORY
     else:
         reason = f"internal error, please report it: {type(error).__name__}: {error}"
-    return Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
+    return Row(pair=changed(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
 
 
 def uncompared(pair: Pair) -> Row:
@@ -246,7 +247,7 @@ def uncompared(pair: Pair) -> Row:
 def take_over(row: Row, pair: Pair) -> Row:
     """The result of an equal tensor as the row of `pair`."""
     reason = pair.reason if row.reason == row.pair.reason else row.reason
-    return replace(row, pair=pair, reason=reason)
+    return changed(row, pair=pair, reason=reason)
 
 
 def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
@@ -255,9 +256,9 @@ def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
     if tensor is None:
         return row
     if measures.overflow and row.overflow is None:
-        row = replace(row, overflow=reaches_limit(tensor, worker.opened.open, worker.budget.compare_bytes))
+        row = changed(row, overflow=reaches_limit(tensor, worker.opened.open, worker.budget.compare_bytes))
     if measures.extremes and row.extremes is None:
-        row = replace(row, extremes=_extremes(row, measures, worker))
+        row = changed(row, extremes=_extremes(row, measures, worker))
     return row
 
 
@@ -357,7 +358,7 @@ def _row_in_bundle(
     is_known = last is not None and _is_alike(last.pair, pair) and worker.equals_last(pair)
     if is_known:
         assert last is not None
-        row = with_tensor(replace(take_over(last, pair), overflow=None, extremes=None), measures, worker)
+        row = with_tensor(changed(take_over(last, pair), overflow=None, extremes=None), measures, worker)
     else:
         row = with_tensor(worker.compare(pair, tell, measures), measures, worker)
     same.append(row)

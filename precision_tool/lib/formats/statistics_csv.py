@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 def looks_like_statistics(head: bytes) -> bool:
     """True if the first bytes are the header line of a statistics CSV."""
-    line = head.split(b"\n", 1)[0].decode("utf-8", "replace").lower()
-    return all(name in line for name in _REQUIRED)
+    line = head.split(b"\n", 1)[0].lower()
+    return all(name.encode("ascii") in line for name in _REQUIRED)
 
 
 def _value(text: str, kind: Callable[[str], T]) -> T | None:

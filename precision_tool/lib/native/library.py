@@ -17,7 +17,7 @@ from pathlib import Path
 #: Names the kernel that is to do the work: "numpy" instead of the compiled one.
 VARIABLE = "PRECISION_TOOL_KERNEL"
 #: INTERFACE of kernel.c, of which this module is the other side.
-_INTERFACE = 4
+_INTERFACE = 5
 
 #: Largest relative error of a sum of equal squares: lanes stay below 3e-7, a sum one after the other does not.
 _SUM_ERROR = 7e-7
@@ -101,7 +101,7 @@ class ErrorsFound(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The functions of kernel.c, values.c and elements.c. Arrays are given by address; Python's lock is not held."""
+    """The functions of the C files beside this one. Arrays are given by address; Python's lock is not held."""
 
     functions: ctypes.CDLL
     path: Path
@@ -175,6 +175,7 @@ def _load(path: Path) -> Library:
     for bits in (16, 32, 64):
         getattr(functions, f"pt_codes_{bits}").argtypes = (address, count, count, ctypes.POINTER(Codes))
     functions.pt_decode_float16.argtypes = functions.pt_decode_bfloat16.argtypes = (address, address, count)
+    functions.pt_copy_axes.argtypes = (count, count, address, address, address, address, address)
     functions.pt_decode_byte.argtypes = (address, address, address, count)
     _check_sums(functions)
     functions.pt_use_processor.restype = None

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Plan
+from precision_tool.lib.native.library import library
 
 #: Layouts by their storage axes. FRACTAL_Z and FRACTAL_Z_3D are stored with their first axes merged.
 _AXES: dict[str, tuple[tuple[str, int], ...]] = {
@@ -33,6 +34,8 @@ _MERGED = {"FRACTAL_Z": "CHW", "FRACTAL_Z_3D": "DCHW"}
 _PLAIN = ("NCHW", "NHWC", "HWCN", "CHWN", "NDHWC", "NCDHW", "DHWCN", "DHWNC", "NC", "CN", "NCL")
 for _name in _PLAIN:
     _AXES[_name] = tuple((letter, WHOLE) for letter in _name)
+#: Items from which on the compiled kernel copies between orders of axes: fewer are done before it is called.
+_COMPILED = 1 << 14
 #: What the last axis of a blocked layout holds when the target is padded anew (float16's cube unit).
 _BLOCK = 16
 
@@ -313,7 +316,22 @@ def _copy_runs(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
     if run > 1 and source.strides[-1] == target.strides[-1] == itemsize:
         item = np.dtype((np.void, run * itemsize))
         source, target = source.view(item), target.view(item)
+    elif source.size >= _COMPILED and source.flags.aligned and target.flags.aligned and _copied(source, target):
+        return
     np.copyto(target, source)
+
+
+def _copied(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
+    """Copies by the compiled kernel; False where it does not."""
+    compiled = library()
+    if compiled is None:
+        return False
+    shape, *steps = (np.array(one, np.int64) for one in (source.shape, source.strides, target.strides))
+    done: int = compiled.functions.pt_copy_axes(
+        source.itemsize, source.ndim, shape.ctypes.data, steps[0].ctypes.data, steps[1].ctypes.data,
+        source.ctypes.data, target.ctypes.data,
+    )  # fmt: skip
+    return done == 0
 
 
 def copy_box(plan: Plan, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

@@ -8,10 +8,11 @@ walking back through the `Cast` and `TransData` ops that the compiler put in and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from precision_tool.lib.graph.calls import Calls
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES, described_inputs
+from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -273,7 +274,7 @@ class GraphMatcher:
     def _of_group(self, index: int, group: Group, only: Op | None = None) -> Iterator[Pair]:
         names = self._benchmark.ops_of(group.golden_ops)
         for pair in _match_group(index, group, self._finder, self._origins, self._benchmark, only=only):
-            yield pair if names == pair.golden_ops else replace(pair, golden_ops=names)
+            yield pair if names == pair.golden_ops else changed(pair, golden_ops=names)
 
 
 def _why_missing(op: Op) -> str:
@@ -325,11 +326,12 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
                 f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
             )
         if not dump.merged or dump.missing or pair.slot.startswith("input"):
-            return replace(pair, reason=f"{pair.op_name} {why}")
+            return changed(pair, reason=f"{pair.op_name} {why}")
     notes = [pair.reason, dump.told_apart] if pair.status is Status.COMPARED else [pair.reason]
     if pair.slot in dump.older and pair.status is Status.COMPARED:
         notes.append("this is an older dump of the op: a newer one cannot be read")
-    return replace(pair, reason="; ".join(filter(None, notes)))
+    reason = "; ".join(filter(None, notes))
+    return pair if reason == pair.reason else changed(pair, reason=reason)
 
 
 def _more(count: int) -> str:
@@ -364,7 +366,7 @@ def _match_op(
         return
     places = input_places(op, max(dump.inputs, default=-1) + 1)
     for slot, tensor in sorted(dump.inputs.items()):
-        row = replace(base, slot=f"input:{slot}")
+        row = changed(base, slot=f"input:{slot}")
         edge, desc = places[slot] if slot < len(places) else (None, None)
         producer = origins.producer(op, edge) if edge is not None else None
         if edge is None or producer is None:
@@ -375,10 +377,10 @@ def _match_op(
         whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
         fed: AnyTensor | Missing = tensor
         if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
-            fed, desc = replace(whole, address=tensor.address), _output_desc(producer, edge.index)
+            fed, desc = changed(whole, address=tensor.address), _output_desc(producer, edge.index)
         yield _finish(row, fed, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
     for slot, tensor in sorted(dump.outputs.items()):
-        row = replace(base, slot=f"output:{slot}")
+        row = changed(base, slot=f"output:{slot}")
         yield _finish(row, tensor, origins.of(op, slot, benchmark), _output_desc(op, slot), benchmark, orders)
 
 
@@ -457,14 +459,14 @@ def _match_name(
     if other is not None and name_there not in other:
         yield _without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name_there}")
         return
-    base = replace(base, golden_ops=(name_there,))
+    base = changed(base, golden_ops=(name_there,))
     yield from (_without(base, Status.UNREADABLE, error.reason) for error in op.errors)
     if not op.inputs and not op.outputs:
         if not op.errors:
             yield _without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
         return
     for slot, tensor in sorted(op.inputs.items()):
-        row = replace(base, slot=f"input:{slot}")
+        row = changed(base, slot=f"input:{slot}")
         if other is None:
             reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
             yield _finish(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
@@ -473,7 +475,7 @@ def _match_name(
             found = other.op(name_there).inputs.get(slot, missing)
             yield _pair_up(row, tensor, found, None, None, {})
     for slot, tensor in sorted(op.outputs.items()):
-        row = replace(base, slot=f"output:{slot}")
+        row = changed(base, slot=f"output:{slot}")
         yield _finish(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
 
 
@@ -481,7 +483,7 @@ def _match_name(
 
 
 def _without(pair: Pair, status: Status, reason: str) -> Pair:
-    return replace(pair, status=status, reason=reason)
+    return changed(pair, status=status, reason=reason)
 
 
 def _finish(
@@ -500,18 +502,18 @@ def _finish(
         return _without(_with_npu(row, tensor), origin.status, origin.reason)
     find = benchmark.output_of if origin.is_real else benchmark.output
     golden = find(origin.op_name, origin.index)
-    row = replace(row, golden_tensor=f"{origin.op_name}:{origin.index}")
     layout, shape = origin.layout, origin.shape
     if desc is not None and desc.origin_layout:
         # The tensor's own description tells how this copy of it is laid out.
         layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
-    return _pair_up(row, tensor, golden, layout, shape, {} if orders is None else orders)
+    name = f"{origin.op_name}:{origin.index}"
+    return _pair_up(row, tensor, golden, layout, shape, {} if orders is None else orders, name)
 
 
 def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
     if isinstance(tensor, Missing):
         return row
-    return replace(row, npu=tensor, shape=tensor.shape)
+    return changed(row, npu=tensor, shape=tensor.shape)
 
 
 def _pair_up(
@@ -521,13 +523,15 @@ def _pair_up(
     origin_layout: str | None,
     origin_shape: tuple[int, ...] | None,
     orders: dict[str, str],
+    golden_tensor: str = "",
 ) -> Pair:
     if isinstance(tensor, Missing):
-        return _without(replace(row, declared=tensor.declared), Status.UNREADABLE, tensor.reason)
-    row = _with_npu(row, tensor)
+        row = changed(row, golden_tensor=golden_tensor, declared=tensor.declared)
+        return _without(row, Status.UNREADABLE, tensor.reason)
+    found = None if isinstance(golden, Missing) else golden
+    row = changed(row, golden_tensor=golden_tensor, npu=tensor, shape=tensor.shape, golden=found)
     if isinstance(golden, Missing):
         return _without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
-    row = replace(row, golden=golden)
     for side, what in ((tensor, "NPU dump"), (golden, "benchmark")):
         if isinstance(side, TensorStatistics):
             return _without(row, Status.STATISTICS_ONLY, f"the {what} holds only statistics of this tensor")
@@ -543,7 +547,7 @@ def _pair_up(
         return _without(row, Status.LAYOUT, str(error))
     if alignment.golden_layout:
         orders.setdefault(row.golden_tensor, alignment.golden_layout)
-    return replace(
+    return changed(
         row,
         npu_plan=alignment.npu_plan,
         golden_plan=alignment.golden_plan,

@@ -11,8 +11,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from precision_tool.lib.checks.memory import Stomp, memory_advice
 from precision_tool.lib.checks.passports import PassportPair
-from precision_tool.lib.checks.random_errors import Kind, RandomOp, RandomReport, SlotPair, State, Stomp, memory_advice
+from precision_tool.lib.checks.random_errors import (
+    Kind,
+    RandomOp,
+    RandomReport,
+    SlotPair,
+    State,
+)
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.judged import judged_words
 from precision_tool.lib.present.text import (

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
 from math import isfinite, nan
 from typing import Any
 
@@ -164,11 +165,16 @@ def field_of(row: Row, path: str) -> Any:
     if path in row.absent:
         return None
     value: Any = row
-    for name in path.split("."):
+    for name in _steps(path):
         if value is None:
             return None
         value = getattr(value, name)
     return value
+
+
+@cache
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 def _type_cell(tensor: AnyTensor | None, choice: ColumnChoice) -> str | None:

@@ -45,7 +45,12 @@ def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = N
         writer.writerow(headers(columns))
         written: _Lists = {}
         for row in rows:
-            writer.writerow([_whole_names(row, column, written) or column.cell(row, choice) for column in columns])
+            writer.writerow(
+                [
+                    (column.form is NAMES and _whole_names(row, column, written)) or column.cell(row, choice)
+                    for column in columns
+                ]
+            )
 
 
 #: Lists of a column of a group by their first names and their length, of those alike the first.
@@ -58,7 +63,7 @@ def _key_of(row: Row, field: str, names: tuple[str, ...], left: int = 0) -> tupl
 
 def _whole_names(row: Row, column: Column, written: _Lists) -> str:
     """The cell with all names of a long list, in the first row of a group that has it: the others give a part."""
-    names = field_of(row, column.field) if column.form is NAMES else None
+    names = field_of(row, column.field)
     if not names or len(names) <= MAX_NAMES:
         return ""
     cell = ALL_NAMES.write(names)

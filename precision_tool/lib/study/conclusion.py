@@ -159,7 +159,9 @@ def _culprit(
     charge: _Charge, of_step: Sequence[LeafState], steps: tuple[int, ...], votes: Mapping[int, StepVotes]
 ) -> Culprit:
     state, accused = charge.state, charge.accused
-    peers = [one for one in of_step if one.network == state.network]
+    peers = [
+        one for one in of_step if one.network == state.network or (one.failure and one.leaf.model == state.leaf.model)
+    ]
     wrong: set[int] = set()
     right: set[int] = set()
     unknown: set[int] = set()

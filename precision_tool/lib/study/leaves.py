@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import PurePath
 
 from precision_tool.lib.data.sides import default_npu
@@ -24,6 +25,8 @@ from precision_tool.lib.workspace import open_workspace
 _LOOKED_AT = 256
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
 _STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
+#: How time folders are named, and how far apart those of one step may be.
+_TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
 #: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
 _DATA = "precision_data"
 
@@ -62,6 +65,8 @@ class Source:
     #: Empty for a dump folder that was named itself.
     data: str
     dump: str
+    #: Why nothing can be read of it.
+    failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,26 +88,34 @@ class Listing:
 
 
 def sources_of(folders: Sequence[str], npu: str | None = None) -> list[Source]:
-    """Where the dumps of each data folder lie. DataNotFoundError for one that is no data folder and has no dumps.
+    """Where the dumps of each data folder lie. Of several, one that is none, or cannot be read, has its `failure`.
 
-    A folder may be a data folder, hold one called precision_data, or be a dump folder itself. `npu` is the one folder
-    that was named in their place.
+    Of one alone that is raised. A folder may be a data folder, hold one called precision_data, or be a dump folder
+    itself. `npu` is the one folder that was named in their place.
     """
     if npu is not None:
         return [Source(data="", dump=posixpath.abspath(npu))]
     found = []
     for folder in folders:
-        place = posixpath.abspath(folder)
-        below = posixpath.join(place, _DATA)
-        if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
-            place = below
-        if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
-            found.append(Source(data=place, dump=default_npu(open_workspace(place))))
-        elif folder_exists(place):
-            found.append(Source(data="", dump=place))
-        else:
-            raise DataNotFoundError(f"{folder}: no such data folder", "name the folders that hold npu/debug_0")
+        try:
+            found.append(_source_of(folder))
+        except PrecisionToolError as error:
+            if len(folders) == 1:
+                raise
+            found.append(Source(data=folder, dump="", failure=error.message))
     return found
+
+
+def _source_of(folder: str) -> Source:
+    place = posixpath.abspath(folder)
+    below = posixpath.join(place, _DATA)
+    if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
+        place = below
+    if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
+        return Source(data=place, dump=default_npu(open_workspace(place)))
+    if folder_exists(place):
+        return Source(data="", dump=place)
+    raise DataNotFoundError(f"{folder}: no such data folder", "name the folders that hold npu/debug_0")
 
 
 def list_leaves(
@@ -120,6 +133,10 @@ def list_leaves(
     refused: list[PrecisionToolError] = []
     found: list[tuple[int, StudyLeaf]] = []
     for number, source in enumerate(sources):
+        if source.failure:
+            refused.append(DataNotFoundError(source.failure))
+            notes.append(f"left out: {source.failure}")
+            continue
         before = len(found)
         unread: list[PrecisionToolError] = []
         try:
@@ -150,7 +167,7 @@ def list_leaves(
             "change --step or --rank",
         )
     wanted.sort(key=lambda leaf: leaf.key)
-    notes += _gaps(wanted)
+    notes += [*_gaps(wanted), *_clocks(wanted)]
     return Listing(leaves=tuple(wanted), notes=tuple(notes))
 
 
@@ -264,6 +281,24 @@ def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
     if len(lacking) == 1:
         return [f"{first}, which other ranks have"]
     return [f"{len(lacking)} of {len(steps)} ranks lack steps that others have: {first}"]
+
+
+def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
+    """That ranks say they dumped a step at times far apart: their clocks differ, or they are of different runs."""
+    times: dict[int, set[str]] = {}
+    for leaf in leaves:
+        if leaf.time:
+            times.setdefault(leaf.step, set()).add(leaf.time)
+    for step, found in sorted(times.items()):
+        try:
+            first, last = (datetime.strptime(time, _TIME) for time in (min(found), max(found)))
+        except ValueError:  # digits that are no time
+            continue
+        if last - first > _FAR_APART:
+            when = f"step {step} was dumped at {first} on one rank and at {last} on another"
+            why = "their clocks differ, or they are of different runs"
+            return [f"{when}: {why}; what ran first is told by steps and communication, not by clocks"]
+    return []
 
 
 def spans(numbers: Collection[int], limit: int = 6) -> str:

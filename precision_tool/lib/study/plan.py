@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from precision_tool.lib.study.leaves import StudyLeaf
@@ -60,13 +60,15 @@ class LeafPlan:
 class Task:
     """Leaves for one worker. It carries paths and plans only. `judges`: whether they are recomputed too.
 
-    `cache` is a folder in which parsed graphs are kept, "" for none.
+    `cache` is a folder in which parsed graphs are kept, "" for none. `workers` share the work of each leaf,
+    where there are fewer leaves than workers.
     """
 
     leaves: tuple[LeafPlan, ...]
     options: LeafOptions = field(default_factory=LeafOptions)
     judges: bool = True
     cache: str = ""
+    workers: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +78,7 @@ class Task:
     def alone(self) -> Iterator[Task]:
         """One task for each leaf."""
         for one in self.leaves:
-            yield Task(leaves=(one,), options=self.options, judges=self.judges, cache=self.cache)
+            yield replace(self, leaves=(one,))
 
 
 def batches(plans: Sequence[LeafPlan], task_bytes: int = TASK_BYTES) -> Iterator[tuple[LeafPlan, ...]]:

@@ -29,7 +29,7 @@ from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
 from precision_tool.lib.study.of_statistics import StatisticsFound, judge_statistics
 from precision_tool.lib.study.outcome import LeafOutcome
 from precision_tool.lib.study.packed import Columns, unpack
-from precision_tool.lib.study.plan import Judging, LeafOptions, LeafPlan, Task, batches, digest_of
+from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches, digest_of
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
 from precision_tool.lib.study.states import LeafState, state_of
@@ -38,6 +38,8 @@ from precision_tool.lib.study.task import LeafDone
 
 #: Tasks that are handed out at one time, for each worker.
 _WINDOW = 2
+#: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
+_TASKS, _LEAST_BYTES = 8, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +295,7 @@ class Runner:
             take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
 
         try:
-            run_tasks(self._tasks(left), opened, window=_WINDOW * workers, take=take, give_up=give_up)
+            run_tasks(self._tasks(left, workers), opened, window=_WINDOW * workers, take=take, give_up=give_up)
         except KeyboardInterrupt:
             done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
             raise WorkStoppedError(f"stopped: {done} done", "the same command goes on from there") from None
@@ -319,10 +321,14 @@ class Runner:
         """Whether a leaf was left without a verdict as nothing in it asked for one."""
         return self._leaf_options.only_suspects and not state.failure
 
-    def _tasks(self, left: Sequence[LeafPlan]) -> Iterator[Task]:
-        for batch in batches(left):
-            judges = self._judges(batch[0].leaf.step)
-            yield Task(leaves=batch, options=self._leaf_options, judges=judges, cache=self._cache)
+    def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
+        """The tasks in order, small enough that every worker has some."""
+        share = sum(plan.leaf.nbytes for plan in left) // (workers * _TASKS)
+        for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share))):
+            yield Task(
+                leaves=batch, options=self._leaf_options, judges=self._judges(batch[0].leaf.step), cache=self._cache,
+                workers=max(1, workers // len(left)),
+            )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
         """What was found in a leaf, whole but for its votes."""

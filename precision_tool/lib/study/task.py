@@ -26,7 +26,7 @@ from precision_tool.lib.sources.inputs import Inputs, find_golden
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
 from precision_tool.lib.study.packed import columns_of, pack
-from precision_tool.lib.study.plan import LeafOptions, LeafPlan, Task
+from precision_tool.lib.study.plan import LeafPlan, Task
 from precision_tool.lib.study.votes import Epochs, votes_of
 from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.of_results import judged_on, own_errors
@@ -75,7 +75,7 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
     below = sum(agrees(row, options.threshold) is False for row in result.rows)
     bad = [row for row in result.rows if _is_bad(row)]
     judges = task.judges and not (options.only_suspects and plan.benchmark and not below and not bad)
-    judged = _judged(result, options, compares=bool(plan.benchmark)) if judges else None
+    judged = _judged(result, task, compares=bool(plan.benchmark)) if judges else None
     rows: Sequence[Row] = result.rows
     if judged is not None:
         own = own_errors(judged)
@@ -129,7 +129,7 @@ def _compared(plan: LeafPlan, task: Task) -> LeafResult:
         pairs, result = match_leaf(leaf, inputs, 0, task.options.graph, graphs)
     else:
         pairs, result = _alone(leaf, task.options.graph, graphs)
-    return compare_matched(pairs, result, _OPTIONS, workers=1)
+    return compare_matched(pairs, result, _OPTIONS, workers=task.workers)
 
 
 def _alone(leaf: DumpLeaf, graph: str | None, graphs: GraphChooser) -> tuple[list[Pair], LeafResult]:
@@ -172,14 +172,14 @@ def _golden(plan: LeafPlan) -> GoldenFiles | Run:
     return found
 
 
-def _judged(result: LeafResult, options: LeafOptions, *, compares: bool) -> Judged | None:
+def _judged(result: LeafResult, task: Task, *, compares: bool) -> Judged | None:
     """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine."""
     if compares:
-        return judged_on(result, options.threshold, seconds=inf, workers=1)
+        return judged_on(result, task.options.threshold, seconds=inf, workers=task.workers)
     if result.graph is None:
         return None
-    asked = Asked(leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=options.threshold)
-    return judge(asked, (), seconds=inf, workers=1)
+    asked = Asked(leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=task.options.threshold)
+    return judge(asked, (), seconds=inf, workers=task.workers)
 
 
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
