@@ -13,7 +13,15 @@ from precision_tool.lib.study.packed import Columns
 
 
 def rows(*given: dict[str, Any]) -> Columns:
-    usual = {"op": "a", "slot": "output:0", "number": 0, "cosine": nan, "own_error": nan, "mismatches": 0, "nan": 0}
+    usual: dict[str, Any] = {
+        "op": "a",
+        "slot": "output:0",
+        "number": 0,
+        "cosine": nan,
+        "own_error": nan,
+        "mismatches": 0,
+        "nan": 0,
+    }
     told = [usual | {"inf": 0} | one for one in given]
     texts: Columns = {name: [one[name] for one in told] for name in ("op", "slot")}
     return texts | {name: np.array([one[name] for one in told]) for name in told[0] if name not in texts}
