@@ -28,10 +28,12 @@ from precision_tool.lib.storage.store import Kind, Stat
 from precision_tool.lib.study import leaves as study_leaves
 from precision_tool.lib.study.conclusion import conclude
 from precision_tool.lib.study.journal import open_journal
+from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames
 from precision_tool.lib.study.maps import NEEDED, Maps
 from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
 from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, pack
 from precision_tool.lib.study.plan import LeafPlan, Task, batches
+from precision_tool.lib.study.statistics import StatisticsJudge
 from precision_tool.lib.study.study import Prepared, Runner, StudyOptions, prepare
 from precision_tool.lib.study.table import write_table
 from precision_tool.lib.study.task import LeafDone, run_task
@@ -143,10 +145,11 @@ def outcome(size: Size, rank: int) -> LeafOutcome:
 
 
 def timed(what: str, work: Callable[[], Any]) -> Any:
-    """Does it and says how long it took."""
-    start = time.perf_counter()
+    """Does it and says how long it took, on the clock and of the processor."""
+    start, cpu = time.perf_counter(), time.process_time()
     result = work()
-    print(f"  {what:<44} {time.perf_counter() - start:8.1f} s", flush=True)
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    print(f"  {what:<32} {wall:8.1f} s ({cpu:.1f} s of one core)", flush=True)
     return result
 
 
@@ -177,6 +180,47 @@ def client(size: Size, folder: str, table: str) -> None:
         timed("heat maps", fill_maps)
         rows = timed("table (Parquet)", lambda: write_table(table, states, runner.columns))
         print(f"  {rows:,} rows, {Path(table).stat().st_size / 1e9:.2f} GB")
+    print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+
+
+def statistics(size: Size) -> None:
+    """What statistics tell, of two steps; in the second a norm is off on one rank."""
+    rng = np.random.default_rng(0)
+    count = size.ops * _TENSORS
+    op_of = np.repeat(np.arange(size.ops), _TENSORS)
+    is_output = np.tile(np.array([False, False, True]), size.ops)
+    names = TensorNames(
+        ops=tuple(size.op(number)[0] for number in range(size.ops)),
+        types=tuple(size.op(number)[1] for number in range(size.ops)),
+        op_of=op_of, is_output=is_output, slots=np.tile(np.array([0, 1, 0]), size.ops),
+        counts=np.full(count, 4096), limits=np.full(count, np.inf), nbytes=np.full(count, 8192),
+    )  # fmt: skip
+    shared = names.must_agree()
+    norms = rng.lognormal(0, 1, count)
+    lone, wrong = size.culprit
+    wrong += 1  # no collective
+
+    def leaf(step: int, rank: int) -> LeafStatistics:
+        sizes = norms * np.exp(0.01 * rng.standard_normal(count) * ~shared)
+        if (step, rank) == (1, lone):
+            sizes[_TENSORS * wrong + 2] *= 0.5
+        digests = rng.integers(1, 2**32, count, np.uint32)
+        digests[shared] = 7
+        zeros = np.zeros(count, np.float32)
+        return LeafStatistics(
+            step=step, rank=rank, names=names, sizes=sizes.astype(np.float32), means=zeros.copy(),
+            largest=zeros + 1, nans=zeros.copy(), infs=zeros.copy(), digests=digests,
+            is_constant=np.zeros(count, bool),
+        )  # fmt: skip
+
+    judge = StatisticsJudge()
+    for step in range(2):
+        leaves: list[LeafStatistics] = []  # those of the step before go first
+        leaves = [leaf(step, rank) for rank in range(size.ranks)]
+        found = timed(f"statistics: step {step}", lambda leaves=leaves: judge.step(leaves))
+    places = {(one.rank, one.op) for one in found}
+    assert places == {(lone, size.op(wrong)[0])}, places
+    print(f"  found: {places}")
     print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
 
 
@@ -231,6 +275,7 @@ def bench_ranks(arguments: list[str] | None = None) -> None:
         in_a_process(fill, size, str(folder / "study"))
         print(f"  the journal has {sum(one.stat().st_size for one in (folder / 'study').iterdir()) / 1e9:.2f} GB")
         in_a_process(client, size, str(folder / "study"), str(folder / "study.parquet"))
+        in_a_process(statistics, size)
         print("on paper, from rates measured here on one leaf of a demo:")
         on_paper(folder)
 

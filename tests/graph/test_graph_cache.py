@@ -26,8 +26,8 @@ from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.storage import cache_files
 from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.store import Signature
-from precision_tool.lib.storage.stores import signature_of
+from precision_tool.lib.storage.store import Signature, StoredFile
+from precision_tool.lib.storage.stores import open_file, signature_of
 
 #: All that a graph may hold, as GE writes it: unconnected and control inputs, no originals and none said, subgraphs,
 #: escapes, bytes that are not UTF-8, repeated attributes, fields that are not known.
@@ -333,6 +333,30 @@ def test_attributes_of_a_file_that_changed_are_an_error(graph: Path) -> None:
     os.utime(graph, (1, 1))
     with pytest.raises(FormatError, match="has changed"):
         _ = found.ops[0].attrs["other"]
+
+
+@pytest.mark.parametrize(("piece", "most"), [(1 << 16, 2), (700, 40), (64, 40)])
+def test_attributes_of_ops_that_follow_one_another_are_read_together(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, piece: int, most: int
+) -> None:
+    """One after the other, backwards, and in pieces that are smaller than an op, they are those of the whole file."""
+    ops = [graph_op(f"block{number}/add", "Add", attrs={"k": f"value {number}"}) for number in range(40)]
+    graph.write_text(text_graph(ops))
+    opened: list[str] = []
+
+    def counted(path: str) -> StoredFile:
+        opened.append(path)
+        return open_file(path)
+
+    monkeypatch.setattr(ge_graph_lines, "_PIECE", piece)
+    monkeypatch.setattr(ge_graph_lines, "open_file", counted)
+    for order in (1, -1):
+        found = by_lines(graph)
+        assert found is not None
+        opened.clear()
+        read = {op.name: op.attrs["k"] for op in found.ops[::order]}
+        assert read == {f"block{number}/add": f"value {number}" for number in range(40)}
+        assert len(opened) <= (most if order == 1 else 40)
 
 
 # --- heads of ops, in pieces ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,36 @@ def test_of_another_machine(tmp_path: Path) -> None:
     path = tmp_path / "kernel.so"
     path.write_bytes(data)
     assert "kernel.so" in load(path)
+
+
+@pytest.mark.parametrize("damage", ["other machine", "no library", "cut off", "other version", "a folder"])
+def test_what_cannot_be_loaded_is_one_line_of_the_log(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And numpy does the work."""
+    data = bytearray(compiled_library().path.read_bytes())
+    path = tmp_path / "kernel.compiled.so"
+    if damage == "other machine":
+        data[18] ^= 0xFF
+    elif damage == "cut off":
+        del data[len(data) // 2 :]
+    elif damage == "no library":
+        data[:] = b"no library at all" * 10
+    elif damage == "other version":
+        monkeypatch.setattr(module, "_INTERFACE", module._INTERFACE + 1)
+    if damage == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(module, "_found", cache(module._found.__wrapped__))
+    monkeypatch.setattr(module, "library", cache(module.library.__wrapped__))
+    monkeypatch.delenv(module.VARIABLE, raising=False)
+    with caplog.at_level("INFO"):
+        assert [module.library() for _ in range(3)] == [None] * 3
+    assert len(caplog.records) == 1
+    assert caplog.messages[0].startswith("numpy instead of the compiled kernel: ")
+    assert module.description().startswith(f"numpy ({path} cannot be used: ")
 
 
 @pytest.mark.parametrize(

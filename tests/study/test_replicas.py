@@ -56,6 +56,17 @@ def test_ranks_that_agree_on_nothing_are_no_replicas() -> None:
     assert not counted.departures
 
 
+def test_groups_of_one_name_that_agree_among_themselves_accuse_nobody() -> None:
+    whole = [vote("same", op="reduce all")] * 4
+    parts = [vote(str(rank // 2), op="reduce part") for rank in range(4)]
+    ballots = [(rank, "n", [whole[rank], parts[rank]]) for rank in range(4)]
+    counted = count_votes(0, ballots)
+    assert (counted.agreed, counted.departures) == (1, ())
+    fed = [(rank, "n", [vote(str(rank // 2))]) for rank in range(4)]  # from the same inputs: that is no part of a model
+    (departure,) = count_votes(0, fed).departures
+    assert departure.undecided
+
+
 def test_other_networks_and_other_groups_do_not_vote_together() -> None:
     ballots = [(0, "stage 0", [vote("a")]), (1, "stage 1", [vote("b")])]
     assert not count_votes(0, ballots).departures

@@ -155,10 +155,15 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     root = tmp_path / truth.data[0]
     shutil.rmtree(next((root / "npu" / "debug_0" / "dump").glob("*/1/*/*/1")))
     shutil.rmtree(root / "tf" / "dump" / "rank_0" / "step_0")
+    device = next((root / "npu" / "debug_0" / "dump").glob("*/1"))
+    other = device.parent.with_name("20260303000000")
+    other.mkdir()
+    device.rename(other / "1")
     found = studied(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
     notes = "\n".join(found.notes)
     assert "rank 1 lacks step 1" in notes
     assert "1 folder of 3 without a benchmark, the first step 0, rank 0" in notes
+    assert "their clocks differ, or they are of different runs" in notes
     with pytest.raises(DataNotFoundError, match="no such data folder"):
         run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), workers=1)
 

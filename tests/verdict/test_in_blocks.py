@@ -29,7 +29,7 @@ def _formula(*types: str, **attrs: Any) -> Formula:
     stages, slot = [], 0
     for number, op_type in enumerate(types):
         args: list[Ref | None] = [Ref(0, number - 1)] if number else []
-        while len(args) < (1 if op_type in ("Relu", "Cast", "TransData", "Tanh") else 2):
+        while len(args) < (1 if op_type in ("Relu", "Cast", "TransData", "Tanh", "BiasAddGrad", "ReduceMeanD") else 2):
             args.append(Ref(slot))
             slot += 1
         stages.append(Stage(name=f"{op_type}_{number}", op_type=op_type, args=tuple(args), attrs=attrs))
@@ -55,6 +55,8 @@ CASES: dict[str, tuple[Formula, list[Input], str]] = {
     "narrowed": (_formula("Cast"), [_numbers(400, 500, dtype="float32")], "float16"),
     "approximated": (_formula("Tanh"), [_numbers(400, 500)], "float16"),
     "product": (_formula("MatMul"), [_numbers(3000, 64), _numbers(64, 90)], "float16"),
+    "bias gradient": (_formula("BiasAddGrad"), [_numbers(300, 2000)], "float32"),
+    "mean": (_formula("ReduceMeanD", axes=[1]), [_numbers(2000, 60)], "float16"),
     "turned": (_formula("MatMul", transpose_x1=True), [_numbers(3000, 64), _numbers(3000, 90)], "float16"),
     "convolution": (
         _formula("Conv2D", strides=[1, 1, 1, 1], padding="SAME", data_format="NHWC"),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.headroom import Golden
-from precision_tool.lib.checks.overflow import OverflowReport, StatusReport, scan_leaf
+from precision_tool.lib.checks.overflow import LeafOverflow, OverflowReport, StatusReport, scan_leaf
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
@@ -77,20 +77,11 @@ def find_overflow(
         leaves = data.leaves_at(folder)
     files, root = find_statuses(data, folder)
     if not files and not leaves:
-        check_command("overflow", folder or str(data.workspace.pt_npu_dir))
-        if folder is not None:
-            data.run_at(folder)  # says what is wrong with it
-        default = str(data.workspace.dump_dir(0))
-        nothing = DataNotFoundError(
-            f"no overflow status file in {root}, and no dump in {default}",
-            "run the training with npu_overflow, or with npu_dump, first; or name a folder with dumps",
-        )
-        raise nothing_below(nothing, root, default)
+        raise _nothing_there(data, folder, root)
     graphs = Graphs(data, graph)
     others = leaves if folder is None else ()
     reader = StatusReader(status_root, others, graphs.of, data.leaves_at)
     statuses, unreadable = read_statuses(files, reader, limit)
-    scanned = []
     total = sum(map(_size, leaves)) if progress is not None else 0
     done = 0
 
@@ -100,16 +91,27 @@ def find_overflow(
         if progress is not None:
             progress(min(done, total), total)
 
+    def scanned(leaf: DumpLeaf, pool: Executor | None) -> LeafOverflow:
+        run, values = graphs.of(leaf), known.get(leaf.path, NOTHING)
+        golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
+        return scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values, pool=pool)
+
     with working(workers, executor) as pool:
-        for leaf in leaves:
-            run, values = graphs.of(leaf), known.get(leaf.path, NOTHING)
-            golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
-            scanned.append(
-                scan_leaf(
-                    leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values, pool=pool
-                )
-            )
-    return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
+        found = tuple(scanned(leaf, pool) for leaf in leaves)
+    return OverflowReport(statuses=statuses, leaves=found, unreadable=unreadable), root
+
+
+def _nothing_there(data: DataFolder, folder: str | None, root: str) -> PrecisionToolError:
+    """The error for a folder, or the data folder, with neither status files nor dumps."""
+    check_command("overflow", folder or str(data.workspace.pt_npu_dir))
+    if folder is not None:
+        data.run_at(folder)  # says what is wrong with it
+    default = str(data.workspace.dump_dir(0))
+    nothing = DataNotFoundError(
+        f"no overflow status file in {root}, and no dump in {default}",
+        "run the training with npu_overflow, or with npu_dump, first; or name a folder with dumps",
+    )
+    return nothing_below(nothing, root, default)
 
 
 def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusReport, ...]:

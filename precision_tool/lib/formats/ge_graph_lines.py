@@ -199,6 +199,8 @@ class AttrSource:
         self._path = posixpath.abspath(path)
         self._check = check
         self._whole: GraphFile | None = None
+        #: What was read last, and where it starts: most ops are asked for in their order.
+        self._read: tuple[int, bytes] = (0, b"")
 
     def of_op(self, number: int, offset: int) -> Mapping[str, Any]:
         """The attributes of an op by its number in the file, or by where its block starts, -1 if that is not known."""
@@ -206,21 +208,30 @@ class AttrSource:
 
     def _of_op_at(self, offset: int) -> Mapping[str, Any]:
         self._check_file()
+        first, text = self._read
+        end = text.find(_OP_END, offset - first) if offset >= first else -1
+        if end < 0:
+            first, text = self._read = offset, self._read_op(offset)
+            end = text.find(_OP_END)
+        block = text[offset - first : end + len(_OP_END)]
+        if end < 0 or not block.startswith(b"  op {\n"):
+            raise FormatError(f"{self._path}: no op at byte {offset}", _AGAIN)
+        parsed = proto_text.parse_proto_text(block, self._path)
+        root: Node = parsed.root
+        return Attrs(attr_nodes(root["op"][-1], TextScalars()), TextScalars())
+
+    def _read_op(self, offset: int) -> bytes:
+        """The text from `offset` on with the whole op that starts there, and others behind it."""
         block = bytearray()
-        position = offset
         with open_file(self._path) as file:
-            end = -1
+            position, end = offset, -1
             while end < 0 and position < file.size:
                 piece = file.read_at(position, min(_PIECE, file.size - position))
                 position += len(piece)
                 start = max(len(block) - len(_OP_END), 0)
                 block += piece
                 end = block.find(_OP_END, start)
-        if end < 0 or not block.startswith(b"  op {\n"):
-            raise FormatError(f"{self._path}: no op at byte {offset}", _AGAIN)
-        parsed = proto_text.parse_proto_text(bytes(block[: end + len(_OP_END)]), self._path)
-        root: Node = parsed.root
-        return Attrs(attr_nodes(root["op"][-1], TextScalars()), TextScalars())
+        return bytes(block)
 
     def of_graph(self, number: int) -> Mapping[str, Any]:
         """The attributes of a graph by its number in the file, whose ops are skipped where that can be done."""

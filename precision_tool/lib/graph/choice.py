@@ -204,24 +204,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     pool = by_name or skims
     with_source = [skim for skim in pool if skim.data_source_types]
     candidates = with_source or pool
-    best: tuple[int, GraphSkim, GraphFile] | None = None
-    for skim in sorted(candidates, key=lambda skim: -skim.op_count):
-        if best is not None and best[0] >= skim.op_count:
-            rejected.append((skim.path, f"has only {counted(skim.op_count, 'op')}"))
-            continue
-        try:
-            file = of_model(store.load(skim.path), leaf)
-        except PrecisionToolError as error:
-            unread.append((skim.path, error.message))
-            rejected.append(unread[-1])
-            continue
-        count = matched_ops(file, leaf)
-        if best is None or count > best[0]:
-            if best is not None:
-                rejected.append((best[1].path, f"names only {best[0]} of the dumped ops"))
-            best = (count, skim, file)
-        else:
-            rejected.append((skim.path, f"names only {count} of the dumped ops"))
+    best = _naming_most(candidates, leaf, store, rejected, unread)
     total = len(dumped_ops(leaf))
     if best is None:
         raise UnreadGraphError(
@@ -243,9 +226,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         raise (UnreadGraphError if unread else DataNotFoundError)(
             f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
         )
-    reasons = []
-    if by_name:
-        reasons.append(f"its name is the dump's model folder {leaf.model_name}")
+    reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
     if skim.data_source_types:
         reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
     reasons.append(f"it names {matched} of {counted(total, 'dumped op')}")
@@ -257,6 +238,35 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         rejected=tuple(rejected),
         doubt=_doubt(unread, skim.path),
     )
+
+
+def _naming_most(
+    candidates: Iterable[GraphSkim],
+    leaf: DumpLeaf,
+    store: GraphStore,
+    rejected: list[tuple[str, str]],
+    unread: list[tuple[str, str]],
+) -> tuple[int, GraphSkim, GraphFile] | None:
+    """The graph that names most of the dumped ops, and how many; the others are added to those `rejected`."""
+    best: tuple[int, GraphSkim, GraphFile] | None = None
+    for skim in sorted(candidates, key=lambda skim: -skim.op_count):
+        if best is not None and best[0] >= skim.op_count:
+            rejected.append((skim.path, f"has only {counted(skim.op_count, 'op')}"))
+            continue
+        try:
+            file = of_model(store.load(skim.path), leaf)
+        except PrecisionToolError as error:
+            unread.append((skim.path, error.message))
+            rejected.append(unread[-1])
+            continue
+        count = matched_ops(file, leaf)
+        if best is None or count > best[0]:
+            if best is not None:
+                rejected.append((best[1].path, f"names only {best[0]} of the dumped ops"))
+            best = (count, skim, file)
+        else:
+            rejected.append((skim.path, f"names only {count} of the dumped ops"))
+    return best
 
 
 def _told(unread: Sequence[tuple[str, str]]) -> str:

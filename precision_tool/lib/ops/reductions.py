@@ -34,10 +34,11 @@ Axes = tuple[int, ...]
 
 
 def summation(parts: Doubles, axes: Axes, keep: bool = False, divisor: float = 1.0) -> Output:
-    """The sum of what is rounded on the way over these axes, divided at the end."""
+    """The sum of what is rounded on the way over these axes, divided at the end; in float64, of float32 too."""
     count = prod(parts.shape[axis] for axis in axes)
-    total: Doubles = np.asarray(np.sum(parts, axis=axes, keepdims=keep))
-    squares: Doubles = np.asarray(np.sum(np.square(parts), axis=axes, keepdims=keep))
+    wide = np.result_type(parts, np.float64)
+    total: Doubles = np.asarray(np.sum(parts, axis=axes, keepdims=keep, dtype=wide))
+    squares: Doubles = np.asarray(np.sum(np.square(parts), axis=axes, keepdims=keep, dtype=wide))
     if count <= 1:
         return Output(array=total / divisor, terms=np.sqrt(squares) / divisor)
     summed = summed_of(total, squares - total**2 / count, count)

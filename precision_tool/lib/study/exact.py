@@ -33,11 +33,10 @@ def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
         return
     names = group[0].names
     shared = np.flatnonzero(names.must_agree())
-    digests = np.array([leaf.digests for leaf in group])
     found: list[tuple[int, Flags]] = []
     agreed = 0
     for number in shared.tolist():
-        column = digests[:, number]
+        column = np.array([leaf.digests[number] for leaf in group])
         known = column != UNKNOWN
         values, counts = np.unique(column[known], return_counts=True)
         if len(values) < 2:
@@ -49,14 +48,17 @@ def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
     for number, lone in found:
         op = int(names.op_of[number])
         inputs = np.flatnonzero((names.op_of == op) & ~names.is_output)
-        most = ~lone
+        other = group[int(np.flatnonzero(~lone)[0])]
         for row in np.flatnonzero(lone).tolist():
-            fed_alike = (digests[row, inputs] == digests[np.flatnonzero(most)[0], inputs]).all()
+            fed_alike = bool((group[row].digests[inputs] == other.digests[inputs]).all())
             if fed_alike or is_communication(names.types[op]):
                 yield evidence_of(
-                    EvidenceKind.REPLICAS, group[row], number, float(group[row].means[number]),
-                    float(np.array([leaf.means[number] for leaf in group])[most][0]),
-                )  # fmt: skip
+                    EvidenceKind.REPLICAS,
+                    group[row],
+                    number,
+                    float(group[row].means[number]),
+                    float(other.means[number]),
+                )
 
 
 def edges(group: Sequence[LeafStatistics]) -> tuple[Wholes, Wholes]:

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import PurePath
 
 from precision_tool.lib.data.sides import default_npu
@@ -24,6 +25,8 @@ from precision_tool.lib.workspace import open_workspace
 _LOOKED_AT = 256
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
 _STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
+#: How time folders are named, and how far apart those of one step may be.
+_TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
 #: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
 _DATA = "precision_data"
 
@@ -164,7 +167,7 @@ def list_leaves(
             "change --step or --rank",
         )
     wanted.sort(key=lambda leaf: leaf.key)
-    notes += _gaps(wanted)
+    notes += [*_gaps(wanted), *_clocks(wanted)]
     return Listing(leaves=tuple(wanted), notes=tuple(notes))
 
 
@@ -278,6 +281,24 @@ def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
     if len(lacking) == 1:
         return [f"{first}, which other ranks have"]
     return [f"{len(lacking)} of {len(steps)} ranks lack steps that others have: {first}"]
+
+
+def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
+    """That ranks say they dumped a step at times far apart: their clocks differ, or they are of different runs."""
+    times: dict[int, set[str]] = {}
+    for leaf in leaves:
+        if leaf.time:
+            times.setdefault(leaf.step, set()).add(leaf.time)
+    for step, found in sorted(times.items()):
+        try:
+            first, last = (datetime.strptime(time, _TIME) for time in (min(found), max(found)))
+        except ValueError:  # digits that are no time
+            continue
+        if last - first > _FAR_APART:
+            when = f"step {step} was dumped at {first} on one rank and at {last} on another"
+            why = "their clocks differ, or they are of different runs"
+            return [f"{when}: {why}; what ran first is told by steps and communication, not by clocks"]
+    return []
 
 
 def spans(numbers: Collection[int], limit: int = 6) -> str:

@@ -91,12 +91,14 @@ def judge_statistics(
     tensors = 0
     for (step, model), of_step in groupby(told, key=lambda state: (state.leaf.step, state.leaf.model)):
         leaves, golden = [], {}
+        judge = judges.setdefault(model, StatisticsJudge())
         for state in of_step:
             try:
                 leaf = read_leaf(dump_leaf(state.leaf.path), step, state.leaf.rank)
             except PrecisionToolError as error:
                 unread.append(error.message)
                 continue
+            leaf = judge.admitted(leaf)
             leaves.append(leaf)
             tensors += len(leaf.names.op_of)
             unread += leaf.unread
@@ -107,7 +109,7 @@ def judge_statistics(
         for leaf in leaves:
             if not set(leaf.names.ops) <= ops.keys():
                 ops |= op_bytes(leaf)
-        evidence += judges.setdefault(model, StatisticsJudge()).step(leaves, golden)
+        evidence += judge.step(leaves, golden)
     return StatisticsFound(
         suspicions=tuple(suspicions(evidence, ranks)[:_KEPT]), leaves=len(told), tensors=tensors, ops=ops,
         ranks=tuple(sorted({rank for of_step in ranks.values() for rank in of_step})), unread=tuple(unread),

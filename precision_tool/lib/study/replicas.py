@@ -55,12 +55,13 @@ def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
         departure = _departure(step, by_rank)
         if departure is None:
             agreed += 1
-        else:
+        elif not departure.undecided or departure.fed_alike or len(by_rank) == 2:
             found.append(departure)
+        # Else no majority has it: they are groups that work on parts of the model, whatever the groups are called.
     found.sort(key=lambda one: (one.epoch, one.number, one.op))
     # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
     if not agreed and all(one.undecided for one in found):
-        found = [one for one in found if len(one.ranks) == 2 and one.fed_alike]
+        found = [one for one in found if one.fed_alike]
     return StepVotes(step=step, agreed=agreed, departures=tuple(found))
 
 

@@ -93,10 +93,10 @@ class _Moments:
 
     @classmethod
     def of(cls, logs: Doubles) -> _Moments:
-        """Of the rows of `logs`, NaN left out."""
+        """Of one leaf, NaN left out."""
         known = np.isfinite(logs)
         clean = np.where(known, logs, 0.0)
-        return cls(known.sum(axis=0).astype(np.float64), clean.sum(axis=0), np.square(clean).sum(axis=0))
+        return cls(known.astype(np.float64), clean, np.square(clean))
 
     def plus(self, other: _Moments, sign: float = 1.0) -> _Moments:
         """With those of `other` added, or taken away."""
@@ -110,20 +110,17 @@ class _Moments:
         count = np.where(enough, self.count, 2.0)
         mean = self.total / count
         variance = np.maximum(self.squares / count - np.square(mean), 0.0) * count / (count - 1)
-        bound = _student(count - 1) * np.sqrt(variance * (1 + 1 / count))
+        bound = _STUDENT[np.minimum(count - 1, _FREEDOM).astype(np.intp)] * np.sqrt(variance * (1 + 1 / count))
         return np.where(enough, mean, np.nan), np.where(enough, np.maximum(bound, _FLOOR), inf)
-
-
-def _student(freedom: Doubles) -> Doubles:
-    """t that is exceeded, up or down, with a probability below `_CHANCE`, by the bound of the tail."""
-    known = np.minimum(freedom, _FREEDOM)
-    table = {nu: _student_of(nu) for nu in np.unique(known).tolist()}
-    return np.array([table[nu] for nu in known.tolist()], np.float64)
 
 
 def _student_of(nu: float) -> float:
     constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(nu * pi)
     return exp((constant + (nu + 1) / 2 * log(nu) - log(nu) - log(_CHANCE / 2)) / nu)
+
+
+#: By degrees of freedom: t that is exceeded, up or down, with a probability below `_CHANCE`, by the bound of the tail.
+_STUDENT = np.array([inf, *(_student_of(nu) for nu in range(1, _FREEDOM + 1))])
 
 
 @dataclass(slots=True)
@@ -135,17 +132,25 @@ class _Population:
 
     @classmethod
     def of(cls, logs: Doubles, names: TensorNames, but: Flags) -> _Population:
-        """Of the rows of `logs`, but for some tensors."""
-        gains = np.array([_gains(row, names) for row in logs])
-        return cls(*(_Moments.of(np.where(but, np.nan, values)) for values in (logs, gains)))
+        """Of one leaf, but for some tensors."""
+        return cls(*(_Moments.of(np.where(but, np.nan, values)) for values in (logs, _gains(logs, names))))
 
-    def without(self, logs: Doubles, names: TensorNames, but: Flags) -> _Population:
-        """Without one of its rows."""
-        return self.plus(_Population.of(logs[None], names, but), -1.0)
+    def reference(self) -> _Reference:
+        """What one more leaf is held against."""
+        return _Reference(self.norms.mean_and_bound()[0], *self.gains.mean_and_bound())
 
     def plus(self, other: _Population, sign: float = 1.0) -> _Population:
         """With those of `other` added, or taken away."""
         return _Population(self.norms.plus(other.norms, sign), self.gains.plus(other.gains, sign))
+
+
+@dataclass(slots=True)
+class _Reference:
+    """Logarithms of norms as expected; of a population its gains too, and how far from them is no chance."""
+
+    norms: Doubles
+    gains: Doubles | None = None
+    bound: Doubles | None = None
 
 
 @dataclass(slots=True)
@@ -162,10 +167,10 @@ class _Network:
     edges: tuple[Wholes, Wholes] | None = None
     steps: int = 0
 
-    def past(self) -> _Population | None:
+    def past(self) -> _Reference | None:
         """What the last steps have; None before the first."""
         kept = [*self.populations, *self.shared]
-        return reduce(_Population.plus, kept) if kept else None
+        return reduce(_Population.plus, kept).reference() if kept else None
 
     def add(self, now: _Population, shared: _Population) -> None:
         """One more step."""
@@ -198,6 +203,10 @@ class StatisticsJudge:
             found += self._judge(self._networks[number], group, benchmark or {})
         return sorted(found, key=lambda one: (one.number, one.rank, one.kind))
 
+    def admitted(self, leaf: LeafStatistics) -> LeafStatistics:
+        """The leaf with the names of its network: what many leaves have in common is in memory once."""
+        return aligned(leaf, self._networks[self._network_of(leaf)].names)
+
     def _network_of(self, leaf: LeafStatistics) -> int:
         ops = set(leaf.names.ops)
         for number, known in enumerate(self._networks):
@@ -223,18 +232,21 @@ class StatisticsJudge:
                 yield from changed(leaf, network.edges)
         limited = np.array([_limited(leaf) for leaf in group])
         yield from self._not_finite(network, group, limited)
-        logs = np.array([_logs(leaf) for leaf in group])
-        shared = _is_shared(logs, names)
-        now = _Population.of(logs, names, shared)
+        shared = _shared_of(group)
+        now = reduce(_Population.plus, (_Population.of(_logs(leaf), names, shared) for leaf in group))
         past = network.past()
-        for row, leaf in enumerate(group):
-            yield from _off(EvidenceKind.JUMP, leaf, logs[row], past)
-            yield from _off(EvidenceKind.OUTLIER, leaf, logs[row], now.without(logs[row], names, shared))
+        for leaf in group:  # one after the other: all logarithms together would take much memory
+            logs = _logs(leaf)
+            if past is not None:
+                yield from _off(EvidenceKind.JUMP, leaf, logs, past)
+            if len(group) > _MEMBERS:
+                others = now.plus(_Population.of(logs, names, shared), -1.0)
+                yield from _off(EvidenceKind.OUTLIER, leaf, logs, others.reference())
             golden = benchmark.get(leaf.rank)
             if golden is not None:
                 expected = _logs(aligned(golden, names, of_one_size=False))
-                yield from _off(EvidenceKind.BENCHMARK, leaf, logs[row], expected)
-        network.add(now, _Population.of(logs[:1], names, ~shared))
+                yield from _off(EvidenceKind.BENCHMARK, leaf, logs, _Reference(expected))
+        network.add(now, _Population.of(_logs(group[0]), names, ~shared))
         seen = np.asarray(limited.any(axis=0))
         network.limited = seen if network.limited is None else network.limited | seen
         network.steps += 1
@@ -275,14 +287,20 @@ def _logs(leaf: LeafStatistics) -> Doubles:
     return np.where(dumb, np.nan, logs)
 
 
-def _is_shared(logs: Doubles, names: TensorNames) -> Flags:
+def _shared_of(group: Sequence[LeafStatistics]) -> Flags:
     """Tensors of which all ranks have the same: so many ranks are one observation, which is no population.
 
     Of one rank alone that cannot be seen; there it is what communication puts out.
     """
-    communicated = np.array([is_communication(op_type) for op_type in names.types], bool)[names.op_of]
-    spread = np.nanmax(logs, axis=0, initial=-inf) - np.nanmin(logs, axis=0, initial=inf)
-    shared: Flags = (communicated & names.is_output) | ((len(logs) > 1) & (spread < _SAME))
+    names = group[0].names
+    shared: Flags = names.is_output & np.array([is_communication(one) for one in names.types], bool)[names.op_of]
+    if len(group) > 1:
+        low = high = _logs(group[0])
+        for leaf in group[1:]:
+            logs = _logs(leaf)
+            low, high = np.fmin(low, logs), np.fmax(high, logs)
+        with np.errstate(invalid="ignore"):
+            shared |= ~(high - low >= _SAME)
     return shared
 
 
@@ -308,27 +326,18 @@ def _of_inputs(values: Doubles, names: TensorNames) -> Doubles:
     return by_op[names.op_of]
 
 
-def _off(
-    kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Population | Doubles | None
-) -> Iterator[Evidence]:
+def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Reference) -> Iterator[Evidence]:
     """Outputs that are farther off than what their op was fed, and the bound, explain."""
-    if reference is None:
-        return
     names = leaf.names
-    bound = np.full(len(logs), _FLOOR)
-    by_chance = np.zeros(len(logs), bool)
-    if isinstance(reference, _Population):
-        expected, _ = reference.norms.mean_and_bound()
-        gain, bound = reference.gains.mean_and_bound()
-        with np.errstate(invalid="ignore"):
-            by_chance = ~(np.abs(_gains(logs, names) - gain) > bound)
-    else:
-        expected = reference
+    expected = reference.norms
+    bound = np.full(len(logs), _FLOOR) if reference.bound is None else reference.bound
     off = np.abs(logs - expected)
     own = off - _of_inputs(off, names)
     spoiled = _by_op(names, leaf.nans + leaf.infs > 0, of_inputs=True)
     with np.errstate(invalid="ignore"):
-        wrong = names.is_output & (own > _FLOOR) & ~by_chance & ~spoiled[names.op_of]
+        wrong = names.is_output & (own > _FLOOR) & ~spoiled[names.op_of]
+        if reference.gains is not None:
+            wrong &= np.abs(_gains(logs, names) - reference.gains) > bound
     for number in np.flatnonzero(wrong).tolist():
         yield evidence_of(
             kind, leaf, number, exp(logs[number]), exp(expected[number]), float(own[number]), float(bound[number])

@@ -44,6 +44,8 @@ MOST_WORK, MOST_WIDE_WORK = 1e9, 2e7
 _EXACT = 1 / MEAN_SQUARE * 1.0005
 #: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
 _HF32 = 2.0**-12
+#: Sums whose input need not be widened, and is not cut into blocks.
+_SUMS = frozenset({"BiasAddGrad", "ReduceSum", "ReduceSumD", "Sum", "ReduceMean", "ReduceMeanD", "Mean"})
 _IN_FLOAT32 = (Kind.EXACT, Kind.ROUNDED, Kind.MATRIX)
 
 Array = npt.NDArray[Any]
@@ -63,6 +65,7 @@ def right_in_blocks(
     if looked_at is None:
         return None
     dtype, parts = looked_at
+    fed_as: Float = np.float32 if _sums_in_doubles(formula) else dtype
     is_chain = len(formula.stages) > 1
     noise = _noise(formula, inputs, parts) if is_chain and parts is not None else {}
     if noise is None:
@@ -70,7 +73,7 @@ def right_in_blocks(
     part = formula.unshaped() if parts is not None else formula
     sums = {slot: _Sums(got[slot].dtype, formula.kind, u_in, noise.get(slot, 0.0)) for slot in got}
     for some, flat in parts.blocks(inputs, got) if parts is not None else [(inputs, got)]:
-        wide = {slot: _as(one, dtype) for slot, one in some.items()}
+        wide = {slot: _as(one, fed_as) for slot, one in some.items()}
         true = part.run(wide)
         found = [slot for slot in true if slot in got]
         if not found:
@@ -97,9 +100,15 @@ def _looked_at(
     if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
         return None
     parts = parts_of(formula, inputs, got)
-    if parts is None and (is_chain or Kind.MATRIX not in kinds or not narrow):
+    is_whole = (Kind.MATRIX in kinds and narrow) or _sums_in_doubles(formula)
+    if parts is None and (is_chain or not is_whole):
         return None
     return np.float32 if narrow else np.float64, parts
+
+
+def _sums_in_doubles(formula: Formula) -> bool:
+    """Whether an op sums what it is fed in float64 also where that is float32, which holds it as it was stored."""
+    return len(formula.stages) == 1 and formula.stages[0].op_type in _SUMS
 
 
 def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:

@@ -11,8 +11,10 @@ from math import inf
 
 import numpy as np
 
+from precision_tool.lib.engine.compiled import kernel_of_thread
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream
+from precision_tool.lib.engine.sums import SideSums
 
 
 @dataclass(slots=True)
@@ -36,8 +38,9 @@ class AtLimitPass(Pass[Range, int]):
         x = block.npu
         low, high = float(np.minimum.reduce(x)), float(np.maximum.reduce(x))
         if not low > -inf or not high < inf:  # or NaN: both
-            finite = x[np.isfinite(x)]
-            low, high = (float(finite.min()), float(finite.max())) if finite.size else (inf, -inf)
+            side = SideSums()
+            kernel_of_thread().add_side(side, x)
+            low, high = side.minimum, side.maximum
         state.low, state.high = min(state.low, low), max(state.high, high)
 
     def merge(self, state: Range, other: Range) -> None:
