@@ -153,7 +153,7 @@ def compare(
     graph : path, optional
         A graph file, or a folder of them; by default the one beside the dump that fits it.
     workers : int
-        Processes that share the work; 0: one per core.
+        Threads or processes that share the work; 0: one per core.
     executor : concurrent.futures.Executor, optional
         Does the work instead of processes of our own.
     progress : callable, optional

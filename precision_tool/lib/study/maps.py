@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, nan, sqrt
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -47,15 +46,13 @@ class Maps:
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
         """Adds the rows of a leaf."""
-        worst = worst_of(columns)
-        numbers = columns["number"]
-        for name, number in zip(columns["op"], numbers, strict=True):
-            if name in worst:
-                self._order.setdefault(name, int(number))
-        for name in worst:
-            self._ops.setdefault(name, len(self._ops))
-        places = np.array([self._ops[name] for name in worst], np.intp)
-        values = np.array(list(worst.values()), np.float32)
+        outputs = np.flatnonzero([str(slot).startswith("output") for slot in columns["slot"]])
+        ops = columns["op"]
+        names = [str(ops[at]) for at in outputs.tolist()]
+        for name, number in zip(names, np.asarray(columns["number"])[outputs].tolist(), strict=True):
+            self._order.setdefault(name, number)
+        places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)
+        values = _distances(columns)[outputs]
         for what, place in (("step", step), ("rank", rank)):
             row = self._by[what].get(place)
             if row is None or row.size < len(self._ops):
@@ -63,7 +60,7 @@ class Maps:
                 if row is not None:
                     wider[: row.size] = row
                 row = self._by[what][place] = wider
-            row[places] = np.fmax(row[places], values)
+            np.fmax.at(row, places, values)
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
         """Step × op and rank × op, ops in the order of execution."""
@@ -85,30 +82,11 @@ class Maps:
 NEEDED = ("op", "slot", "number", "cosine", "mismatches", "nan", "inf", "own_error", "relative_euclidean_distance")
 
 
-def worst_of(columns: Columns) -> Mapping[str, float]:
-    """Of every op how far its worst output is off: by the benchmark, or without one by its own recomputed error."""
-    worst: dict[str, float] = {}
-    ops, slots = columns["op"], columns["slot"]
-    cosines: Sequence[float] = _list(columns, "cosine")
-    mismatches, nans, infs = (_list(columns, name) for name in ("mismatches", "nan", "inf"))
-    own = _list(columns, "own_error")
-    for number, (name, slot) in enumerate(zip(ops, slots, strict=True)):
-        if not str(slot).startswith("output"):
-            continue
-        cosine = cosines[number]
-        if mismatches[number]:
-            value = float("inf")
-        elif not isnan(cosine):
-            value = sqrt(2 * max(0.0, 1 - cosine))
-        elif not isnan(own[number]):
-            value = own[number]
-        else:
-            value = float("inf") if nans[number] or infs[number] else nan
-        if isnan(worst.get(name, nan)) or value > worst[name]:
-            worst[name] = value
-    return worst
-
-
-def _list(columns: Columns, name: str) -> list[Any]:
-    values = columns[name]
-    return values.tolist() if isinstance(values, np.ndarray) else values
+def _distances(columns: Columns) -> npt.NDArray[np.float32]:
+    """How far each tensor is off: by the benchmark, or without one by its own recomputed error."""
+    cosines, own = (np.asarray(columns[name], np.float64) for name in ("cosine", "own_error"))
+    mismatches, nans, infs = (np.asarray(columns[name], np.int64) for name in ("mismatches", "nan", "inf"))
+    alone = np.where(np.isnan(own) & ((nans > 0) | (infs > 0)), np.inf, own)
+    compared = np.sqrt(2 * np.maximum(0.0, 1 - cosines))
+    distances = np.where(np.isnan(cosines), alone, compared)
+    return np.where(mismatches > 0, np.inf, distances).astype(np.float32)

@@ -155,7 +155,7 @@ def add_json(parser: Parser) -> None:
 
 
 def add_workers(
-    parser: Parser, default: int | None, what: str = "processes that share the work (default: one per core)"
+    parser: Parser, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
 ) -> None:
     """The option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
