@@ -125,7 +125,7 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
         ordered = _as_told(ordered, states, telling)
     return Conclusion(
         culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
-        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states),
+        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states, ordered),
     )  # fmt: skip
 
 
@@ -274,8 +274,17 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
     ]  # fmt: skip
 
 
-def _not_finite(states: Sequence[LeafState]) -> tuple[int, int, str] | None:
-    bad = min((state for state in states if state.bad), key=lambda state: state.leaf.key, default=None)
+def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tuple[int, int, str] | None:
+    """The first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank."""
+
+    def order(state: LeafState) -> tuple[int, bool, int, str, str]:
+        step, rank, model, path = state.leaf.key
+        by_itself = any(
+            (one.step, one.rank) == (step, rank) and state.first_bad.startswith(f"{one.op}:output") for one in culprits
+        )
+        return step, not by_itself, rank, model, path
+
+    bad = min((state for state in states if state.bad), key=order, default=None)
     return None if bad is None else (bad.leaf.step, bad.leaf.rank, bad.first_bad)
 
 

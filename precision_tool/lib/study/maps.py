@@ -24,11 +24,17 @@ class HeatMap:
     places: tuple[int, ...]
     ops: tuple[str, ...]
     values: npt.NDArray[np.float32] = field(repr=False)
+    #: Of the same shape: which values are not of a comparison, but of an op recomputed from its inputs. None: none.
+    recomputed: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON, with null where nothing was compared and "inf" for what is not finite."""
         rows = [[_number(value) for value in row] for row in self.values.tolist()]
-        return {"what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows}
+        alone = [] if self.recomputed is None else [np.flatnonzero(row).tolist() for row in self.recomputed]
+        return {
+            "what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows,
+            "recomputed": alone,
+        }  # fmt: skip
 
 
 def _number(value: float) -> float | str | None:
@@ -43,11 +49,11 @@ class Maps:
     def __init__(self) -> None:
         self._ops: dict[str, int] = {}
         self._order: dict[str, int] = {}
-        self._by: dict[str, dict[int, npt.NDArray[np.float32]]] = {"step": {}, "rank": {}}
+        self._by: dict[str, dict[int, _Row]] = {"step": {}, "rank": {}}
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
         """Adds the rows of a leaf."""
-        worst = worst_of(columns)
+        worst, recomputed = worst_of(columns)
         numbers = columns["number"]
         for name, number in zip(columns["op"], numbers, strict=True):
             if name in worst:
@@ -56,14 +62,13 @@ class Maps:
             self._ops.setdefault(name, len(self._ops))
         places = np.array([self._ops[name] for name in worst], np.intp)
         values = np.array(list(worst.values()), np.float32)
+        alone = np.array([name in recomputed for name in worst], np.bool_)
         for what, place in (("step", step), ("rank", rank)):
-            row = self._by[what].get(place)
-            if row is None or row.size < len(self._ops):
-                wider = np.full(len(self._ops), np.nan, np.float32)
-                if row is not None:
-                    wider[: row.size] = row
-                row = self._by[what][place] = wider
-            row[places] = np.fmax(row[places], values)
+            row = self._by[what].setdefault(place, _Row())
+            row.widen(len(self._ops))
+            worse = ~np.isnan(values) & ~(values <= row.values[places])
+            row.values[places[worse]] = values[worse]
+            row.recomputed[places[worse]] = alone[worse]
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
         """Step × op and rank × op, ops in the order of execution."""
@@ -73,21 +78,43 @@ class Maps:
         for what, rows in self._by.items():
             places = sorted(rows)
             values = np.full((len(places), len(names)), np.nan, np.float32)
+            recomputed = np.zeros(values.shape, np.bool_)
             for number, place in enumerate(places):
-                row = np.full(len(names), np.nan, np.float32)
-                row[: rows[place].size] = rows[place]
-                values[number] = row[columns]
-            found.append(HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values))
+                row = rows[place]
+                row.widen(len(names))
+                values[number], recomputed[number] = row.values[columns], row.recomputed[columns]
+            found.append(
+                HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed)
+            )
         return found[0], found[1]
+
+
+class _Row:
+    """What a place has of each op, in the order in which ops were seen first."""
+
+    def __init__(self) -> None:
+        self.values = np.full(0, np.nan, np.float32)
+        self.recomputed = np.zeros(0, np.bool_)
+
+    def widen(self, size: int) -> None:
+        """Makes room for `size` ops."""
+        more = size - self.values.size
+        if more > 0:
+            self.values = np.pad(self.values, (0, more), constant_values=np.nan)
+            self.recomputed = np.pad(self.recomputed, (0, more))
 
 
 #: The columns that a map needs.
 NEEDED = ("op", "slot", "number", "cosine", "mismatches", "nan", "inf", "own_error", "relative_euclidean_distance")
 
 
-def worst_of(columns: Columns) -> Mapping[str, float]:
-    """Of every op how far its worst output is off: by the benchmark, or without one by its own recomputed error."""
+def worst_of(columns: Columns) -> tuple[Mapping[str, float], set[str]]:
+    """Of every op how far its worst output is off: by the benchmark, or without one by its own recomputed error.
+
+    And those of which that is not by a benchmark.
+    """
     worst: dict[str, float] = {}
+    recomputed: set[str] = set()
     ops, slots = columns["op"], columns["slot"]
     cosines: Sequence[float] = _list(columns, "cosine")
     mismatches, nans, infs = (_list(columns, name) for name in ("mismatches", "nan", "inf"))
@@ -106,7 +133,11 @@ def worst_of(columns: Columns) -> Mapping[str, float]:
             value = float("inf") if nans[number] or infs[number] else nan
         if isnan(worst.get(name, nan)) or value > worst[name]:
             worst[name] = value
-    return worst
+            if mismatches[number] or not isnan(cosine):
+                recomputed.discard(name)
+            else:
+                recomputed.add(name)
+    return worst, recomputed
 
 
 def _list(columns: Columns, name: str) -> list[Any]:
