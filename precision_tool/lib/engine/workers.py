@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from precision_tool.lib import urls
 from precision_tool.lib.errors import PrecisionToolError
 
 #: How long workers that were killed are waited for.
@@ -36,7 +37,9 @@ class WorkStoppedError(PrecisionToolError):
 
 
 def cores() -> int:
-    """Processor cores this process may use."""
+    """Processor cores this process may use; one where the data lies in the memory of this process."""
+    if urls.uses_memory():
+        return 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -132,7 +135,10 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that are killed, not waited for, when the block ends with an exception."""
     before = {process.pid for process in multiprocessing.active_children()}
     pool = _Pool(
-        workers, mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"), initializer=_start_worker
+        workers,
+        mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
+        initializer=_start_worker,
+        initargs=(urls.secrets(),),
     )
     try:
         yield pool
@@ -149,7 +155,8 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _start_worker() -> None:
+def _start_worker(secrets: Mapping[str, urls.Secret]) -> None:
+    urls.take_secrets(secrets)
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -21,6 +21,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.user_files import check_on_disk
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.redump import Redump
@@ -101,6 +102,8 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         def seen(study: Study) -> None:
             _tell(session, args, output, study, budget, page)
 
+    if session.settings.work is not None:
+        check_on_disk(session.settings.work)  # for the journal
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
