@@ -65,7 +65,7 @@ def find_benchmarks(root: str) -> Benchmarks:
         has_tensors |= bool(tensors)
         print_of = looked_at(folder, tensors or dumps)[1]
         whole.update(print_of.encode())
-        key, top = _placed_below(place, folder) if tensors else _placed_dump(folder)
+        key, top = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
         known = digests.setdefault(key, hashlib.sha256())
         known.update(print_of.encode())
         before = found.get(key)
@@ -101,10 +101,10 @@ def _placed_below(root: str, folder: str) -> tuple[tuple[int | None, int | None]
     return (step, rank), folder
 
 
-def _placed_dump(folder: str) -> tuple[tuple[int | None, int | None], str]:
-    """Step and rank of a folder of dump files of another run."""
+def _placed_dump(root: str, folder: str) -> tuple[tuple[int | None, int | None], str]:
+    """Step and rank of a folder of dump files of another run; what is above `root` tells nothing of ranks."""
     where = names.parse_leaf_path(PurePath(folder).parts)
-    step, rank = placed(folder)
+    step, rank = placed(posixpath.relpath(folder, root))
     return (
         int(where.step) if where.step else step,
         rank if rank is not None else int(where.device) if where.device else None,
