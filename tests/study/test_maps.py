@@ -68,3 +68,16 @@ def test_leaves_of_one_place_and_ops_that_come_later() -> None:
     by_step, by_rank = maps.maps()
     np.testing.assert_array_equal(by_step.values, np.array([[1.0, 0.5], [2.0, nan]], np.float32))
     np.testing.assert_array_equal(by_rank.values, np.array([[1.0, nan], [2.0, 0.5]], np.float32))
+
+
+def test_what_was_not_compared_is_told_from_what_was() -> None:
+    maps = Maps()
+    maps.take(0, 0, rows({"cosine": 0.5}, {"op": "b", "number": 1, "nan": 1}))
+    maps.take(0, 1, rows({"own_error": 0.25}, {"op": "b", "number": 1}))
+    maps.take(0, 2, rows({"own_error": 3.0}, {"op": "b", "number": 1, "cosine": 0.0, "mismatches": 1}))
+    by_step, by_rank = maps.maps()
+    assert by_rank.recomputed is not None
+    assert by_rank.recomputed.tolist() == [[False, True], [True, False], [True, False]]
+    assert by_step.recomputed is not None
+    assert by_step.recomputed.tolist() == [[True, False]]  # the worst of all ranks
+    assert by_step.to_dict()["recomputed"] == [[0]]

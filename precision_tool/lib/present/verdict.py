@@ -20,7 +20,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.verdict.model import Cause, Proof, Suspect, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect, Verdict
 from precision_tool.lib.verdict.since import Since
 
 #: What each cause means, completing the name of the culprit.
@@ -100,7 +100,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
-    return Group(block, _Steps(verdict, command)) if verdict.next else block
+    return Group(block, NextSteps(verdict.next, command)) if verdict.next else block
 
 
 _STATES = {
@@ -330,11 +330,11 @@ def _judged(verdict: Verdict) -> str:
     return line
 
 
-class _Steps:
+class NextSteps:
     """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
 
-    def __init__(self, verdict: Verdict, command: str) -> None:
-        self._steps = verdict.next
+    def __init__(self, steps: Sequence[Step], command: str) -> None:
+        self._steps = steps
         self._command = command
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

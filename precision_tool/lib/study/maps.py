@@ -23,11 +23,17 @@ class HeatMap:
     places: tuple[int, ...]
     ops: tuple[str, ...]
     values: npt.NDArray[np.float32] = field(repr=False)
+    #: Of the same shape: which values are not of a comparison, but of an op recomputed from its inputs. None: none.
+    recomputed: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON, with null where nothing was compared and "inf" for what is not finite."""
         rows = [[_number(value) for value in row] for row in self.values.tolist()]
-        return {"what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows}
+        alone = [] if self.recomputed is None else [np.flatnonzero(row).tolist() for row in self.recomputed]
+        return {
+            "what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows,
+            "recomputed": alone,
+        }  # fmt: skip
 
 
 def _number(value: float) -> float | str | None:
@@ -42,6 +48,7 @@ class Maps:
     def __init__(self) -> None:
         self._ops: dict[str, int] = {}
         self._order: dict[str, int] = {}
+        #: Of each op the worst that was compared, and the worst of what was not.
         self._by: dict[str, dict[int, npt.NDArray[np.float32]]] = {"step": {}, "rank": {}}
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
@@ -52,15 +59,16 @@ class Maps:
         for name, number in zip(names, np.asarray(columns["number"])[outputs].tolist(), strict=True):
             self._order.setdefault(name, number)
         places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)
-        values = _distances(columns)[outputs]
+        distances, is_compared = _distances(columns)
+        distances, kinds = distances[outputs], np.where(is_compared[outputs], 0, 1)
         for what, place in (("step", step), ("rank", rank)):
             row = self._by[what].get(place)
-            if row is None or row.size < len(self._ops):
-                wider = np.full(len(self._ops), np.nan, np.float32)
+            if row is None or row.shape[1] < len(self._ops):
+                wider = np.full((2, len(self._ops)), np.nan, np.float32)
                 if row is not None:
-                    wider[: row.size] = row
+                    wider[:, : row.shape[1]] = row
                 row = self._by[what][place] = wider
-            np.fmax.at(row, places, values)
+            np.fmax.at(row, (kinds, places), distances)
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
         """Step × op and rank × op, ops in the order of execution."""
@@ -70,11 +78,16 @@ class Maps:
         for what, rows in self._by.items():
             places = sorted(rows)
             values = np.full((len(places), len(names)), np.nan, np.float32)
+            recomputed = np.zeros(values.shape, np.bool_)
             for number, place in enumerate(places):
-                row = np.full(len(names), np.nan, np.float32)
-                row[: rows[place].size] = rows[place]
-                values[number] = row[columns]
-            found.append(HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values))
+                row = np.full((2, len(names)), np.nan, np.float32)
+                row[:, : rows[place].shape[1]] = rows[place]
+                compared, alone = row[:, columns]
+                values[number] = np.fmax(compared, alone)
+                recomputed[number] = ~np.isnan(alone) & ~(alone <= compared)
+            found.append(
+                HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed)
+            )
         return found[0], found[1]
 
 
@@ -82,11 +95,12 @@ class Maps:
 NEEDED = ("op", "slot", "number", "cosine", "mismatches", "nan", "inf", "own_error", "relative_euclidean_distance")
 
 
-def _distances(columns: Columns) -> npt.NDArray[np.float32]:
-    """How far each tensor is off: by the benchmark, or without one by its own recomputed error."""
+def _distances(columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """How far each tensor is off, by the benchmark, or without one by its own recomputed error; and if by the first."""
     cosines, own = (np.asarray(columns[name], np.float64) for name in ("cosine", "own_error"))
     mismatches, nans, infs = (np.asarray(columns[name], np.int64) for name in ("mismatches", "nan", "inf"))
     alone = np.where(np.isnan(own) & ((nans > 0) | (infs > 0)), np.inf, own)
     compared = np.sqrt(2 * np.maximum(0.0, 1 - cosines))
     distances = np.where(np.isnan(cosines), alone, compared)
-    return np.where(mismatches > 0, np.inf, distances).astype(np.float32)
+    is_compared = ~np.isnan(cosines) | (mismatches > 0)
+    return np.where(mismatches > 0, np.inf, distances).astype(np.float32), is_compared

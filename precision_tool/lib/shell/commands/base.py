@@ -40,11 +40,11 @@ class Output:
     command: str = COMMAND
 
     def command_for(self, session: Session) -> str:
-        """The same for a session, of which it names the data folder where that is not the usual one."""
-        root = session.workspace.root
-        if not self.command or root == DEFAULT_DATA:
+        """The same for a session, of which it names the data folders where they are not the usual one."""
+        folders = [session.workspace.root, *session.settings.more_data]
+        if not self.command or folders == [DEFAULT_DATA]:
             return self.command
-        return f"{self.command} --data {quote(str(root))}"
+        return " ".join([self.command, *(f"--data {quote(str(folder))}" for folder in folders)])
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints results that may be long, through the pager where there is one."""
