@@ -149,17 +149,17 @@ def _run(arguments: List[str]) -> int:
 
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
-    from precision_tool.lib.workspace import check_data
-
     if "more_data" in options and word.name not in _SEVERAL_FOLDERS:
         raise UsageError(f"{word.name}: takes one data folder", "`ac --all` takes several")
     settings = _settings(options)
     if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
-        check_data(settings.data)
+        _check_data(settings, is_analysis=not word.plain)
     try:
         if word.plain:
             from precision_tool.lib.arguments import load_plain
+            from precision_tool.lib.user_files import check_on_disk
 
+            check_on_disk(settings.data)
             return load_plain(word).main(arguments, settings)
         from precision_tool.lib import app
 
@@ -173,14 +173,24 @@ def _run(arguments: List[str]) -> int:
 def _start_prompt(options: Dict[str, Any]) -> int:
     if sys.version_info[:2] < MIN_PYTHON:
         return _too_old("the prompt", MIN_PYTHON)
-    from precision_tool.lib.workspace import check_data
-
     settings = _settings(options)
     if "data" in options:
-        check_data(settings.data)
+        _check_data(settings, is_analysis=True)
     from precision_tool.lib import app
 
     return app.start_prompt(settings)
+
+
+def _check_data(settings: Any, *, is_analysis: bool) -> None:
+    """Raises the error for a data folder that is none; URLs are for the analysis only."""
+    from precision_tool.lib.urls import is_remote
+    from precision_tool.lib.workspace import check_data
+
+    if is_remote(settings.data):
+        if not is_analysis:
+            return  # which says that it needs a folder
+        from precision_tool.lib.storage import stores  # noqa: F401  # which asks servers
+    check_data(settings.data)
 
 
 def _settings(options: Dict[str, Any]) -> Any:
@@ -233,13 +243,15 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         options["data"] = folders[0]
         options.pop("more_data", None)
         if folders[1:]:
+            folders = [_data_in(folder) for folder in folders]
+            options["data"] = folders[0]
             options["more_data"] = folders[1:]
     return rest
 
 
 def _matching(pattern: str) -> List[str]:
     """The folders that a pattern means, in the order of the numbers in their names; any other name is a folder's."""
-    if not glob.has_magic(pattern) or os.path.lexists(pattern):
+    if not glob.has_magic(pattern) or "://" in pattern or os.path.lexists(pattern):
         return [pattern]
     found = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
     if not found:
@@ -247,6 +259,13 @@ def _matching(pattern: str) -> List[str]:
 
         raise DataNotFoundError(f"{pattern}: no folder fits this pattern", "name the data folders with --data")
     return found
+
+
+def _data_in(folder: str) -> str:
+    """Of several folders each may be a data folder, or a server's that holds one called precision_data."""
+    inner = os.path.join(folder, "precision_data")
+    is_server = os.path.isdir(os.path.join(inner, "npu")) and not os.path.isdir(os.path.join(folder, "npu"))
+    return inner if is_server else folder
 
 
 def _natural(path: str) -> List[Tuple[bool, int, str]]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+
+# As the command line has it, and before numpy loads: spawned workers add in the same order as this process does.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -64,6 +64,15 @@ class Browser:
         return " ".join(text.split())
 
 
+def wait_until(page: Any, condition: str) -> None:
+    """Until an expression in the page is true: playwright's own way asks by `eval`, which the page's policy forbids."""
+    for _ in range(3000):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(20)
+    pytest.fail(f"{condition}: never")
+
+
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """Makes contexts: windows that know nothing of each other, all of one browser."""

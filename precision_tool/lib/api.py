@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib import urls
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult
 from precision_tool.lib.compare.sides import compare_sides
@@ -152,7 +153,7 @@ def compare(
     graph : path, optional
         A graph file, or a folder of them; by default the one beside the dump that fits it.
     workers : int
-        Processes that share the work; 0: one per core.
+        Threads or processes that share the work; 0: one per core.
     executor : concurrent.futures.Executor, optional
         Does the work instead of processes of our own.
     progress : callable, optional
@@ -174,8 +175,8 @@ def compare(
     UsageError
         The folders are no NPU dump and benchmark, or options contradict each other.
     """
-    sides = os.fspath(npu), os.fspath(golden)
-    graph = None if graph is None else os.fspath(graph)
+    sides = urls.path_of(os.fspath(npu)), urls.path_of(os.fspath(golden))
+    graph = None if graph is None else urls.path_of(os.fspath(graph))
     options = options or CompareOptions()
     results = compare_sides(*sides, graph=graph, workers=workers, executor=executor, progress=progress, options=options)
     return [

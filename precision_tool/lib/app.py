@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import os
@@ -67,6 +68,8 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 
 def _open(settings: Settings) -> Session:
     gc.set_threshold(*_GC_THRESHOLDS)
+    # At its end the interpreter looks for cycles among all objects, which the system takes back anyway.
+    atexit.register(gc.freeze)
     # Before numpy loads: its BLAS threads would only compete with our worker processes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):

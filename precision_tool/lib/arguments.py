@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
 
+from precision_tool.lib import urls
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.words import Word
@@ -61,7 +62,7 @@ def escaped(text: str) -> str:
 
 def print_line(text: str, file: Optional[TextIO] = None) -> None:
     """A line in which names from files cannot be taken for commands by the terminal."""
-    print(escaped(text), file=file, flush=True)
+    print(escaped(urls.shown(text)), file=file, flush=True)
 
 
 def training_environment(settings: Settings) -> Dict[str, str]:

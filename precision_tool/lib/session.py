@@ -229,7 +229,7 @@ class Session(JudgedFolder):
         threshold : float, optional
             Cosine similarity below which a tensor counts as wrong.
         workers : int, optional
-            Processes that share the work; 0: one per core.
+            Threads or processes that share the work; 0: one per core.
         executor : concurrent.futures.Executor, optional
             Does the work instead of processes of our own.
         progress : callable, optional

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from precision_tool.lib import urls
 from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, Found, as_setting, notes_on
@@ -217,7 +218,7 @@ def _folder(value: object) -> Path:
         raise ValueError("must be a folder")
     if "\0" in str(value):
         raise ValueError("must be a folder, its name holds a zero byte")
-    return Path(value).expanduser()
+    return Path(urls.path_of(str(value))).expanduser()
 
 
 def _folders(value: object) -> Tuple[Path, ...]:

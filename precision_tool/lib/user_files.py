@@ -11,7 +11,8 @@ import os
 import stat
 from typing import BinaryIO, List, Optional, TextIO, Union
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
+from precision_tool.lib import urls
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -20,6 +21,49 @@ _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 #: A text file of this many bytes is no text that a person or a tool of the field wrote by itself.
 MAX_TEXT = 64 << 20
 _PIECE = 1 << 16
+
+
+class Elsewhere:
+    """Places that are no disk of this machine. Who can read them says so with `reach_elsewhere`; this one cannot."""
+
+    def is_folder(self, path: str) -> bool:
+        """As `is_folder`."""
+        raise _on_no_disk(path)
+
+    def list_folder(self, path: str, what: str) -> List[str]:
+        """As `list_folder`."""
+        raise _on_no_disk(path)
+
+    def read_bytes(self, path: str, limit: int) -> bytes:
+        """As `read_bytes`."""
+        raise _on_no_disk(path)
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """A new file that is there as a whole or not at all. OutputError."""
+        raise _on_no_disk(path)
+
+
+_elsewhere = [Elsewhere()]
+
+
+def reach_elsewhere(places: Elsewhere) -> None:
+    """From now on `places` are asked of paths that stand for URLs."""
+    _elsewhere[0] = places
+
+
+def elsewhere() -> Elsewhere:
+    """Whom to ask of paths that stand for URLs."""
+    return _elsewhere[0]
+
+
+def check_on_disk(path: PathLike) -> None:
+    """Raises UsageError for a path that stands for a URL."""
+    if urls.is_remote(path):
+        raise _on_no_disk(str(path))
+
+
+def _on_no_disk(path: str) -> UsageError:
+    return UsageError(f"{urls.url_of(path)}: this command works with a folder of this machine only", "name a folder")
 
 
 def user_error(path: str, error: OSError) -> PrecisionToolError:
@@ -82,6 +126,8 @@ def open_text(path: str, encoding: str = "utf-8", errors: str = "strict", newlin
 
 def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
     """A whole regular file of at most `limit` bytes. FormatError for a larger one; else as `open_descriptor`."""
+    if urls.is_remote(path):
+        return elsewhere().read_bytes(path, limit)
     data = bytearray()
     with open_binary(path) as file:
         try:
@@ -138,6 +184,8 @@ def list_folder(path: str, what: str = "files") -> List[str]:
 
     `what` says in the hint what is looked for. An empty folder has no names and is no error.
     """
+    if urls.is_remote(path):
+        return elsewhere().list_folder(path, what)
     try:
         return sorted(os.listdir(path))
     except OSError as error:
@@ -148,6 +196,8 @@ def list_folder(path: str, what: str = "files") -> List[str]:
 
 def is_folder(path: PathLike) -> bool:
     """Whether a folder is there. FormatError where that cannot be told, for want of permission in one above it."""
+    if urls.is_remote(path):
+        return elsewhere().is_folder(str(path))
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError):

@@ -14,13 +14,15 @@ Nothing is created before something is written. This module runs on Python 3.7.
 import contextlib
 import os
 import re
+import shlex
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Iterable, List, Optional
 
+from precision_tool.lib import urls
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
-from precision_tool.lib.user_files import PathLike, is_folder, list_folder
+from precision_tool.lib.user_files import PathLike, check_on_disk, is_folder, list_folder
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
@@ -55,7 +57,11 @@ class Workspace:
         self.work = None if work is None else Path(work)
         self.notes: List[str] = []
         # Folders still worth trying for results, best first.
-        self._bases = [self.root / "temp", Path(FALLBACK_WORK_FOLDER)] if self.work is None else [self.work]
+        self._bases = [Path(FALLBACK_WORK_FOLDER)]
+        if self.work is not None:
+            self._bases = [self.work]
+        elif not urls.is_remote(self.root):  # results go there when that is asked for
+            self._bases.insert(0, self.root / "temp")
         # Folders that were not there before, deepest first.
         self._made: List[Path] = []
 
@@ -137,20 +143,20 @@ class Workspace:
         ascend_work_path = os.environ.get("ASCEND_WORK_PATH")
         if ascend_work_path:
             candidates += [path / "fusion_result.json" for path in _children(Path(ascend_work_path) / "FE")]
-        return [path for path in candidates if os.path.isfile(str(path))]
+        return [path for path in candidates if _is_file(path)]
 
     def result_dirs(self) -> List[Path]:
         """Where results of earlier commands may lie, best first; they need not exist."""
         bases = [self.root / "temp"]
         if self.work is not None:
             bases.insert(0, self.work)
-        elif not _looks_writable(bases[0]):
+        elif urls.is_remote(self.root) or not _looks_writable(bases[0]):
             bases.append(Path(FALLBACK_WORK_FOLDER))
         return bases
 
     def cache_dirs(self) -> List[Path]:
         """Folders for what is only kept to be quicker, best first. None is made where nothing else would be."""
-        if self.work is not None:
+        if self.work is not None and not urls.is_remote(self.work):
             return [self.work / "cache"]
         return [base / "cache" for base in self.result_dirs() if os.path.isdir(str(base.parent)) and _is_ours(base)]
 
@@ -167,10 +173,10 @@ class Workspace:
 
     def named(self, path: str) -> str:
         """A path as the user named it: seen from the working folder, else from the data folder or its `npu`."""
-        if "://" in path or os.path.lexists(path):
+        if urls.is_remote(path) or os.path.lexists(path):
             return path
         below = (os.path.join(str(base), path) for base in (self.root, self.root / "npu"))
-        return next(filter(os.path.lexists, below), path)
+        return next(filter(_is_there, below), path)
 
     # What is written
 
@@ -228,7 +234,10 @@ class Workspace:
         while True:
             folder = parent / moment.strftime(_TIME_FORMAT)
             try:
-                folder.mkdir()
+                if not urls.is_remote(folder):
+                    folder.mkdir()
+                elif is_folder(folder):
+                    raise FileExistsError
             except FileExistsError:  # two comparisons within one second
                 moment += timedelta(seconds=1)
             except OSError as error:
@@ -293,9 +302,9 @@ def check_data(root: PathLike) -> None:
     """Raises DataNotFoundError where there is no data folder; its hint names one that lies near."""
     path = Path(root)
     is_there = is_folder(path)
-    if is_there and (_is_data(path) or "://" in str(root)):
+    if is_there and _is_data(path):
         return
-    near = _near_data(path)
+    near = None if urls.is_remote(path) else _near_data(path)
     if is_there and near is None:  # one that is still empty
         return
     if is_there:
@@ -313,16 +322,26 @@ def _is_data(folder: Path) -> bool:
 
 
 def _near_data(root: Path) -> Optional[str]:
-    """The data folder in a folder, or that the folder is a part of; of one that is not there, of the working folder."""
+    """The data folder in a folder, or around it; of a folder that is not there, of the working folder. As typed."""
     place = root if is_folder(root) else Path()
     inside = place / "precision_data"
     if is_folder(inside) and _is_data(inside):
-        return shown_path(str(inside))
+        return typed_path(str(inside))
     whole = Path(os.path.abspath(str(place)))
     for folder in (whole, *whole.parents):
         if any(_is_run(path) for path in _seen(folder / "npu")) or is_folder(folder / "tf" / "dump"):
-            return shown_path(str(folder))
+            return typed_path(str(folder))
     return None
+
+
+def _is_file(path: Path) -> bool:
+    if urls.is_remote(path):
+        return path in _children(path.parent)
+    return os.path.isfile(str(path))
+
+
+def _is_there(path: str) -> bool:
+    return is_folder(path) if urls.is_remote(path) else os.path.lexists(path)
 
 
 def _is_run(folder: Path) -> bool:
@@ -338,6 +357,7 @@ def _seen(folder: Path) -> Iterable[Path]:
 
 def make_writable(folder: Path) -> Path:
     """Make a folder that others, the device or TensorFlow, write to; returns its absolute path. Raises OutputError."""
+    check_on_disk(folder)
     absolute = Path(os.path.abspath(str(folder)))
     reason = _try_to_write(absolute)
     if reason is not None:
@@ -357,7 +377,7 @@ def _is_ours(base: Path) -> bool:
 
 
 def _is_time_dir(path: Path) -> bool:
-    return re.match(r"[0-9]{14}\Z", path.name) is not None and os.path.isdir(str(path))
+    return re.match(r"[0-9]{14}\Z", path.name) is not None and is_folder(path)
 
 
 def _looks_writable(folder: Path) -> bool:
@@ -369,6 +389,8 @@ def _looks_writable(folder: Path) -> bool:
 
 def _missing(folder: Path) -> List[Path]:
     """`folder` and the folders above it as far as they are not there, deepest first."""
+    if urls.is_remote(folder):
+        return []
     return [path for path in (folder, *folder.parents) if not os.path.lexists(str(path))]
 
 
@@ -377,6 +399,8 @@ def _try_to_write(folder: Path) -> Optional[str]:
 
     Permission bits tell too little: root, read-only mounts, quotas and full disks answer otherwise.
     """
+    if urls.is_remote(folder):  # the first file that is written tells
+        return None
     missing = _missing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -391,8 +415,16 @@ def _try_to_write(folder: Path) -> Optional[str]:
     return None
 
 
+def typed_path(path):
+    # type: (str) -> str
+    """The same as a word of a command line, to be copied into a shell or the prompt."""
+    return shlex.quote(shown_path(path))
+
+
 def shown_path(path):
     # type: (str) -> str
     """A path as a user would type it here: relative to the working folder if it lies below."""
+    if urls.is_remote(path):
+        return urls.url_of(path) or path
     folder = os.getcwd()
     return os.path.relpath(path, folder) if lies_in(os.path.abspath(path), folder) else path

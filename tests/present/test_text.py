@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import math
 from pathlib import Path
 
 import pytest
 
 import precision_tool
-from precision_tool.lib.present.text import counted
+from precision_tool.lib.present.text import counted, off_by
 
 
 @pytest.mark.parametrize(
@@ -46,3 +47,11 @@ def test_hints_start_with_a_small_letter_and_end_without_a_stop() -> None:
                 if text[:1].isupper() or text.endswith("."):
                     odd.append((path.name, call.lineno, text))
     assert odd == []
+
+
+def test_a_distance_that_is_not_finite() -> None:
+    assert [off_by(value) for value in (0.637, 25.0, math.inf, "inf", None)] == [
+        "63.7 % off",
+        "25 times off",
+        *["infinitely far off"] * 3,
+    ]

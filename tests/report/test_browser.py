@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from builders import graph_op, one_op_tree, text_graph
 from command_line import tool
+from report_browser import wait_until
 from report_files import compared, data_of, names_of, result_of, shown_without
 
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -38,7 +39,7 @@ def test_the_first_screen_is_the_verdict(browse: Browse, demo_report: Path) -> N
 def test_the_next_step_is_copied(browse: Browse, demo_report: Path) -> None:
     page = browse(demo_report, permissions=["clipboard-read", "clipboard-write"])
     page.page.click("#tab-verdict .steps button.copy")
-    page.page.wait_for_function("document.querySelector('.steps button.copy').textContent === 'Copied'")
+    wait_until(page.page, "document.querySelector('.steps button.copy').textContent === 'Copied'")
     assert (
         page.ask("navigator.clipboard.readText()") == "precision-tool fusion off TbeConvDequantVaddReluQuantFusionPass"
     )
@@ -385,7 +386,7 @@ def test_without_decompression_stream_it_opens_too(chromium: Callable[..., Any],
     context.add_init_script("delete window.DecompressionStream; delete Uint8Array.fromBase64;")
     page = context.new_page()
     page.goto(demo_report.as_uri())
-    page.wait_for_function("window.report !== undefined")
+    wait_until(page, "window.report !== undefined")
     assert page.evaluate("report.data.results[0].count") == len(names_of(result_of(demo_report)))
     context.close()
 

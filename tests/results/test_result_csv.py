@@ -370,6 +370,28 @@ def test_an_op_called_scalar_is_none(tmp_path: Path) -> None:
     assert not read_result(str(path))[0].is_scalar
 
 
+def test_a_file_of_the_vendor_tells_mean_and_deviation_in_one_cell(tmp_path: Path) -> None:
+    path = tmp_path / "result_20261122120000.csv"
+    path.write_text(
+        "Index,NPUDump,GroundTruth,TensorIndex,CosineSimilarity,StandardDeviation,CompareFailReason\n"
+        '3,conv,conv,conv:output:0,0.5,"(0.502;0.290),(-1.250;2.000)",\n'
+        '4,relu,relu,relu:output:0,0.5,"(0.502;0.290),(many;2.000)",\n'
+        "5,add\n"
+    )
+    with pytest.raises(FormatError, match=r"line 4 cannot be read: it ends before the CosineSimilarity column"):
+        read_result(str(path))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    conv, relu = read_result(str(path)).rows
+    assert conv.npu is not None and conv.golden is not None  # noqa: PT018 - for mypy
+    assert (conv.npu.mean, conv.npu.std, conv.golden.mean, conv.golden.std) == (0.502, 0.29, -1.25, 2.0)
+    assert "npu.minimum" in conv.absent
+    assert "npu.mean" not in conv.absent
+    assert relu.damaged == (("StandardDeviation", "many"),)
+    assert relu.golden is not None
+    assert "golden.mean" in relu.absent
+    assert relu.golden.std == 2.0
+
+
 def test_a_cell_that_is_no_number_is_named(tmp_path: Path) -> None:
     path = tmp_path / "result_1.csv"
     path.write_text("Index,NPUDump,TensorIndex,Shape,CosineSimilarity,MeanRelativeError\n7,a,a:input:1,[x],1.0,much\n")

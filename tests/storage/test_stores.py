@@ -30,6 +30,7 @@ from precision_tool.lib.storage.stores import (
     signature_of,
     store_of,
 )
+from precision_tool.lib.urls import path_of
 
 
 class StoreContract(ABC):
@@ -149,6 +150,15 @@ class TestMemoryStore(StoreContract):
     def make(self, folder: Path) -> Store:
         self.root = "/memory"
         return MemoryStore()
+
+
+class TestUrlStore(StoreContract):
+    """What fsspec reaches: here memory, by its URL."""
+
+    def make(self, folder: Path) -> Store:
+        pytest.importorskip("fsspec")
+        self.root = path_of(f"memory://contract/{folder.name}")
+        return store_of(self.root)
 
 
 @pytest.fixture

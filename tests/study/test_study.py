@@ -198,3 +198,46 @@ def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: P
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.op, culprit.ranks, culprit.unknown) == (truth.culprit, (0,), (1,))
+
+
+def test_a_rank_whose_dump_ends_before_the_culprit_is_not_right_in_it(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=3, steps=1, fault="fused", fault_step=0, benchmark="none")
+    for leaf in (tmp_path / truth.data[0] / "npu" / "debug_0" / "dump").glob("*/[01]/*/*/0"):
+        files = sorted(leaf.iterdir(), key=lambda file: file.name.rpartition(".")[2])  # in the order of execution
+        for file in files[8:]:
+            file.unlink()
+    found = studied(tmp_path, truth, tmp_path / "work")
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.op, culprit.ranks, culprit.right, culprit.unknown) == (truth.culprit, (2,), (), (0, 1))
+    assert culprit.reach is Reach.NOT_TOLD
+
+
+def test_folders_above_that_are_called_as_ranks_with_several_devices_are_servers(tmp_path: Path) -> None:
+    home = tmp_path / "worker1"
+    truth = generate_ranks(home, ranks=3, steps=2, fault="fused", fault_step=1, fault_rank=2)
+    found = studied(home, truth, tmp_path / "work")
+    assert (found.steps, found.ranks) == ((0, 1), (0, 1, 2))
+    assert len(found.leaves) == 6
+    assert any(one.compared for one in found.leaves)
+    assert found.conclusion.culprit is not None
+    assert (found.conclusion.culprit.rank, found.conclusion.culprit.op) == (2, truth.culprit)
+    shutil.copytree(home, tmp_path / "worker2")
+    listed = prepare(StudyOptions(folders=[str(tmp_path / name / truth.data[0]) for name in ("worker1", "worker2")]))
+    assert [plan.leaf.rank for plan in listed.plans] == [*range(6), *range(6)]
+    assert any("worker2/precision_data from rank 3 on" in note for note in listed.notes)
+    together = prepare(StudyOptions(folders=[str(tmp_path)], npu=str(tmp_path)))
+    assert [plan.leaf.rank for plan in together.plans] == [*range(6), *range(6)]
+    assert any(f"{tmp_path / 'worker2'} from rank 3 on" in note for note in together.notes)
+
+
+def test_a_benchmark_of_one_rank_is_not_that_of_a_device_of_another_server(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="none", benchmark="one")
+    folders = [str(tmp_path / folder) for folder in truth.data]
+    compared = [plan.leaf.rank for plan in prepare(StudyOptions(folders=folders)).plans if plan.benchmark]
+    assert compared == [0]  # rank 8 is device 0, too
+    named = StudyOptions(folders=folders, golden=str(Path(folders[0]) / "tf" / "dump"))
+    assert [plan.leaf.rank for plan in prepare(named).plans if plan.benchmark] == [0]
+    own = Path(folders[1]) / "tf" / "dump"
+    shutil.copytree(Path(folders[0]) / "tf" / "dump" / "rank_0", own / "rank_0")  # of its own folder it is the device's
+    assert [plan.leaf.rank for plan in prepare(StudyOptions(folders=folders)).plans if plan.benchmark] == [0, 8]

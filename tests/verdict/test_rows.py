@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.formats import ge_dump
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.verdict import judge, ways
+from precision_tool.lib.verdict import in_blocks, judge, ways
 from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.rows import spread
 from precision_tool.lib.verdict.values import read_values
@@ -190,6 +190,20 @@ def test_some_rows_tell_a_mistake_as_all_rows_do(
     assert one.beyond / one.looked_at == pytest.approx(other.beyond / other.size, rel=0.1)
     assert one.own == pytest.approx(other.own, rel=0.1)
     assert one.rounding == pytest.approx(other.rounding, rel=0.1)
+
+
+def test_an_image_between_the_rows_is_found_by_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_blocks, "MOST_WORK", 1e5)
+    monkeypatch.setattr(judge, "_SAMPLED_FROM", 1e6)
+    given, true = convolved(1)
+    sound = put_out(true)
+    wrong = sound.copy()
+    wrong[29] *= np.float16(1.5)
+    right = judged(tmp_path, sound, given, golden=sound)
+    assert right.state is State.RIGHT
+    assert worst(right).sampled is not None
+    assert judged(tmp_path, wrong, given).state is State.RIGHT
+    assert judged(tmp_path, wrong, given, golden=sound).state is State.WRONG
 
 
 def test_a_sound_op_is_right_by_every_element(tmp_path: Path) -> None:

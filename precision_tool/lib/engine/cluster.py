@@ -21,6 +21,7 @@ from importlib import metadata
 from typing import Any
 
 import precision_tool
+from precision_tool.lib import urls
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.storage.files import reading_from
 
@@ -192,7 +193,7 @@ class ClusterExecutor(Executor):
         self, host: str, task: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> Future[Any]:
         """Hands out a task to the workers of a host."""
-        inner = self._executor_of(host).submit(_run_in, self._folder, task, arguments, options)
+        inner = self._executor_of(host).submit(_run_in, (self._folder, urls.secrets()), task, arguments, options)
         outer: Future[Any] = Future()
         with self._lock:
             self._pending.add(outer)
@@ -311,10 +312,16 @@ class _Raised:
     error: PrecisionToolError
 
 
-def _run_in(folder: str, task: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def _run_in(
+    where: tuple[str, Mapping[str, urls.Secret]],
+    task: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> Any:
     """Does a task on a worker: relative paths are those of whoever asked for it."""
     try:
-        with reading_from(folder):
+        urls.take_secrets(where[1])
+        with reading_from(where[0]):
             return task(*arguments, **options)
     except PrecisionToolError as error:
         return _Raised(error)

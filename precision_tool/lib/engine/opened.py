@@ -66,7 +66,9 @@ class OpenTensors:
             self._next = 0
         start, stop = self._next, self._next + size
         self._forget(start, stop)
-        self.file(tensor.path).read_into(tensor.offset, self._memory[start : start + tensor.nbytes].data)
+        file = self.file(tensor.path)
+        file.expect(tensor.offset, tensor.nbytes)
+        file.read_into(tensor.offset, self._memory[start : start + tensor.nbytes].data)
         self._places[key_of(tensor)] = (start, tensor)
         self._next = stop
 
@@ -108,7 +110,8 @@ class _Opened:
         self._tensors = tensors
         self._tensor = tensor
         if tensors.stored(tensor) is None:
-            tensors.file(tensor.path)  # what is wrong with it is said now
+            # What is wrong with the file is said now.
+            tensors.file(tensor.path).expect(tensor.offset, tensor.nbytes)
 
     def read_at(self, offset: int, count: int) -> bytes:
         buffer = bytearray(count)

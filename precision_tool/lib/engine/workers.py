@@ -6,17 +6,22 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import ceil, inf
+from pathlib import Path
 from typing import Any, TypeVar
 
+from precision_tool.lib import urls
 from precision_tool.lib.errors import PrecisionToolError
 
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5
 #: How long Ctrl+C waits at most.
 _TICK = 0.1
+#: Where Linux tells the limits of the group of processes that this one is in.
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 T = TypeVar("T")
 #: Called with (bytes done, bytes in all).
@@ -36,10 +41,24 @@ class WorkStoppedError(PrecisionToolError):
 
 
 def cores() -> int:
-    """Processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Processor cores this process may use; one where the data lies in the memory of this process."""
+    if urls.uses_memory():
+        return 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """How many cores' time a container gives its processes, which see all of the machine's; inf without a limit.
+
+    As Linux tells it of control groups: version 2 in one file, version 1 in two.
+    """
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = " ".join((_CONTROL_GROUP / name).read_text() for name in names).split()
+            if quota not in ("max", "-1"):
+                return int(quota) / int(period)
+    return inf
 
 
 def collect(
@@ -132,7 +151,10 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that are killed, not waited for, when the block ends with an exception."""
     before = {process.pid for process in multiprocessing.active_children()}
     pool = _Pool(
-        workers, mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"), initializer=_start_worker
+        workers,
+        mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
+        initializer=_start_worker,
+        initargs=(urls.secrets(),),
     )
     try:
         yield pool
@@ -149,7 +171,8 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _start_worker() -> None:
+def _start_worker(secrets: Mapping[str, urls.Secret]) -> None:
+    urls.take_secrets(secrets)
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

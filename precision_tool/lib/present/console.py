@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
+from precision_tool.lib import urls
 from precision_tool.lib.present.whole import Prose
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.
@@ -23,6 +24,20 @@ THEMES: dict[str, dict[str, str]] = {
 
 #: Columns of output that goes to a file or a pipe, as config.example.py says.
 NO_TERMINAL_WIDTH = 80
+
+
+class _WithUrls:
+    """A stream that gets URLs for the paths that stand for them, which are as long."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(urls.shown(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class ReportConsole(Console):
@@ -43,6 +58,16 @@ class ReportConsole(Console):
             # Not that of a terminal that only stdin or stderr is.
             columns = os.environ.get("COLUMNS", "")
             self.width = int(columns) if columns.isdecimal() and int(columns) else NO_TERMINAL_WIDTH
+
+    @property
+    def file(self) -> IO[str]:
+        """Where it is printed, with URLs in the place of the paths that stand for them."""
+        stream = super().file
+        return stream if isinstance(stream, _WithUrls) else cast("IO[str]", _WithUrls(stream))
+
+    @file.setter
+    def file(self, stream: IO[str]) -> None:
+        self._file = stream
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
         """As rich's, but nothing is cut at the end of a line."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.present.text import LabelledLines, counted, percent, plain, shown_reason
+from precision_tool.lib.present.text import LabelledLines, counted, off_by, percent, plain, shown_reason
 from precision_tool.lib.present.whole import Heading, NameTable
 
 
@@ -37,12 +37,12 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
         rows.append(("reason", plain(shown_reason(judged.reason))))
     if judged.own_error is not None:
         how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
-        rows.append(("own error", plain(f"{how}{percent(judged.own_error)} off")))
+        rows.append(("own error", plain(f"{how}{off_by(judged.own_error)}")))
         rows.append(("rounding", plain(f"explains {percent(judged.rounding)}")))
     if judged.fed is not None:
         rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
     if judged.benchmark_own is not None:
-        rows.append(("benchmark", plain(f"is {percent(judged.benchmark_own)} off what its own inputs say")))
+        rows.append(("benchmark", plain(f"is {off_by(judged.benchmark_own)} what its own inputs say")))
     parts: list[RenderableType] = [Heading(plain(f"verdict on the op, {title}")), LabelledLines(rows)]
     if elements:
         parts.append(_element_table(elements, judged.slot or 0))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from precision_tool.lib.model.judged import JudgedOp
-from precision_tool.lib.present.text import percent
+from precision_tool.lib.present.text import off_by, percent
 
 
 def judged_words(judged: JudgedOp) -> str:
     """Whether the op computes right by itself, and whether its true result fits its type."""
     if judged.own_error is None or judged.state == "not_recomputed":
         return f"not recomputed: {judged.reason}"
-    figures = f"{percent(judged.own_error)} off what its inputs say, where rounding explains {percent(judged.rounding)}"
+    figures = f"{off_by(judged.own_error)} what its inputs say, where rounding explains {percent(judged.rounding)}"
     if judged.overflowed:
         at = "its true result" if judged.state != "wrong" else "it is also wrong; its true result"
         words = f"{at} is beyond the range of its type in {judged.overflowed:,} elements, up to {judged.largest:.6g}"

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from math import isinf, isnan
+from typing import Any
 
 import numpy as np
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, plain, safe, shown_reason, whole_path
+from precision_tool.lib.present.text import (
+    LabelledLines,
+    counted,
+    marked_pass,
+    plain,
+    safe,
+    shown_reason,
+    whole_path,
+)
+from precision_tool.lib.present.verdict import NextSteps
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
+from precision_tool.lib.study.conclusion import Culprit, Ground, Reach, is_from_others
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.plan import Judging
 from precision_tool.lib.study.replicas import Departure
 from precision_tool.lib.study.study import Study
+from precision_tool.lib.verdict.model import Cause, Step
+from precision_tool.lib.workspace import shown_path
 
 #: Distances from which on a cell of a heat map is darker; Inf stands beyond them.
 _SHADES = (0.0, 1e-3, 1e-2, 0.1, 0.5)
 _BLOCKS, _ASCII = "·░▒▓█", ".-+*#"
+#: Those of what was not compared with a benchmark, but recomputed.
+_ALONE = "':;%@"
 _STYLES = ("dim", "green", "yellow", "red", "bold red")
 _ROWS = 24
 _FAILURES, _FURTHER = 3, 5
 
 
-def study_block(study: Study) -> RenderableType:
-    """The verdict on all of it: who, on which ranks, from which step on, and how that is known."""
+def study_block(study: Study, command: str = "precision-tool", named: Sequence[str] | None = None) -> RenderableType:
+    """The verdict on all of it: who, on which ranks, from which step on, and how that is known.
+
+    Below it stands what to do next; `command` begins the lines that are commands of this tool. `named` are the
+    further options of a study of one dump that was named, None for one of data folders.
+    """
     culprit = study.conclusion.culprit
     rows: list[tuple[str, Text]] = []
     if culprit is None:
@@ -43,11 +62,22 @@ def study_block(study: Study) -> RenderableType:
         rows += _rows(study, culprit)
     place = study.conclusion.not_finite
     if place is not None:
-        rows.append(("NaN, Inf", plain(f"first in step {place[0]}, rank {place[1]}: {place[2]}")))
+        rows.append(("NaN, Inf", plain(_not_finite_line(study, place))))
     rows += _looked_at(study)
     if culprit is not None:
-        rows += _next(culprit)
-    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
+        rows.append(("dump", whole_path(culprit.path)))
+    block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
+    return block if culprit is None else Group(block, NextSteps(_next(study, culprit, named), command))
+
+
+def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
+    """Where NaN or Inf was first, and whether the other ranks got it from there."""
+    step, rank, tensor = place
+    line = f"first in step {step}, rank {rank}: {tensor}"
+    others = [one for one in study.leaves if one.leaf.step == step and one.bad and one.leaf.rank != rank]
+    if others and not is_from_others(tensor) and all(is_from_others(one.first_bad) for one in others):
+        line += f"; {counted(len({one.leaf.rank for one in others}), 'other rank')} got it by communication"
+    return line
 
 
 def _head(study: Study, culprit: Culprit) -> Text:
@@ -65,18 +95,38 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
     many = len(culprit.ranks)
     if culprit.reach is Reach.ALL_RANKS:
         all_of = f"all {many} ranks" if not culprit.unknown else f"all {many} ranks that were judged"
-        what = "" if culprit.cause in ("kernel", "compared", "first_faulty_op") else f" ({culprit.cause})"
-        return f"{all_of}, {since}: what they share, a kernel{what}"
+        return f"{all_of}, {since}: {_shared(culprit)}"
     if culprit.reach is Reach.ONE_RANK:
         right = len(culprit.right)
         if culprit.ground is Ground.REPLICAS:
             return f"rank {culprit.rank} alone: its {right} replicas agree bit for bit: {_device(culprit)}"
-        return f"rank {culprit.rank} alone, {since}: right on {counted(right, 'other rank')}: its device"
+        return f"rank {culprit.rank} alone, {since}: right on {counted(right, 'other rank')}: {_of_one(culprit)}"
     if culprit.reach is Reach.SOME_RANKS:
         return f"{many} of {many + len(culprit.right)} ranks ({spans(culprit.ranks)}), {since}"
     if culprit.ground is Ground.REPLICAS:
         return f"ranks {spans(culprit.ranks)} have different results, and no majority tells which is right"
     return f"{since}: no other rank tells whether it is the kernel or the device"
+
+
+#: What is at fault where ops only hand on what came in from outside.
+_FROM_OUTSIDE = {str(Cause.INPUT): "input data", str(Cause.WEIGHTS): "variables"}
+
+
+def _shared(culprit: Culprit) -> str:
+    """What all ranks have, and is to blame."""
+    if culprit.cause in _FROM_OUTSIDE:
+        return f"their {_FROM_OUTSIDE[culprit.cause]}"
+    what = "" if culprit.cause in ("kernel", "compared", "first_faulty_op") else f" ({culprit.cause})"
+    return f"what they share, a kernel{what}"
+
+
+def _of_one(culprit: Culprit) -> str:
+    """What one rank alone has: its device, and unless it was fed as the others its data too."""
+    if culprit.cause in _FROM_OUTSIDE:
+        return f"its {_FROM_OUTSIDE[culprit.cause]}"
+    departure = culprit.departure
+    is_fed_alike = departure is not None and departure.op == culprit.op and departure.fed_alike
+    return "its device" if is_fed_alike else "its device, or its data"
 
 
 def _device(culprit: Culprit) -> str:
@@ -90,7 +140,7 @@ def _rows(study: Study, culprit: Culprit) -> list[tuple[str, Text]]:
     if len(culprit.steps) > 1:
         rows.append(("steps", plain(f"wrong in {spans(culprit.steps)} of {spans(study.steps)}")))
     if culprit.unknown:
-        rows.append(("not told", plain(f"ranks {spans(culprit.unknown)}")))
+        rows.append(("not told", plain(_numbers("rank", culprit.unknown))))
     if culprit.departure is not None and culprit.ground is not Ground.REPLICAS:
         rows.append(("replicas", plain(departure_line(culprit.departure))))
     elif culprit.replicas_agree_on:
@@ -122,17 +172,28 @@ def departure_line(one: Departure) -> str:
     return f"{who}{others} in {one.op} {what}{fed}"
 
 
+def _numbers(what: str, numbers: Sequence[int]) -> str:
+    """`step 3`, `steps 0 to 3`."""
+    return f"{what if len(set(numbers)) == 1 else what + 's'} {spans(numbers)}"
+
+
 def _looked_at(study: Study) -> list[tuple[str, Text]]:
     leaves = study.leaves
     compared = sum(one.compared for one in leaves)
     judged = sum(one.judged for one in leaves)
-    looked = f"{counted(len(leaves), 'dump folder')}: steps {spans(study.steps)}, ranks {spans(study.ranks)}"
+    where = f"{_numbers('step', study.steps)}, {_numbers('rank', study.ranks)}"
+    looked = f"{counted(len(leaves), 'dump folder')}: {where}"
     rows = [("looked at", plain(looked, "dim"))]
     below = sum(one.below for one in leaves)
     rows.append(("compared", plain(f"{compared:,} tensors, {below:,} below {study.threshold:g}", "dim")))
-    line = f"{judged:,} of {counted(len(leaves), 'folder')}"
+    recomputed = sum(one.judged and one.has_verdict for one in leaves)
+    line = f"{recomputed:,} of {counted(len(leaves), 'folder')}"
+    reasons = []
     if judged < len(leaves):
-        line += ": later ones inherit the error" if study.judging is Judging.FIRST else ": the others agree"
+        reasons.append("later ones inherit the error" if study.judging is Judging.FIRST else "the others agree")
+    if recomputed < judged:
+        reasons.append(f"{judged - recomputed:,} cannot be recomputed")
+    line += f": {', '.join(reasons)}" if reasons else ""
     rows.append(("recomputed", plain(line, "dim")))
     agreed = sum(one.agreed for one in study.votes)
     differing = sum(len(one.departures) for one in study.votes)
@@ -144,10 +205,20 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     return rows
 
 
-def _next(culprit: Culprit) -> list[tuple[str, Text]]:
+def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
+    """What to do next: the commands show the culprit on its step and rank."""
+    steps = []
     if culprit.ground is Ground.REPLICAS and culprit.reach is not Reach.NOT_TOLD:
-        return [("next", plain(f"leave out the device of rank {culprit.rank}, and run from step {culprit.step} again"))]
-    return [("next", plain("its whole verdict: ac -c -lt with its dump")), ("dump", whole_path(culprit.path))]
+        why = f"leave out the device of rank {culprit.rank}, and run from step {culprit.step} again"
+        steps.append(Step(why=why, line=""))
+    if named is not None:
+        line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
+        return [*steps, Step(why="its whole verdict", line=line)]
+    place = f"--step {culprit.step} --rank {culprit.rank}"
+    steps.append(Step(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
+    if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
+        steps.append(Step(why="what was compared of that step and rank", line=f"vcs {place}"))
+    return steps
 
 
 class HeatMapView:
@@ -164,23 +235,37 @@ class HeatMapView:
         width = max(min(options.max_width - label, len(heat.ops)), 1)
         signs = _ASCII if options.ascii_only else _BLOCKS
         yield Text(f"{heat.what} × op: how far outputs are off, {len(heat.ops):,} ops in the order of execution")
+        seen: set[bool] = set()
         for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
             first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]
             line = Text(f"{self._label(first, last):>{label - 2}}  ", no_wrap=True)
             for columns in np.array_split(np.arange(len(heat.ops)), width):
-                cells = heat.values[np.ix_(rows, columns)]
-                level = _level(float(np.nanmax(cells)) if not np.isnan(cells).all() else float("nan"))
-                line.append(" " if level is None else signs[level], style="" if level is None else _STYLES[level])
+                level, is_compared = _cell(heat, np.ix_(rows, columns))
+                if level is None:
+                    line.append(" ")
+                    continue
+                seen.add(is_compared)
+                line.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
             yield line
-        scale = Text(" " * label, no_wrap=True)
-        for level, low in enumerate(_SHADES):
-            scale.append(signs[level], style=_STYLES[level])
-            scale.append(f" {'less' if not level else f'{low:g} on'}  ", style="dim")
-        yield scale
+        for is_compared in sorted(seen, reverse=True):
+            scale = Text(" " * label, no_wrap=True)
+            for level, low in enumerate(_SHADES):
+                scale.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
+                scale.append(f" {'less' if not level else f'{low:g} on'}  ", style="dim")
+            yield scale.append("off the benchmark" if is_compared else "own error, NaN or Inf", style="dim")
 
     @staticmethod
     def _label(first: int, last: int) -> str:
         return str(first) if first == last else f"{first}-{last}"
+
+
+def _cell(heat: HeatMap, place: tuple[np.ndarray[Any, Any], ...]) -> tuple[int | None, bool]:
+    """The shade of the worst in a part of a map, None without any, and whether that was compared with a benchmark."""
+    values = heat.values[place]
+    if np.isnan(values).all():
+        return None, False
+    at = int(np.nanargmax(values))
+    return _level(float(values.flat[at])), heat.recomputed is None or not heat.recomputed[place].flat[at]
 
 
 def _level(value: float) -> int | None:

@@ -128,8 +128,14 @@ def json_text(document: object) -> str:
 
 
 def percent(value: float | str | None) -> str:
-    """A relative distance in percent; `all` for one that is not finite or not known."""
+    """A relative distance in percent; `Inf` for one that is not finite or not known."""
     if not isinstance(value, (int, float)) or not isfinite(value):
-        return "all"
+        return "Inf"
     percent = 100 * value
     return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"
+
+
+def off_by(value: float | str | None) -> str:
+    """How far something is off, by a relative distance: `63.7 % off`."""
+    text = percent(value)
+    return "infinitely far off" if text == "Inf" else f"{text} off"

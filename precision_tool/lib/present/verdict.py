@@ -9,9 +9,18 @@ from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from precision_tool.lib.present.text import LabelledLines, counted, marked_pass, percent, plain, safe, whole_path
+from precision_tool.lib.present.text import (
+    LabelledLines,
+    counted,
+    marked_pass,
+    off_by,
+    percent,
+    plain,
+    safe,
+    whole_path,
+)
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.verdict.model import Cause, Proof, Suspect, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect, Verdict
 from precision_tool.lib.verdict.since import Since
 
 #: What each cause means, completing the name of the culprit.
@@ -91,7 +100,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
-    return Group(block, _Steps(verdict, command)) if verdict.next else block
+    return Group(block, NextSteps(verdict.next, command)) if verdict.next else block
 
 
 _STATES = {
@@ -191,7 +200,7 @@ def _why(first: Suspect) -> list[str]:
     if fact("own_error") is not None:
         how = ", ".join(map(str, fact("recomputed_as") or ()))
         lines.append(
-            f"recomputed ({how}) from its own inputs: {percent(fact('own_error'))} off, "
+            f"recomputed ({how}) from its own inputs: {off_by(fact('own_error'))}, "
             f"where rounding explains {percent(fact('rounding'))}"
         )
         where = f"{fact('wrong_elements'):,} of {counted(fact('elements'), 'element')} of output {fact('output')}"
@@ -205,7 +214,7 @@ def _why(first: Suspect) -> list[str]:
             f"{fact('overflowed_elements'):,} of {counted(fact('elements'), 'element')}, from finite inputs"
         )
     elif fact("lost") is not None:
-        lines.append(f"{fact('from')} goes through {fact('to')}, which takes {percent(fact('lost'))} of it away")
+        lines.append(f"{fact('from')} goes through {fact('to')}, which takes {_share(fact('lost'))} of it away")
     elif fact("first_byte") is not None:
         lines.append(
             f"{fact('reader')} differs from {fact('tensor')} in bytes {fact('first_byte'):,} to "
@@ -215,13 +224,13 @@ def _why(first: Suspect) -> list[str]:
         if fact("status") is not None:
             pass
         elif fact("distance") is not None:
-            lines.append(f"its output is {percent(fact('distance'))} off, its inputs {percent(fact('fed'))}")
+            lines.append(f"its output is {off_by(fact('distance'))}, its inputs {percent(fact('fed'))}")
         else:
             lines.append("its inputs agree with the other side and its output does not")
         lines.append(f"not recomputed: {fact('not_recomputed')}")
     elif fact("same_inputs"):
         lines.append(
-            f"the same inputs gave another output {fact('output')} in the other run: {percent(fact('distance'))} off, "
+            f"the same inputs gave another output {fact('output')} in the other run: {off_by(fact('distance'))}, "
             f"in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
         )
     elif fact("distance") is not None:
@@ -235,7 +244,7 @@ def _why(first: Suspect) -> list[str]:
 
 def _departure(first: Suspect) -> str:
     fact = first.fact
-    line = f"it is {percent(fact('distance'))} off the other side's"
+    line = f"it is {off_by(fact('distance'))} the other side's"
     if fact("elements"):
         line += f", in {fact('different_elements'):,} of {counted(fact('elements'), 'element')}"
     if fact("reordered"):
@@ -321,11 +330,11 @@ def _judged(verdict: Verdict) -> str:
     return line
 
 
-class _Steps:
+class NextSteps:
     """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
 
-    def __init__(self, verdict: Verdict, command: str) -> None:
-        self._steps = verdict.next
+    def __init__(self, steps: Sequence[Step], command: str) -> None:
+        self._steps = steps
         self._command = command
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -341,6 +350,11 @@ class _Steps:
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _share(value: object) -> str:
+    """A part of a whole in percent; `all` where it is as large, or not finite."""
+    return percent(value) if isinstance(value, (int, float)) and value < 1 else "all"
 
 
 def _figure(value: object) -> str:

@@ -8,15 +8,14 @@ and `inf` for what the data gave (FORMATS.md §5b).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
-from functools import cache
-from math import isfinite, nan
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from math import isfinite
 from typing import Any
 
 from precision_tool.lib.errors import UsageError, shown
-from precision_tool.lib.model.comparison import NO_OPS, Metrics, Pair, Status, Summary
+from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
@@ -27,7 +26,6 @@ NO_RESULT = "NaN"
 _FORMULA_START = ("=", "+", "-", "@", "%", "\t", "\r")
 #: What the vendor, and we, say of a single number instead of a failure.
 SCALAR_NOTE = "This tensor is scalar"
-_UNLISTED = re.compile(r"… \(\+(\d+) more\)")
 
 
 # --- how values are written and read ----------------------------------------------------------------------------------
@@ -76,6 +74,7 @@ def _read_sequence(cell: str) -> int | None:
         raise ValueError(f"{shown(cell)} is no whole number") from None
 
 
+@lru_cache(maxsize=1024)  # a result has few shapes, and many rows
 def _read_indices(cell: str) -> tuple[int, ...] | None:
     """A cell like `[8,28]`."""
     if not re.fullmatch(r"\[(\d+(,\s*\d+)*)?\]", cell, re.ASCII):
@@ -93,7 +92,7 @@ def _read_known(cell: str) -> str:
     return "" if text == NO_RESULT else text
 
 
-def _read_custom(cell: str) -> float | str | None:
+def read_custom(cell: str) -> float | str | None:
     try:
         return read_number(cell)
     except ValueError:
@@ -125,7 +124,7 @@ _NUMBER = Form(lambda value: f"{value:.6f}", read_number)
 _PRECISE = Form(lambda value: f"{value:.9g}", read_number)
 _WHOLE = Form(str, _read_count)
 _INDICES = Form(_write_indices, _read_indices)
-_CUSTOM = Form(_write_custom, _read_custom)
+_CUSTOM = Form(_write_custom, read_custom)
 
 
 # --- the columns ------------------------------------------------------------------------------------------------------
@@ -430,132 +429,3 @@ def parse_metrics(text: str) -> tuple[str, ...]:
     if not found:
         raise UsageError("--algorithm: no metric is named", "for example --algorithm CosineSimilarity,MaxAbsoluteError")
     return tuple(dict.fromkeys(found))
-
-
-# --- from cells to a row ----------------------------------------------------------------------------------------------
-
-
-def row_from_cells(cells: Mapping[str, str], line: int, custom: Sequence[str] = ()) -> Row:
-    """A row from the cells of a line by column name. ValueError for a line that says too little."""
-    if not {COSINE.name, *COSINE.others} & cells.keys():
-        raise ValueError(f"it ends before the {COSINE.name} column")
-    values: dict[str, Any] = {}
-    damaged: list[tuple[str, str]] = []
-    for name, cell in cells.items():
-        column = READABLE.get(name)
-        if column is None:
-            continue
-        try:
-            values[column.field] = column.form.read(cell)
-        except ValueError:
-            if column.strict:
-                raise
-            damaged.append((name, cell))
-    if "pair.index" not in values:
-        raise ValueError("it ends before the Index column")
-    if "NPUDumpPath" in cells:
-        values |= _h5_names(cells)
-    else:
-        values |= _named_tensor(values.pop("pair.tensor_index", ""), values.get("pair.npu_ops", ()))
-    npu_left, golden_left, original_left = (
-        _take_unlisted(values, name) for name in ("npu_ops", "golden_ops", "original_names")
-    )
-    status = values.get("pair.status", "")
-    with suppress(ValueError):
-        values["pair.status"] = Status(status)
-    _add_deviation(values, cells, damaged)
-    mismatches = values.get("metrics.non_finite_mismatches") or 0
-    values["metrics.first_mismatch_index"] = values.get("metrics.max_error_index") if mismatches else None
-    is_scalar = SCALAR_NOTE in values.get("reason", "")
-    sides = [values.get(f"{part}.{name}") for part in ("npu", "golden") for name in ("minimum", "maximum")]
-    cosine = cells.get(COSINE.name, cells.get(COSINE.others[0], ""))
-    values["metrics.is_scalar"] = is_scalar
-    values["metrics.both_zero"] = cosine == "1.0" or (is_scalar and all(side == 0 for side in sides))
-    absent: set[str] = set()
-    return Row(
-        pair=_pair_of(values, status),
-        metrics=_part(Metrics, "metrics", values, absent),
-        npu=_part(Summary, "npu", values, absent),
-        golden=_part(Summary, "golden", values, absent),
-        reason=values.get("reason", ""),
-        overflow=values.get("overflow"),
-        own_error=values.get("own_error"),
-        custom={name: _read_custom(cells.get(name, "")) for name in custom},
-        npu_dtype=values.get("npu_dtype", ""),
-        golden_dtype=values.get("golden_dtype", ""),
-        line=line,
-        absent=frozenset(absent),
-        unlisted=(npu_left, golden_left, original_left),
-        damaged=tuple(damaged),
-    )
-
-
-def _pair_of(values: Mapping[str, Any], status: str) -> Pair:
-    named = {path.removeprefix("pair."): value for path, value in values.items() if path.startswith("pair.")}
-    defaults: dict[str, Any] = {"op_type": "", "npu_ops": (), "golden_ops": (), "status": status}
-    return Pair(**(defaults | named))
-
-
-#: What of a row is known without any number of the data, and what may be None.
-_NO_NUMBERS = ("max_error_index", "first_mismatch_index", "non_finite_mismatches", "is_scalar", "both_zero", "count")
-_OPTIONAL = ("max_error_index", "first_mismatch_index")
-
-
-def _part(kind: type[Metrics] | type[Summary], part: str, values: Mapping[str, Any], absent: set[str]) -> Any:
-    """The metrics, or one side, of a row; None if the file has no number of it. Adds what is not there to `absent`."""
-    names = [field.name for field in fields(kind)]
-    known = {name: value for name in names if (value := values.get(f"{part}.{name}")) is not None}
-    if not known.keys() - set(_NO_NUMBERS):
-        return None
-    absent |= {f"{part}.{name}" for name in names if name not in known and name not in _OPTIONAL}
-    required = {field.name: nan for field in fields(kind) if field.default is MISSING}
-    return kind(**(required | known))
-
-
-def _take_unlisted(values: dict[str, Any], name: str) -> int:
-    """How many names a list left out; the words that say so are taken from it."""
-    names = values.get(f"pair.{name}", ())
-    more = _UNLISTED.fullmatch(names[-1]) if names else None
-    if more is None:
-        return 0
-    values[f"pair.{name}"] = names[:-1]
-    return int(more[1])
-
-
-def _named_tensor(tensor_index: str, npu_ops: Sequence[str]) -> dict[str, Any]:
-    """Op and slot by the TensorIndex cell."""
-    if tensor_index.count(":") < 2:
-        return {"pair.op_name": joined(npu_ops), "pair.slot": ""}
-    op_name, side, number = tensor_index.rsplit(":", 2)
-    return {"pair.op_name": op_name, "pair.slot": f"{side}:{number}"}
-
-
-def _add_deviation(values: dict[str, Any], cells: Mapping[str, str], damaged: list[tuple[str, str]]) -> None:
-    """Mean and deviation from the vendor's cell, which is all that its files tell of the two sides."""
-    means = re.fullmatch(r"\((.*);(.*)\),\((.*);(.*)\)", values.pop("deviation", ""))
-    places = ("npu.mean", "npu.std", "golden.mean", "golden.std")
-    for place, text in zip(places, means.groups() if means is not None else (), strict=means is not None):
-        if values.get(place) is None:
-            try:
-                values[place] = read_number(text)
-            except ValueError:
-                damaged.append(("StandardDeviation", text))
-
-
-def _h5_names(cells: Mapping[str, str]) -> dict[str, Any]:
-    """The ops and the tensor of a line about PyTorch dumps."""
-    npu, golden, op_type = (read_text(cells.get(name, "")) for name in ("NPUDumpPath", "GroundTruthPath", "NPUDump"))
-    index = cells["Index"]
-    npu_parts, golden_parts = npu.split("/", 4), golden.split("/", 4)
-    golden_op = "*" if golden == NO_RESULT else "/".join(golden_parts[:3])
-    if op_type == NO_RESULT:
-        kind, npu_op, parts = golden_op.split("/")[1] if golden_op.count("/") > 1 else "", "*", []
-    else:
-        # The vendor's index is the op's number in the dump, also where the path is NaN.
-        kind, npu_op = op_type, f"/{op_type}/{index}" if npu == NO_RESULT else "/".join(npu_parts[:3])
-        parts = golden_parts if npu == NO_RESULT else npu_parts
-    tensor = f"{npu_op}:{parts[3]}:{parts[4].replace(':', '_')}" if len(parts) == 5 else ""
-    return {
-        "pair.op_type": kind, "pair.npu_ops": (npu_op,), "pair.golden_ops": (golden_op,),
-        **_named_tensor(tensor, (npu_op,)),
-    }  # fmt: skip

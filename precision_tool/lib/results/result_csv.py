@@ -25,8 +25,8 @@ from precision_tool.lib.results.columns import (
     mapping_columns,
     read_number,
     read_text,
-    row_from_cells,
 )
+from precision_tool.lib.results.rows import RowReader
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import open_text
 from precision_tool.lib.user_files import user_error
@@ -112,9 +112,10 @@ def read_result(path: str) -> Table:
     known: _Lists = {}
     with _csv_lines(path) as (header, lines):
         custom = _custom_columns(header)
+        reader = RowReader(header, custom)
         for line, values in lines:
             try:
-                row = row_from_cells(dict(zip(header, values, strict=False)), line, custom)
+                row = reader.row(values, line)
             except ValueError as error:
                 raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
             rows.append(_with_whole_names(row, known))

@@ -90,7 +90,7 @@ KNOBS = {
     "atol": "absolute tolerance of cp",
     "rtol": "relative tolerance of cp",
     "print_count": "how many values of a tensor are shown",
-    "workers": "processes that share the work, 0 = one per core",
+    "workers": "threads or processes that share the work, 0 = one per core",
     "width": "columns of the output, 0 = as wide as the terminal",
     "theme": "colours: dark, light or plain",
 }

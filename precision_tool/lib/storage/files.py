@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TextIO
 
+from precision_tool.lib import urls
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.user_files import open_descriptor, user_error
+from precision_tool.lib.user_files import elsewhere, open_descriptor, user_error
 
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
 _PIECE = 64 << 20
@@ -185,6 +187,11 @@ def _locked_file(lock: str) -> int:
 @contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
     """A text file that appears under its name when it is complete; OutputError if not."""
+    if urls.is_remote(path):
+        text = io.StringIO(newline="")
+        yield text
+        elsewhere().write_bytes(path, text.getvalue().encode("utf-8", "backslashreplace"))
+        return
     folder = os.path.dirname(path) or "."
     name = ""
     try:
@@ -214,8 +221,11 @@ def _remove(path: str) -> None:
 def read_small_json(path: str) -> object:
     """What a small JSON file of ours holds; None if there is none, or what is there is no such file."""
     try:
+        if urls.is_remote(path):
+            document: object = json.loads(elsewhere().read_bytes(path, _MAX_JSON))
+            return document
         with LocalFile(path) as file:
-            document: object = json.loads(file.read_at(0, min(file.size, _MAX_JSON)))
+            document = json.loads(file.read_at(0, min(file.size, _MAX_JSON)))
     except (PrecisionToolError, ValueError, RecursionError):
         return None
     return document

@@ -59,6 +59,9 @@ class StoredFile(ABC):
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fills `buffer` (bytes, contiguous) from `offset`; FormatError when the file ends before."""
 
+    def expect(self, offset: int, count: int) -> None:  # noqa: B027  # a disk needs no such hint
+        """Says that these bytes are likely to be read next, in order."""
+
     @abstractmethod
     def close(self) -> None:
         """Closes the file; may be called twice."""

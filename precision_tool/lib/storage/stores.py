@@ -5,27 +5,51 @@ All is on the disks of this machine but what lies below a path where another sto
     with mounted("/run", store):
         compare("/run/npu", "/run/tf")
 
-Processes that are forked while it is mounted read from it too; others have to mount it themselves.
+Processes that are forked while it is mounted read from it too; others have to mount it themselves. A path that stands
+for a URL (`urls`) belongs to the store of that URL, in every process.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, TextIO
 
-from precision_tool.lib import user_files
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib import urls, user_files
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.storage.store import Entry, Kind, Signature, Stat, Store, StoredFile
+from precision_tool.lib.storage.remote import RemoteStore
+from precision_tool.lib.storage.store import Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.user_files import MAX_TEXT, PathLike
 from precision_tool.lib.user_files import read_bytes as read_local_bytes
 
 LOCAL: Store = LocalStore()
+#: Those of URLs, by process (a connection is of no use to a child) and `/scheme:/host`.
+_remote: dict[tuple[int, str], Store] = {}
 #: Paths at which other stores are mounted, each with `/` at its end.
 _mounts: dict[str, Store] = {}
+
+
+class _Nowhere(Store):
+    """What lies above the places that URLs name: nothing."""
+
+    def open(self, path: str) -> StoredFile:
+        raise DataNotFoundError(f"{path}: no such file", "check the name")
+
+    def stat(self, path: str) -> None:
+        return None
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        raise DataNotFoundError(f"{folder}: no such folder", "check the name")
+
+    def create(self, path: str, *, place: str = "") -> NewFile:
+        raise OutputError(f"{path}: cannot be written (no such place)", "name another folder")
+
+
+_NOWHERE = _Nowhere()
 
 
 @contextmanager
@@ -48,7 +72,18 @@ def store_of(path: PathLike) -> Store:
         place = max((place for place in _mounts if full.startswith(place)), key=len, default="")
         if place:  # of mounts in one another the inner one
             return _mounts[place]
-    return LOCAL
+    return remote_store(str(path)) if urls.is_remote(path) else LOCAL
+
+
+def remote_store(path: str) -> Store:
+    """The store of a URL. UsageError where what it needs is not installed, FormatError if it cannot be reached."""
+    if not urls.is_named(path):
+        return _NOWHERE
+    key = os.getpid(), "/".join(path.split("/", 3)[:3])
+    known = _remote.get(key)
+    if known is None:
+        known = _remote[key] = RemoteStore(path)
+    return known
 
 
 def open_file(path: str) -> StoredFile:
@@ -68,6 +103,8 @@ def stat_of(path: PathLike) -> Stat | None:
     try:
         return store_of(path).stat(str(path))
     except PrecisionToolError:
+        if urls.is_remote(path):  # a server that does not answer, or wants other credentials
+            raise
         return None
 
 
@@ -127,6 +164,8 @@ def check_folder(path: str, what: str = "files") -> None:
     if store_of(path) is LOCAL:
         user_files.check_folder(path, what)
     elif not is_folder(path):
+        if urls.is_remote(path):
+            entries(path)  # which says why there is none
         kind = "a file where a folder should be" if exists(path) else "no such folder"
         raise DataNotFoundError(f"{path}: {kind}", f"name the folder of the {what}")
 
@@ -202,3 +241,23 @@ def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline:
     FormatError for one that is larger or no UTF-8; else as `open_file`.
     """
     return user_files.decoded(path, read_bytes(path, limit), errors, newline)
+
+
+class _Elsewhere(user_files.Elsewhere):
+    """What lower rooms ask of places that are no disk."""
+
+    def is_folder(self, path: str) -> bool:
+        return is_folder(path)
+
+    def list_folder(self, path: str, what: str) -> list[str]:
+        return [entry.name for entry in entries(path)]
+
+    def read_bytes(self, path: str, limit: int) -> bytes:
+        return read_bytes(path, limit)
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        with store_of(path).create(path) as file:
+            file.write_at(0, data)
+
+
+user_files.reach_elsewhere(_Elsewhere())

@@ -35,10 +35,14 @@ class Benchmarks:
     root: str
     by_place: dict[tuple[int | None, int | None], BenchmarkFolder] = field(default_factory=dict)
 
-    def of(self, leaf: StudyLeaf) -> BenchmarkFolder | None:
-        """The folder that fits a leaf most closely; ranks may be counted over all servers, or be its device."""
+    def of(self, leaf: StudyLeaf, is_own: bool = False) -> BenchmarkFolder | None:
+        """The folder that fits a leaf most closely.
+
+        In the leaf's own data folder (`is_own`) a rank may be its device there, where ranks are counted over servers.
+        """
+        by_device = is_own and placed(leaf.path)[1] != leaf.rank
         for step in (leaf.step, None):
-            for rank in (leaf.rank, leaf.device, None):
+            for rank in (leaf.rank, leaf.device if by_device else leaf.rank, None):
                 found = self.by_place.get((step, rank))
                 if found is not None:
                     return found
@@ -65,7 +69,7 @@ def find_benchmarks(root: str) -> Benchmarks:
         has_tensors |= bool(tensors)
         print_of = looked_at(folder, tensors or dumps)[1]
         whole.update(print_of.encode())
-        key, top = _placed_below(place, folder) if tensors else _placed_dump(folder)
+        key, top = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
         known = digests.setdefault(key, hashlib.sha256())
         known.update(print_of.encode())
         before = found.get(key)
@@ -101,10 +105,10 @@ def _placed_below(root: str, folder: str) -> tuple[tuple[int | None, int | None]
     return (step, rank), folder
 
 
-def _placed_dump(folder: str) -> tuple[tuple[int | None, int | None], str]:
-    """Step and rank of a folder of dump files of another run."""
+def _placed_dump(root: str, folder: str) -> tuple[tuple[int | None, int | None], str]:
+    """Step and rank of a folder of dump files of another run; what is above `root` tells nothing of ranks."""
     where = names.parse_leaf_path(PurePath(folder).parts)
-    step, rank = placed(folder)
+    step, rank = placed(posixpath.relpath(folder, root))
     return (
         int(where.step) if where.step else step,
         rank if rank is not None else int(where.device) if where.device else None,
@@ -133,6 +137,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
     else:
         for data in dict.fromkeys(leaf.data for leaf in leaves):
             known[data] = _of_data(data, notes)
+        own = {data for data, one in known.items() if one is not None}
         having = [one for one in known.values() if one is not None]
         if len(having) == 1 and len(known) > 1:
             notes.append(f"{having[0].root} is the benchmark of every data folder: no other has one")
@@ -140,7 +145,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
         found = {}
         for leaf in leaves:
             side = known[leaf.data]
-            one = None if side is None else side.of(leaf)
+            one = None if side is None else side.of(leaf, is_own=leaf.data in own)
             if one is not None:
                 found[leaf.path] = one
     lacking = [leaf for leaf in leaves if leaf.path not in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.replicas import Departure, StepVotes
 from precision_tool.lib.study.states import Accused, LeafState
+from precision_tool.lib.study.votes import is_communication
 
 
 class Reach(StrEnum):
@@ -99,8 +100,16 @@ class _Charge:
         return leaf.step, self.place > 0, accused.epoch, leaf.rank, accused.number
 
 
-def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes]) -> Conclusion:
-    """The conclusion from every leaf that was worked on, and the votes of every step."""
+#: Of which of some ops a leaf tells whether they compute right: how well it does, 0 (not at all) to 2.
+Telling = Callable[[LeafState, Collection[str]], Mapping[str, int]]
+
+
+def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: Telling | None = None) -> Conclusion:
+    """The conclusion from every leaf that was worked on, and the votes of every step.
+
+    With `telling` a rank counts as one on which an op is right only if its dump tells that as well as the culprit's
+    does; by default all that have a verdict do.
+    """
     by_step = {one.step: one for one in votes}
     departures = [one for step in sorted(by_step) for one in by_step[step].departures]
     found = _culprits(states, by_step)
@@ -112,10 +121,37 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes]) -> Conclus
     ordered = [*voted, *found]
     if not ordered:
         ordered = _compared(states)
+    ordered = ordered[: 1 + _FURTHER]
+    if telling is not None:
+        ordered = _as_told(ordered, states, telling)
     return Conclusion(
-        culprit=ordered[0] if ordered else None, further=tuple(ordered[1 : 1 + _FURTHER]),
-        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states),
+        culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
+        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states, ordered),
     )  # fmt: skip
+
+
+def _as_told(culprits: Sequence[Culprit], states: Sequence[LeafState], telling: Telling) -> list[Culprit]:
+    """The same; ranks whose dump does not tell of an op, as it is cut short or damaged there, are not right in it."""
+    found = list(culprits)
+    for step in {one.step for one in culprits}:
+        asked = [(at, one) for at, one in enumerate(culprits) if one.step == step and one.ground is not Ground.REPLICAS]
+        ranks = {rank for _, one in asked for rank in (one.rank, *one.right)}
+        levels: dict[int, dict[str, int]] = {}
+        for state in states:
+            if state.leaf.step == step and state.leaf.rank in ranks:
+                known = levels.setdefault(state.leaf.rank, {})
+                for op, level in telling(state, {one.op for _, one in asked}).items():
+                    known[op] = max(level, known.get(op, 0))
+        for at, one in asked:
+            least = levels.get(one.rank, {}).get(one.op, 0)
+            silent = {rank for rank in one.right if levels.get(rank, {}).get(one.op, 0) < least}
+            if silent:
+                right = set(one.right) - silent
+                found[at] = replace(
+                    one, right=tuple(sorted(right)), unknown=tuple(sorted({*one.unknown, *silent})),
+                    reach=_reach(set(one.ranks), right),
+                )  # fmt: skip
+    return found
 
 
 def _when(one: Culprit) -> tuple[int, int, int]:
@@ -239,9 +275,27 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
     ]  # fmt: skip
 
 
-def _not_finite(states: Sequence[LeafState]) -> tuple[int, int, str] | None:
-    bad = min((state for state in states if state.bad), key=lambda state: state.leaf.key, default=None)
+def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tuple[int, int, str] | None:
+    """The first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank.
+
+    A rank that got it by communication comes after those that made it.
+    """
+
+    def order(state: LeafState) -> tuple[int, bool, bool, int, str, str]:
+        step, rank, model, path = state.leaf.key
+        by_itself = any(
+            (one.step, one.rank) == (step, rank) and state.first_bad.startswith(f"{one.op}:output") for one in culprits
+        )
+        return step, not by_itself, is_from_others(state.first_bad), rank, model, path
+
+    bad = min((state for state in states if state.bad), key=order, default=None)
     return None if bad is None else (bad.leaf.step, bad.leaf.rank, bad.first_bad)
+
+
+def is_from_others(tensor: str) -> bool:
+    """Whether a tensor (`op:output:0`) is what a communication op puts out, by the op's name."""
+    op, _, slot = tensor.partition(":")
+    return slot.startswith("output") and is_communication(op.rpartition("/")[2])
 
 
 def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:

@@ -235,21 +235,41 @@ def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
 
 
 def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:
-    """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat."""
-    devices: dict[int, set[int]] = {}
+    """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat.
+
+    A folder called `worker1` that has several devices is a server, and no rank.
+    """
+    below: dict[tuple[int, int], set[int]] = {}
     for number, leaf in found:
-        if leaf.rank < 0:
-            devices.setdefault(number, set()).add(leaf.device)
+        below.setdefault((number, leaf.rank), set()).add(leaf.device)
+    servers = {key for key, devices in below.items() if key[1] < 0 or len(devices) > 1}
+    devices = {key: below[key] for key in sorted(servers)}
+
+    def is_ranked(number: int, leaf: StudyLeaf) -> bool:
+        return (number, leaf.rank) not in servers
+
     if sum(map(len, devices.values())) == len(set().union(*devices.values()) if devices else set()):
-        return [leaf if leaf.rank >= 0 else replace(leaf, rank=leaf.device) for _, leaf in found]
+        return [leaf if is_ranked(number, leaf) else replace(leaf, rank=leaf.device) for number, leaf in found]
     a_server = max(max(one) for one in devices.values()) + 1
-    first = {number: place * a_server for place, number in enumerate(sorted(devices))}
-    shown = [f"{sources[number].data or sources[number].dump} from rank {start} on" for number, start in first.items()]
+    first = {key: place * a_server for place, key in enumerate(devices)}
+    folders = {(number, leaf.rank): _server_folder(leaf, sources[number]) for number, leaf in reversed(found)}
+    shown = [f"{folders[key]} from rank {start} on" for key, start in first.items()]
     more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
     notes.append(
         f"ranks are counted over the data folders, {counted(a_server, 'device')} each: {', '.join(shown[:3])}{more}"
     )
-    return [leaf if leaf.rank >= 0 else replace(leaf, rank=first[number] + leaf.device) for number, leaf in found]
+    return [
+        leaf if is_ranked(number, leaf) else replace(leaf, rank=first[number, leaf.rank] + leaf.device)
+        for number, leaf in found
+    ]
+
+
+def _server_folder(leaf: StudyLeaf, source: Source) -> str:
+    """What a server is called in a note: its data folder, or the folder below it that is the server's."""
+    place = source.data or source.dump
+    parts = leaf.path.removeprefix(place).strip("/").split("/")
+    own = max((depth for depth, part in enumerate(parts) if _RANK_FOLDER.fullmatch(part)), default=-1)
+    return posixpath.join(place, *parts[: own + 1])
 
 
 def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:

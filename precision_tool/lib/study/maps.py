@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, nan, sqrt
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,17 @@ class HeatMap:
     places: tuple[int, ...]
     ops: tuple[str, ...]
     values: npt.NDArray[np.float32] = field(repr=False)
+    #: Of the same shape: which values are not of a comparison, but of an op recomputed from its inputs. None: none.
+    recomputed: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON, with null where nothing was compared and "inf" for what is not finite."""
         rows = [[_number(value) for value in row] for row in self.values.tolist()]
-        return {"what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows}
+        alone = [] if self.recomputed is None else [np.flatnonzero(row).tolist() for row in self.recomputed]
+        return {
+            "what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows,
+            "recomputed": alone,
+        }  # fmt: skip
 
 
 def _number(value: float) -> float | str | None:
@@ -43,27 +48,27 @@ class Maps:
     def __init__(self) -> None:
         self._ops: dict[str, int] = {}
         self._order: dict[str, int] = {}
+        #: Of each op the worst that was compared, and the worst of what was not.
         self._by: dict[str, dict[int, npt.NDArray[np.float32]]] = {"step": {}, "rank": {}}
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
         """Adds the rows of a leaf."""
-        worst = worst_of(columns)
-        numbers = columns["number"]
-        for name, number in zip(columns["op"], numbers, strict=True):
-            if name in worst:
-                self._order.setdefault(name, int(number))
-        for name in worst:
-            self._ops.setdefault(name, len(self._ops))
-        places = np.array([self._ops[name] for name in worst], np.intp)
-        values = np.array(list(worst.values()), np.float32)
+        outputs = np.flatnonzero([str(slot).startswith("output") for slot in columns["slot"]])
+        ops = columns["op"]
+        names = [str(ops[at]) for at in outputs.tolist()]
+        for name, number in zip(names, np.asarray(columns["number"])[outputs].tolist(), strict=True):
+            self._order.setdefault(name, number)
+        places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)
+        distances, is_compared = _distances(columns)
+        distances, kinds = distances[outputs], np.where(is_compared[outputs], 0, 1)
         for what, place in (("step", step), ("rank", rank)):
             row = self._by[what].get(place)
-            if row is None or row.size < len(self._ops):
-                wider = np.full(len(self._ops), np.nan, np.float32)
+            if row is None or row.shape[1] < len(self._ops):
+                wider = np.full((2, len(self._ops)), np.nan, np.float32)
                 if row is not None:
-                    wider[: row.size] = row
+                    wider[:, : row.shape[1]] = row
                 row = self._by[what][place] = wider
-            row[places] = np.fmax(row[places], values)
+            np.fmax.at(row, (kinds, places), distances)
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
         """Step × op and rank × op, ops in the order of execution."""
@@ -73,11 +78,16 @@ class Maps:
         for what, rows in self._by.items():
             places = sorted(rows)
             values = np.full((len(places), len(names)), np.nan, np.float32)
+            recomputed = np.zeros(values.shape, np.bool_)
             for number, place in enumerate(places):
-                row = np.full(len(names), np.nan, np.float32)
-                row[: rows[place].size] = rows[place]
-                values[number] = row[columns]
-            found.append(HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values))
+                row = np.full((2, len(names)), np.nan, np.float32)
+                row[:, : rows[place].shape[1]] = rows[place]
+                compared, alone = row[:, columns]
+                values[number] = np.fmax(compared, alone)
+                recomputed[number] = ~np.isnan(alone) & ~(alone <= compared)
+            found.append(
+                HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed)
+            )
         return found[0], found[1]
 
 
@@ -85,30 +95,12 @@ class Maps:
 NEEDED = ("op", "slot", "number", "cosine", "mismatches", "nan", "inf", "own_error", "relative_euclidean_distance")
 
 
-def worst_of(columns: Columns) -> Mapping[str, float]:
-    """Of every op how far its worst output is off: by the benchmark, or without one by its own recomputed error."""
-    worst: dict[str, float] = {}
-    ops, slots = columns["op"], columns["slot"]
-    cosines: Sequence[float] = _list(columns, "cosine")
-    mismatches, nans, infs = (_list(columns, name) for name in ("mismatches", "nan", "inf"))
-    own = _list(columns, "own_error")
-    for number, (name, slot) in enumerate(zip(ops, slots, strict=True)):
-        if not str(slot).startswith("output"):
-            continue
-        cosine = cosines[number]
-        if mismatches[number]:
-            value = float("inf")
-        elif not isnan(cosine):
-            value = sqrt(2 * max(0.0, 1 - cosine))
-        elif not isnan(own[number]):
-            value = own[number]
-        else:
-            value = float("inf") if nans[number] or infs[number] else nan
-        if isnan(worst.get(name, nan)) or value > worst[name]:
-            worst[name] = value
-    return worst
-
-
-def _list(columns: Columns, name: str) -> list[Any]:
-    values = columns[name]
-    return values.tolist() if isinstance(values, np.ndarray) else values
+def _distances(columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """How far each tensor is off, by the benchmark, or without one by its own recomputed error; and if by the first."""
+    cosines, own = (np.asarray(columns[name], np.float64) for name in ("cosine", "own_error"))
+    mismatches, nans, infs = (np.asarray(columns[name], np.int64) for name in ("mismatches", "nan", "inf"))
+    alone = np.where(np.isnan(own) & ((nans > 0) | (infs > 0)), np.inf, own)
+    compared = np.sqrt(2 * np.maximum(0.0, 1 - cosines))
+    distances = np.where(np.isnan(cosines), alone, compared)
+    is_compared = ~np.isnan(cosines) | (mismatches > 0)
+    return np.where(mismatches > 0, np.inf, distances).astype(np.float32), is_compared

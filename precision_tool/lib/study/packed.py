@@ -130,7 +130,7 @@ def unpack(data: bytes, wanted: Sequence[str] | None = None) -> Columns:
                     columns[name] = arrays[key]
                     continue
                 texts = json.loads(arrays[f"{name}.texts"].tobytes())
-                columns[name] = [texts[code] for code in arrays[key]]
+                columns[name] = [texts[code] for code in arrays[key].tolist()]
     except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         hint = "`ac --all --fresh` begins anew"
         raise FormatError(f"rows that the study kept cannot be read ({error})", hint) from error

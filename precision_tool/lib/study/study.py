@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,7 @@ from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores,
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.cache_files import CacheFiles
@@ -40,6 +41,8 @@ from precision_tool.lib.study.task import LeafDone
 _WINDOW = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
 _TASKS, _LEAST_BYTES = 8, 1 << 20
+#: What is said of rows without a tensor that could be read.
+_NOT_THERE = (Status.NO_NPU_DUMP, Status.UNREADABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +345,20 @@ class Runner:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
 
+    def _telling(self, state: LeafState, ops: Collection[str]) -> Mapping[str, int]:
+        """Which of the ops a leaf tells of: 2 where one was recomputed or compared, 1 where it was only dumped."""
+        columns = self.columns(state, ("op", "status", "own_error", "cosine"))
+        if columns is None:
+            return {}
+        levels: dict[str, int] = {}
+        is_known = ~np.isnan(np.asarray(columns["own_error"]))
+        if state.is_own:
+            is_known |= ~np.isnan(np.asarray(columns["cosine"]))
+        for name, status, known in zip(columns["op"], columns["status"], is_known.tolist(), strict=True):
+            if name in ops:
+                levels[name] = max(2 if known else int(status not in _NOT_THERE), levels.get(name, 0))
+        return levels
+
     def final_states(self) -> list[LeafState]:
         """Every leaf in order, as if it had been worked on alone, one after the other."""
         ordered = sorted(self.states.values(), key=lambda state: state.leaf.key)
@@ -377,8 +394,8 @@ class Runner:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
         table = self._written(states)
         return Study(
-            conclusion=conclude(states, votes), leaves=tuple(states), votes=tuple(votes), maps=maps.maps(),
-            notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
+            conclusion=conclude(states, votes, self._telling), leaves=tuple(states), votes=tuple(votes),
+            maps=maps.maps(), notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
             statistics=judge_statistics(states, self.columns), names=self._names(states),
             table=table, csvs=self.csvs,

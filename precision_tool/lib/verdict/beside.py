@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isfinite
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
@@ -16,6 +17,9 @@ from precision_tool.lib.verdict.judgement import OpJudgement
 from precision_tool.lib.verdict.rounding import norm
 from precision_tool.lib.verdict.rows import Rows
 from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
+
+#: Elements farthest from the benchmark's that a sample has too.
+_FARTHEST = 16
 
 
 class Beside:
@@ -69,6 +73,20 @@ class Beside:
             layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
             inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
         return inputs
+
+    def farthest(self, op: Op, got: Mapping[int, Input]) -> npt.NDArray[np.intp]:
+        """The flat places of output 0 that are farthest from the benchmark's; none where that has no such tensor."""
+        golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
+        if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
+            return np.zeros(0, np.intp)
+        mine, theirs = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
+        if mine.dtype.kind not in "fiub" or theirs.dtype.kind not in "fiub":
+            return np.zeros(0, np.intp)
+        with np.errstate(all="ignore"):
+            off = np.abs(np.subtract(mine, theirs, dtype=np.float64))
+        off[~np.isfinite(off)] = 0.0
+        off[np.isfinite(mine) != np.isfinite(theirs)] = np.inf
+        return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
 
     def split(
         self,

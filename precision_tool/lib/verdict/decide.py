@@ -27,6 +27,8 @@ SECONDS = 300.0
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed.
 _CLEAN = 0.97
+#: What an op of which only some elements were recomputed takes away from it where no benchmark tells of the others.
+_IN_PART = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +158,16 @@ def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subje
 def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:
     counts = tally(findings.judged)
     has_benchmark = not isinstance(subject.benchmark, NoBenchmark)
+    partly = _right_in_part(subject, findings.judged)
     base = Verdict(
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
-        has_benchmark=has_benchmark, worst=worst, gaps=(*_gaps(findings.judged), *_late(findings.judged)),
+        has_benchmark=has_benchmark, worst=worst,
+        gaps=(*_gaps(findings.judged), *_late(findings.judged), *_sampled(partly, findings.judged, has_benchmark)),
     )  # fmt: skip
     guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
     if not guilty:
-        seen = counts.right / counts.ops if counts.ops else 0.0
+        unseen = 0.0 if has_benchmark else _IN_PART * len(partly)
+        seen = (counts.right - unseen) / counts.ops if counts.ops else 0.0
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
@@ -204,6 +209,26 @@ def _late(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
         return ()
     line = f"{len(late):,} of {counted(len(judged), 'op')} were not recomputed, as the time for that was over"
     return (f"{line}: `ni OP` recomputes one",)
+
+
+def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+    """The ops of which only some elements were recomputed, without those whose others the comparison shows to be right.
+
+    These are right where they were looked at.
+    """
+    quiet = subject.seen.quiet if subject.seen is not None else frozenset()
+    return [one for one in judged if one.state is State.RIGHT and one.is_sampled and one.name not in quiet]
+
+
+def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_benchmark: bool) -> tuple[str, ...]:
+    """That some ops were recomputed in part only, where a fault of few elements may not show."""
+    if not partly:
+        return ()
+    words = "is so large that only some of its" if len(partly) == 1 else "are so large that only some of their"
+    line = f"{len(partly):,} of {counted(len(judged), 'op')} {words} elements were recomputed"
+    if has_benchmark:
+        return (f"{line}, those farthest from the benchmark among them",)
+    return (f"{line}: a fault in a few others does not show without a benchmark",)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:

@@ -136,14 +136,19 @@ class Formula:
                 total += spec.work(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
         return total
 
-    def sample(self, inputs: Mapping[int, Input], count: int) -> tuple[Places, Output] | None:
-        """Output 0 of the only stage at about `count` flat places; None where it cannot be had without all of it."""
+    def sample(
+        self, inputs: Mapping[int, Input], count: int, also: Places | None = None
+    ) -> tuple[Places, Output] | None:
+        """Output 0 of the only stage at about `count` flat places, and at those of `also`.
+
+        None where it cannot be had without all of it.
+        """
         (stage, *others) = self.stages
         spec = table.find(stage.op_type)
         if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
             return None
         call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
-        places = np.unique(spec.cheap_places(call, count))
+        places = np.union1d(spec.cheap_places(call, count), () if also is None else also).astype(np.intp)
         return places, spec.sampled(call, places)
 
     def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:

@@ -23,11 +23,7 @@ from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
 from precision_tool.lib.verdict.compared import Compared
-from precision_tool.lib.verdict.formulas import (
-    Formula,
-    is_fused,
-    noise_between,
-)
+from precision_tool.lib.verdict.formulas import Formula, is_fused, noise_between
 from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
@@ -358,7 +354,8 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
     ) -> OpJudgement | None:
         """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
-        found = formula.sample(inputs, _SAMPLES)
+        farthest = self._beside.farthest(base.op, got)
+        found = formula.sample(inputs, _SAMPLES, farthest)
         if found is not None and 0 in got:
             places, out = found
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
@@ -372,7 +369,9 @@ class Judge:
         chosen = max(1, int(count * _SAMPLED_FROM / work))
         if chosen >= count or any(one.array.shape[0] != count for one in got.values()):
             return None
-        return self._rows(base, formula, inputs, got, spread(count, chosen + 1), slots)
+        size = max(one.array.size for one in got.values())
+        rows = spread(count, chosen + 1).and_also(farthest // max(1, size // count))
+        return self._rows(base, formula, inputs, got, rows, slots)
 
     def _rows(
         self,
@@ -402,7 +401,7 @@ class Judge:
     ) -> OpJudgement | None:
         """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
-        if any(slot.sampled is not None for slot in found.slots):
+        if found.is_sampled:
             few = _telling_rows(formula, inputs, got)
         return self._beside.split(found, formula, inputs, *(few or ()))
 

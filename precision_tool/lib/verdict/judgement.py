@@ -125,6 +125,11 @@ class OpJudgement:
         )  # fmt: skip
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether only some of its elements were recomputed."""
+        return any(slot.sampled is not None for slot in self.slots)
+
+    @property
     def own(self) -> float:
         """The relative own error of that output; inf if nothing was recomputed."""
         return self.worst_slot.own if self.worst_slot is not None else inf

@@ -44,6 +44,12 @@ class Rows:
             return array.reshape(self.count, -1)[self.numbers].reshape(-1)
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
+    def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
+        """These rows, and those of such numbers."""
+        found = np.union1d(self.numbers, numbers)
+        runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
+        return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
+
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
         """The tensors, those of `slots` cut to these rows."""
         return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}

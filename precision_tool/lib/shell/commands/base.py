@@ -14,6 +14,7 @@ from shlex import quote
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from precision_tool.lib import urls
 from precision_tool.lib.arguments import Parser as Parser
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.present.text import plain, shown_reason
@@ -39,11 +40,11 @@ class Output:
     command: str = COMMAND
 
     def command_for(self, session: Session) -> str:
-        """The same for a session, of which it names the data folder where that is not the usual one."""
-        root = session.workspace.root
-        if not self.command or root == DEFAULT_DATA:
+        """The same for a session, of which it names the data folders where they are not the usual one."""
+        folders = [session.workspace.root, *session.settings.more_data]
+        if not self.command or folders == [DEFAULT_DATA]:
             return self.command
-        return f"{self.command} --data {quote(str(root))}"
+        return " ".join([self.command, *(f"--data {quote(str(folder))}" for folder in folders)])
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints results that may be long, through the pager where there is one."""
@@ -91,11 +92,17 @@ class Command:
 
     def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
         """Runs the command line of the command; the result is its exit code."""
-        args = self.parser(session).parse_args(argv)
+        args = self.parser(session).parse_args([_with_path(word) for word in argv])
         try:
             return self.run(session, args, output)
         finally:  # an error may come of what the notes tell of
             tell_notes(session, output)
+
+
+def _with_path(word: str) -> str:
+    """A word of a command line with the path that stands for a URL in it."""
+    option, sign, value = word.partition("=")
+    return f"{option}={urls.path_of(value)}" if sign and option.startswith("-") else urls.path_of(word)
 
 
 def some_text(text: str) -> str:
@@ -148,7 +155,7 @@ def add_json(parser: Parser) -> None:
 
 
 def add_workers(
-    parser: Parser, default: int | None, what: str = "processes that share the work (default: one per core)"
+    parser: Parser, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
 ) -> None:
     """The option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)

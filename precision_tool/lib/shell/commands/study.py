@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
@@ -20,6 +21,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
+from precision_tool.lib.user_files import check_on_disk
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.redump import Redump
@@ -100,6 +102,8 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         def seen(study: Study) -> None:
             _tell(session, args, output, study, budget, page)
 
+    if session.settings.work is not None:
+        check_on_disk(session.settings.work)  # for the journal
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
@@ -146,7 +150,8 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
         output.out.file.write(json.dumps(document, indent=None if args.watch else 1) + "\n")
         output.out.file.flush()
         return
-    _show(study, output)
+    named = [part for option, path in (("-rt", args.right), ("-g", args.graph)) if path for part in (option, path)]
+    _show(study, output, output.command_for(session), named if args.left else None)
     if page:
         from precision_tool.lib.shell.commands.report import tell_report
 
@@ -170,7 +175,7 @@ def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None,
     return redump, str(path)
 
 
-def _show(study: Study, output: Output) -> None:
+def _show(study: Study, output: Output, command: str, named: Sequence[str] | None) -> None:
     from precision_tool.lib.present.study import HeatMapView, study_block, table_line
 
     for heat in study.maps:
@@ -179,4 +184,4 @@ def _show(study: Study, output: Output) -> None:
         output.out.print(table_line("table", study.table), soft_wrap=True)
     if study.csvs:
         output.out.print(table_line(f"{len(study.csvs)} result files, the first", study.csvs[0]), soft_wrap=True)
-    output.out.print(study_block(study))
+    output.out.print(study_block(study, command, named))

@@ -1,0 +1,459 @@
+"""Files that are on no disk of this machine, by fsspec: object stores, HDFS, HTTP, SSH, memory.
+
+One listing of a folder answers for all that lies in it. A file is read in ranges: the first bytes, which hold its
+head, are kept; of a tensor that is read in order ever longer ranges are read ahead, but none beyond it. Credentials are
+found by fsspec's own ways, or were part of the URL.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import posixpath
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from html.parser import HTMLParser
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from precision_tool.lib import urls
+from precision_tool.lib.errors import (
+    DataNotFoundError,
+    FormatError,
+    OutputError,
+    PrecisionToolError,
+    UsageError,
+)
+from precision_tool.lib.storage.store import Entry, Kind, NewFile, Stat, Store, StoredFile
+
+T = TypeVar("T")
+
+#: Seconds until a server has to have answered.
+SECONDS = 60.0
+#: Seconds for which a listing is believed, and entries of all that are kept.
+_FRESH, _MOST_ENTRIES = 30.0, 200_000
+#: Answers about single paths that are kept.
+_MOST_TOLD = 10_000
+#: Bytes at the start of a file that are read at once, and of all starts that are kept.
+_HEAD, _HEADS = 1 << 16, 32 << 20
+#: Bytes that are read ahead at most.
+_AHEAD = 8 << 20
+_MOST_PAGE = 64 << 20
+_HTTP = ("http", "https")
+#: Packages of fsspec's that know a scheme, where it is not the scheme's own name.
+_PACKAGES = {
+    "s3": "s3fs", "s3a": "s3fs", "oss": "ossfs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "paramiko", "sftp": "paramiko",
+    "hdfs": "pyarrow", "http": "aiohttp", "https": "aiohttp", "az": "adlfs", "abfs": "adlfs",
+}  # fmt: skip
+
+
+def filesystem_of(path: str) -> Any:
+    """The file system of fsspec that a path stands for. UsageError where what it needs is not installed."""
+    scheme = path[1:].partition(":")[0]
+    try:
+        import fsspec
+    except ImportError:
+        hint = "pip install 'precision-tool[remote]'"
+        raise UsageError(f"{urls.url_of(path)}: URLs need fsspec, which is not installed", hint) from None
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        if scheme == "memory":
+            return kind()
+        if scheme in _HTTP:
+            import aiohttp
+
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(SECONDS, 15.0), sock_read=SECONDS)
+            options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
+            user, _, password = urls.secret_of(path).user.partition(":")
+            if user:
+                plain = f"{unquote(user)}:{unquote(password)}".encode()
+                options["client_kwargs"]["headers"] = {"Authorization": f"Basic {base64.b64encode(plain).decode()}"}
+        else:
+            options |= kind._get_kwargs_from_urls(_full_url(path))
+        return _timed(path, lambda: kind(**options))
+    except PrecisionToolError:
+        raise
+    except (ImportError, ValueError) as error:
+        package = _PACKAGES.get(scheme)
+        if isinstance(error, ValueError) and "not known" in str(error).lower():
+            raise UsageError(
+                f"{urls.url_of(path)}: {scheme}:// is no kind of place that fsspec knows",
+                "s3://, http:// and others are",
+            ) from None
+        what = f"pip install {package or 'what fsspec needs for it'}"
+        raise UsageError(f"{urls.url_of(path)}: {scheme}:// cannot be opened: {_reason(error)}", what) from None
+    except Exception as error:
+        raise _error(path, error) from None
+
+
+def _full_url(path: str) -> str:
+    """The URL with all that the user gave."""
+    url = urls.url_of(path) or path
+    secret = urls.secret_of(path)
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{secret.user + '@' if secret.user else ''}{rest}"
+
+
+def _timed(path: str, call: Callable[[], T]) -> T:
+    """What a call returns, which may not take longer than a server may need to answer."""
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS * 2)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError
+    return answers[0]
+
+
+def _reason(error: BaseException) -> str:
+    return urls.scrubbed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)[:500]
+
+
+def _error(path: str, error: BaseException) -> PrecisionToolError:
+    """The user's error for what a server, or a library, answered."""
+    if isinstance(error, PrecisionToolError):
+        return error
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:  # as fsspec words whatever HTTP says
+        return _error(path, error.__cause__)
+    status = getattr(error, "status", None)
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return DataNotFoundError(f"{path}: no such file", "check the name; a listing may have changed meanwhile")
+    if isinstance(error, PermissionError) or status in (401, 403) or "Expired" in str(error):
+        return FormatError(
+            f"{path}: no permission to read it ({_reason(error)})",
+            "renew the credentials, which fsspec finds in its own ways (environment, profile, ~/.config/fsspec)",
+        )
+    if isinstance(error, IsADirectoryError):
+        return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
+    if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+        return FormatError(f"{path}: its server does not answer", "check the address, and whether it can be reached")
+    return FormatError(f"{path}: cannot be read ({_reason(error)})", "check the address, and whether it can be reached")
+
+
+def _signature(path: str, info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+    """What changes when a file does, as far as its store tells."""
+    changed = next((info[key] for key in ("mtime", "LastModified", "last_modified", "created") if info.get(key)), 0)
+    if isinstance(changed, datetime):
+        changed = changed.timestamp()
+    nanoseconds = int(changed * 1e9) if isinstance(changed, (int, float)) else 0
+    tags = [info.get(key) for key in ("ETag", "etag", "Last-Modified", "md5", "checksum", "version_aware", "created")]
+    return int(info.get("size") or 0), nanoseconds, nanoseconds, _number(path), _number(repr(tags))
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=7).digest(), "big")
+
+
+class _Links(HTMLParser):
+    """The names that a page of a server lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[str, Kind] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for key, value in attrs:
+            if tag == "a" and key == "href" and value and re.match(r"(?:\./)?[^/?#:]+/?\Z", value):
+                name = unquote(value.removeprefix("./"))
+                if name.rstrip("/") not in ("", ".", "..") and "/" not in name.rstrip("/"):
+                    self.names[name.rstrip("/")] = Kind.FOLDER if name.endswith("/") else Kind.FILE
+
+
+class RemoteStore(Store):
+    """The files of one server, bucket or memory, by the paths that `urls` makes of URLs."""
+
+    def __init__(self, path: str, filesystem: Any = None) -> None:
+        self.scheme = path[1:].partition(":")[0]
+        self._fs = filesystem if filesystem is not None else filesystem_of(path)
+        self._lock = threading.Lock()
+        #: Folders that were listed: when, and what of each name is known.
+        self._listed: OrderedDict[str, tuple[float, dict[str, dict[str, Any]]]] = OrderedDict()
+        #: What was asked of single paths, and when; {} of what is not there.
+        self._told: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._heads: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+
+    # --- how fsspec calls what lies at a path ---
+
+    def _name(self, path: str) -> str:
+        url = urls.url_of(path) or path
+        if self.scheme in _HTTP:
+            scheme, _, rest = url.partition("://")
+            host, _, below = rest.partition("/")
+            query = urls.secret_of(path).query
+            return f"{scheme}://{host}/{quote(below)}" + (f"?{query}" if query else "")
+        return str(self._fs._strip_protocol(url))
+
+    def _ask(self, path: str, call: Callable[[], T]) -> T:
+        try:
+            return call() if self.scheme == "memory" else _timed(path, call)
+        except Exception as error:
+            raise _error(path, error) from None
+
+    # --- what is there ---
+
+    def _listing(self, folder: str) -> dict[str, dict[str, Any]]:
+        """What lies in a folder, by name. DataNotFoundError for what is no folder."""
+        folder = posixpath.normpath(folder)
+        with self._lock:
+            known = self._listed.get(folder)
+            if known is not None and time.monotonic() - known[0] < _FRESH:
+                return known[1]
+        found = self._page(folder) if self.scheme in _HTTP else self._ls(folder)
+        with self._lock:
+            self._listed[folder] = time.monotonic(), found
+            self._listed.move_to_end(folder)
+            held = sum(len(names) for _, names in self._listed.values())
+            while self._listed and held > _MOST_ENTRIES:
+                held -= len(self._listed.popitem(last=False)[1][1])
+        return found
+
+    def _ls(self, folder: str) -> dict[str, dict[str, Any]]:
+        name = self._name(folder)
+        try:
+            found = self._ask(folder, lambda: self._fs.ls(name, detail=True))
+        except DataNotFoundError:
+            raise DataNotFoundError(f"{folder}: no such folder", "name the folder of the files") from None
+        whole = name.strip("/")
+        if [info["name"].strip("/") for info in found] == [whole] and found[0].get("type") == "file":
+            raise DataNotFoundError(f"{folder}: a file where a folder should be", "name the folder of the files")
+        entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in found)
+        return {base: info for base, info in entries if base and info["name"].strip("/") != whole}
+
+    def _page(self, folder: str) -> dict[str, dict[str, Any]]:
+        name, mark, query = self._name(folder).partition("?")
+        address = name.rstrip("/") + "/" + mark + query
+        try:
+            page = self._ask(folder, lambda: self._fs.cat_file(address, start=None, end=None))
+        except (DataNotFoundError, FormatError) as error:
+            if "answer" in error.message:
+                raise
+            raise DataNotFoundError(
+                f"{folder}: no such folder, or its server does not list it ({error.message.rpartition(': ')[2]})",
+                "a server of files over HTTP has to list its folders, as `python3 -m http.server` does",
+            ) from None
+        links = _Links()
+        links.feed(bytes(page[:_MOST_PAGE]).decode("utf-8", "replace"))
+        if not links.names and not re.match(rb"\s*<(?:!doctype|html|head|body|ul|pre|table)", page, re.IGNORECASE):
+            raise DataNotFoundError(f"{folder}: a file where a folder should be", "name the folder of the files")
+        kinds = {Kind.FOLDER: "directory", Kind.FILE: "file"}
+        return {base: {"name": base, "type": kinds[kind]} for base, kind in links.names.items()}
+
+    def stat(self, path: str) -> Stat | None:
+        path = posixpath.normpath(path)
+        info = self._known(path)
+        if info is None:
+            return None
+        if info.get("size") is None and info.get("type") != "directory":
+            try:
+                info = self._info(path)
+            except DataNotFoundError:
+                info = {}
+            with self._lock:
+                self._told[path] = time.monotonic(), info
+                while len(self._told) > _MOST_TOLD:
+                    self._told.popitem(last=False)
+        return self._stat(path, info) if info else None
+
+    def _known(self, path: str) -> dict[str, Any] | None:
+        """What the listing of the folder above says; {} where there is none, None if nothing lies at the path."""
+        above, base = posixpath.split(path)
+        now = time.monotonic()
+        with self._lock:
+            known = self._listed.get(above)
+            if known is not None and now - known[0] < _FRESH:
+                return known[1].get(base)
+            if path in self._listed and now - self._listed[path][0] < _FRESH:
+                return {"type": "directory"}
+            told = self._told.get(path)
+            return (told[1] or None) if told is not None and now - told[0] < _FRESH else {}
+
+    def _info(self, path: str) -> dict[str, Any]:
+        name = self._name(path)
+        info = dict(self._ask(path, lambda: self._fs.info(name)))
+        if self.scheme in _HTTP and str(info.get("url", "")).partition("?")[0].endswith("/"):
+            info["type"] = "directory"  # where it sent us
+        with self._lock:
+            known = self._listed.get(posixpath.dirname(path))
+            if known is not None and posixpath.basename(path) in known[1]:
+                known[1][posixpath.basename(path)] = info
+        return info
+
+    def _stat(self, path: str, info: Mapping[str, Any]) -> Stat:
+        kind = Kind.FOLDER if info.get("type") == "directory" else Kind.FILE
+        if kind is Kind.FOLDER:
+            info = {"size": 0}
+        return Stat(kind=kind, size=int(info.get("size") or 0), signature=_signature(path, info))
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        found = self._listing(folder)
+        return [
+            Entry(name=base, kind=Kind.FOLDER if found[base].get("type") == "directory" else Kind.FILE)
+            for base in sorted(found)
+        ]
+
+    # --- what is in it ---
+
+    def open(self, path: str) -> StoredFile:
+        info = self._known(posixpath.normpath(path)) or {}
+        if info.get("size") is None and info.get("type") != "directory":
+            info = self._info(path)
+        if info.get("type") == "directory":
+            raise FormatError(f"{path}: a folder where a file should be", "name a file inside it")
+        if info.get("size") is None:
+            hint = "its server has to say how long a file is, and to answer requests for ranges"
+            raise FormatError(f"{path}: of unknown length", hint)
+        return RemoteFile(self, path, int(info["size"]), _signature(path, info)[-1])
+
+    def fetch(self, path: str, start: int, stop: int) -> bytes:
+        """The bytes of a range, whole."""
+        name = self._name(path)
+        data = bytes(self._ask(path, lambda: self._fs.cat_file(name, start=start, end=stop)))
+        if len(data) > stop - start and self.scheme in _HTTP:  # a server without ranges sends all, each time
+            raise FormatError(f"{path}: its server does not answer requests for ranges", "copy the data to a disk")
+        if len(data) < stop - start:
+            raise FormatError(
+                f"{path}: ends at byte {start + len(data)} where data up to byte {stop} should be",
+                "the file is cut off, or has changed: copy or dump it again",
+            )
+        return data
+
+    def head(self, path: str, size: int, tag: int) -> bytes:
+        """The first bytes of a file, read once."""
+        key = path, size, tag
+        with self._lock:
+            known = self._heads.get(key)
+            if known is not None:
+                self._heads.move_to_end(key)
+                return known
+        data = self.fetch(path, 0, min(size, _HEAD)) if size else b""
+        with self._lock:
+            self._heads[key] = data
+            held = sum(map(len, self._heads.values())) if len(self._heads) % 64 == 0 else 0
+            while held > _HEADS:
+                held -= len(self._heads.popitem(last=False)[1])
+        return data
+
+    def create(self, path: str, *, place: str = "") -> NewFile:
+        return _NewRemoteFile(self, path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a whole file at once. OutputError if that fails."""
+        name = self._name(path)
+        if self.scheme in _HTTP:
+            raise OutputError(f"{path}: nothing can be written over HTTP", "name another folder with --work")
+        try:
+            self._ask(path, lambda: self._put(name, data))
+        except PrecisionToolError as error:
+            reason = error.message.rpartition(": ")[2]
+            raise OutputError(f"{path}: cannot be written ({reason})", "name another folder with --work") from None
+        with self._lock:
+            self._listed.clear()
+            self._told.clear()
+
+    def _put(self, name: str, data: bytes) -> None:
+        # Object stores show a file when its single put is done; elsewhere it gets its name when it is complete.
+        is_whole = self.scheme in ("memory", "s3", "s3a", "gs", "gcs", "oss", "az", "abfs")
+        target = name if is_whole else f"{name}.{_number(name + str(time.time_ns())):x}.part"
+        with suppress(Exception):  # of places that have no folders
+            self._fs.makedirs(posixpath.dirname(name), exist_ok=True)
+        try:
+            self._fs.pipe_file(target, data)
+            if target != name:
+                self._fs.mv(target, name)
+        except BaseException:
+            if target != name:
+                with suppress(Exception):
+                    self._fs.rm_file(target)
+            raise
+
+
+class RemoteFile(StoredFile):
+    """A file of a store, whose ranges are read as they are asked for, and ahead of that while they are in order."""
+
+    def __init__(self, store: RemoteStore, path: str, size: int, tag: int) -> None:
+        self.path, self.size = path, size
+        self._store, self._tag = store, tag
+        self._lock = threading.Lock()
+        self._start, self._window = 0, b""
+        self._ahead = 0
+        #: The last byte that is worth reading ahead of.
+        self._until = 0
+
+    def expect(self, offset: int, count: int) -> None:
+        """These bytes will be read, in order."""
+        self._until = min(self.size, offset + count)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fills `buffer` from `offset`; FormatError when the file ends before."""
+        stop = offset + len(buffer)
+        if stop > self.size:
+            raise FormatError(
+                f"{self.path}: ends at byte {self.size} where data up to byte {stop} should be",
+                "the file is cut off: copy or dump it again",
+            )
+        if not len(buffer):
+            return
+        with self._lock:
+            if offset < _HEAD:
+                head = self._store.head(self.path, self.size, self._tag)
+                count = min(len(head), stop) - offset
+                buffer[:count] = head[offset : offset + count]
+                offset, buffer = offset + count, buffer[count:]
+                if not len(buffer):
+                    return
+            self._read_behind(offset, stop, buffer)
+
+    def _read_behind(self, offset: int, stop: int, buffer: memoryview) -> None:
+        end = self._start + len(self._window)
+        if self._start <= offset < end:
+            count = min(end, stop) - offset
+            buffer[:count] = self._window[offset - self._start : offset - self._start + count]
+            offset, buffer = offset + count, buffer[count:]
+            if not len(buffer):
+                return
+        is_next = offset == end
+        self._ahead = min(_AHEAD, max(2 * self._ahead, stop - offset)) if is_next else 0
+        last = max(stop, min(self._until, offset + self._ahead))
+        data = self._store.fetch(self.path, offset, last)
+        buffer[:] = data[: len(buffer)]
+        self._start, self._window = offset, data
+
+    def close(self) -> None:
+        """Forgets what was read; may be called twice."""
+        self._window = b""
+
+
+class _NewRemoteFile(NewFile):
+    def __init__(self, store: RemoteStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._data: bytearray | None = bytearray()
+
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
+        assert self._data is not None
+        view = memoryview(data).cast("B")
+        if len(self._data) < offset + len(view):
+            self._data.extend(bytes(offset + len(view) - len(self._data)))
+        self._data[offset : offset + len(view)] = view
+
+    def commit(self) -> None:
+        if self._data is not None:
+            self._store.put(self._path, bytes(self._data))
+
+    def discard(self) -> None:
+        self._data = None

@@ -1,0 +1,288 @@
+"""Data that is on no disk: in the memory of fsspec and behind an HTTP server, read as from a disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from range_server import Served, serving
+
+from precision_tool.cli import main
+from precision_tool.lib import urls
+from precision_tool.lib.api import compare
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.sources.walk import list_folders
+from precision_tool.lib.storage import files, remote, stores
+from precision_tool.lib.storage.remote import RemoteStore
+from precision_tool.lib.storage.store import Entry, Kind
+from precision_tool.lib.storage.stores import read_bytes, store_of
+from precision_tool.lib.urls import path_of
+
+fsspec = pytest.importorskip("fsspec")  # in the extra `remote`, which the extra `test` has
+AnyFileSystem: Any = fsspec.AbstractFileSystem
+
+
+@pytest.fixture(autouse=True)
+def _no_places_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urls, "_secrets", {})
+    monkeypatch.setattr(urls, "_schemes", set())
+    monkeypatch.setattr(stores, "_remote", {})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("remote") / "data"
+    generate_demo(root, fault="fused")
+    return root
+
+
+@pytest.fixture
+def served(data: Path) -> Iterator[Served]:
+    with serving(data) as server:
+        yield server
+
+
+def put_in_memory(data: Path, place: str) -> str:
+    memory = fsspec.filesystem("memory")
+    for path in data.rglob("*"):
+        if path.is_file():
+            memory.pipe_file(f"/{place}/{path.relative_to(data)}", path.read_bytes())
+    return f"memory://{place}"
+
+
+def told(words: list[str], place: str, capfd: pytest.CaptureFixture[str], code: int = 0) -> Any:
+    assert main(words) == code
+    out = capfd.readouterr().out
+    return json.loads(
+        re.sub(r"(?<![0-9.])[0-9]{14}(?![0-9])", "TIME", out.replace(place, "DATA").replace(str(Path(place)), "DATA"))
+    )
+
+
+@pytest.mark.parametrize("words", [["ac", "-c"], ["vc"], ["ls"], ["ni", "conv1/Conv2D"]], ids=lambda words: words[0])
+def test_a_command_says_the_same_of_the_same_data(
+    data: Path,
+    served: Served,
+    tmp_path: Path,
+    words: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for number, place in enumerate((str(data), put_in_memory(data, "same"), served.url)):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        found.append(told(["--data", place, "--work", "work", *words, "--json"], place, capfd))
+    assert found[0] == found[1] == found[2]
+
+
+def test_no_more_bytes_are_read_than_from_a_disk(
+    data: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"disk": 0, "memory": 0}
+    read, fetch = files.LocalFile.read_into, RemoteStore.fetch
+
+    def counted(self: files.LocalFile, offset: int, buffer: memoryview) -> None:
+        counts["disk"] += len(buffer)
+        read(self, offset, buffer)
+
+    def fetched(self: RemoteStore, path: str, start: int, stop: int) -> bytes:
+        counts["memory"] += (stop - start) if self.scheme == "memory" else 0
+        return fetch(self, path, start, stop)
+
+    monkeypatch.setattr(files.LocalFile, "read_into", counted)
+    monkeypatch.setattr(RemoteStore, "fetch", fetched)
+    for number, place in enumerate((str(data), put_in_memory(data, "counted"), served.url)):
+        assert main(["--data", place, "--work", str(tmp_path / str(number)), "ac", "-c", "--workers", "1"]) == 0
+    capfd.readouterr()
+    assert counts["disk"] > 100_000
+    assert counts["memory"] <= 1.1 * counts["disk"]
+    assert served.sent <= 1.1 * counts["disk"]
+    assert len(served.listings) == len(set(served.listings))
+
+
+def test_results_are_written_where_the_url_says(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place = put_in_memory(data, "written")
+    assert main(["--data", place, "--work", "memory://results/here", "vc"]) == 0
+    out = capfd.readouterr().out
+    assert "memory://results/here/vector_compare/" in out
+    names = fsspec.filesystem("memory").find("/results")
+    assert [Path(name).suffix for name in names] == [".csv", ".json"]
+    assert main(["--data", place, "--work", "memory://results/here", "vcs", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["results"]
+
+
+def test_a_table_from_python(data: Path, served: Served) -> None:
+    (on_disk,) = compare(data / "npu/debug_0", data / "tf/dump", workers=1)
+    (by_url,) = compare(f"{served.url}/npu/debug_0", f"{served.url}/tf/dump", workers=1)
+    assert [repr(row.metrics) for row in by_url.rows] == [repr(row.metrics) for row in on_disk.rows]
+
+
+def test_nothing_secret_is_shown_or_written(
+    data: Path, served: Served, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served.query = "token=s3cr3t-t0ken"
+    host = served.url.removeprefix("http://")
+    words = ["--work", str(tmp_path / "work"), "--log-level", "debug"]
+    secret = f"http://somebody:pa55word@{host}?{served.query}"
+    assert main(["--data", secret, *words, "ac", "-c", "--report", str(tmp_path / "page.html")]) == 0
+    said = [*capfd.readouterr()]
+    served.query = "token=renewed"  # so the one that is known has expired
+    urls._secrets.clear()
+    stores._remote.clear()
+    assert main(["--data", secret, *words, "vc", "-lt", f"{secret}/npu", "-rt", f"{served.url}/tf"]) == 2
+    said += capfd.readouterr()
+    assert "403" in said[-1] or "no permission" in said[-1]
+    written = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 3
+    for text in (*said, *written):
+        assert "pa55word" not in text
+        assert "s3cr3t" not in text
+
+
+def test_a_server_that_does_not_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(remote, "SECONDS", 0.2)
+    served.answers.clear()
+    assert main(["--data", served.url, "ls"]) == 2
+    assert "does not answer" in capfd.readouterr().err
+
+
+def test_a_server_that_lists_nothing(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    served.lists = False
+    assert main(["vc", "-lt", f"{served.url}/npu", "-rt", f"{served.url}/tf/dump"]) == 2
+    assert "its server does not list it" in capfd.readouterr().err
+
+
+def test_a_server_without_ranges(data: Path, served: Served) -> None:
+    served.has_ranges = False
+    large = data / "large.bin"
+    large.write_bytes(bytes(1 << 18))
+    with pytest.raises(FormatError, match="requests for ranges"):
+        read_bytes(path_of(f"{served.url}/large.bin"))
+
+
+def test_a_file_that_is_gone_is_a_row_with_its_reason(data: Path) -> None:
+    place = put_in_memory(data, "gone")
+    memory = fsspec.filesystem("memory")
+    store = store_of(path_of(place))
+    victim = next(name for name in memory.find("/gone/npu/debug_0/dump") if "Conv2D" in name)
+    fetch = memory.cat_file
+
+    def vanishes(name: str, **options: Any) -> bytes:
+        if name == victim:
+            raise FileNotFoundError(name)
+        return bytes(fetch(name, **options))
+
+    store._fs.cat_file = vanishes  # type: ignore[attr-defined]
+    try:
+        (result,) = compare(f"{place}/npu/debug_0", f"{place}/tf/dump", workers=1)
+    finally:
+        del store._fs.cat_file  # type: ignore[attr-defined]
+    assert any("a listing may have changed" in row.reason for row in result.rows)
+    assert sum(row.metrics is not None for row in result.rows) > 50
+
+
+def test_nothing_is_written_over_http(served: Served) -> None:
+    path = path_of(f"{served.url}/new.txt")
+    with pytest.raises(OutputError, match="nothing can be written over HTTP"), files.atomic_text(path) as file:
+        file.write("x")
+
+
+def memory() -> int:
+    """Bytes that this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Million(AnyFileSystem):  # type: ignore[misc]
+    """A place of folders with a thousand files each; with a thousand of them it takes a minute, and no more memory."""
+
+    folders = 300
+
+    protocol = "million"
+    asked = 0
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+        type(self).asked += 1
+        is_root = path.strip("/").count("/") == 0
+        kind = {"type": "directory", "size": 0} if is_root else {"type": "file", "size": 4096}
+        numbers = range(self.folders if is_root else 1000)
+        return [{"name": f"{path.rstrip('/')}/a_name_as_long_as_those_of_dumps_{i:04}", **kind} for i in numbers]
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "type": "directory", "size": 0}
+
+
+def test_very_many_files_are_listed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_MOST_ENTRIES", 20_000)
+    root = path_of("million://bucket")
+    stores._remote[os.getpid(), root] = RemoteStore(root, _Million())
+    before = most = memory()
+    count = 0
+    for _, names in list_folders(root):
+        count += len(names)
+        most = max(most, memory())
+    assert count == _Million.folders * 1000
+    assert _Million.asked == _Million.folders + 1  # each folder once
+    assert most - before < 50 << 20  # where all of them take several times as much
+
+
+def test_names_of_a_listing_are_only_names(tmp_path: Path) -> None:
+    (tmp_path / "a b#c%20é").mkdir()
+    (tmp_path / "x.npy").write_bytes(b"12345")
+    with serving(tmp_path) as server:
+        store = store_of(path_of(server.url))
+        assert store.entries(path_of(server.url)) == [
+            Entry(name="a b#c%20é", kind=Kind.FOLDER), Entry(name="x.npy", kind=Kind.FILE)
+        ]  # fmt: skip
+        assert store.entries(path_of(server.url) + "/a b#c%20é") == []
+        with store.open(path_of(server.url) + "/x.npy") as file:
+            assert (file.size, file.read_at(1, 3)) == (5, b"234")
+    links = remote._Links()
+    links.feed('<a href="/etc/passwd">1</a><a href="..%2f..%2fx">2</a><a href="http://far/x">3</a><a href="?C=N">4</a>')
+    assert links.names == {}
+
+
+def test_what_stands_for_a_url() -> None:
+    path = path_of("s3://key:word@bucket/run/npu/?versionId=12345")
+    assert path == "/s3:/bucket/run/npu"
+    assert urls.secret_of(path + "/x") == ("key:word", "versionId=12345")
+    assert urls.url_of(path) == "s3://bucket/run/npu"
+    assert urls.shown(f"error: {path}: see s3://a:b@c/d?e=f and 12345") == (
+        "error: s3://bucket/run/npu: see s3://c/d and 12345"
+    )
+    assert [path_of(text) for text in ("tcp://h:1", "a/b", "x.y:z")] == ["tcp://h:1", "a/b", "x.y:z"]
+    assert not urls.is_remote("/data/s3:/x")
+
+
+def test_without_fsspec_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    assert main(["--data", "memory://x", "ls"]) == 2
+    err = capfd.readouterr().err
+    assert "memory://x: URLs need fsspec" in err
+    assert "pip install" in err
+    assert main(["--data", "memory://x", "train", "x.py"]) == 2
+    assert "folder of this machine only" in capfd.readouterr().err
+
+
+def test_a_scheme_that_is_none_is_told() -> None:
+    with pytest.raises(UsageError, match="nonsense:// is no kind of place"):
+        store_of(path_of("nonsense://x/y"))
+
+
+def test_what_is_not_there_is_told(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    for place in (f"{served.url}/none", "memory://none"):
+        assert main(["--data", place, "vc"]) == 2
+        assert place in capfd.readouterr().err
+    name = next(path.name for path in (served.root / "tf/dump").iterdir())
+    with pytest.raises(DataNotFoundError, match="a file where a folder"):
+        store_of(path_of(served.url)).entries(path_of(f"{served.url}/tf/dump/{name}"))

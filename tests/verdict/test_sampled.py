@@ -1,0 +1,100 @@
+"""Large ops of which some elements are recomputed: the benchmark finds a fault of few others, or a gap is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import Array
+from fused_op import Files, Fused, recompute
+from tiny_network import Network, matmul, numbers, source, unary
+
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict import in_blocks, judge
+from precision_tool.lib.verdict.judgement import State
+from precision_tool.lib.verdict.model import Cause, Verdict
+
+
+@pytest.fixture(autouse=True)
+def _small_ops_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_blocks, "MOST_WORK", 1e5)
+    monkeypatch.setattr(in_blocks, "MOST_WIDE_WORK", 1e5)
+    monkeypatch.setattr(judge, "_SAMPLED_FROM", 1e5)
+    monkeypatch.setattr(judge, "_SAMPLES", 64)
+
+
+def one_column(got: Array) -> Array:
+    got[:, 37] *= np.float32(1.5)
+    return got
+
+
+def one_row(got: Array) -> Array:
+    got[61] = 0
+    return got
+
+
+def one_element(got: Array) -> Array:
+    got[61, 37] += np.float32(1)
+    return got
+
+
+def one_nan(got: Array) -> Array:
+    got[61, 37] = np.nan
+    return got
+
+
+FAULTS = [one_column, one_row, one_element, one_nan]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_between_the_places_is_found_by_the_benchmark(tmp_path: Path, fault: Callable[[Array], Array]) -> None:
+    a, b = numbers(120, 50, seed=1), numbers(50, 90, seed=2)
+    true = (a.astype(np.float64) @ b).astype(np.float32)
+    fed = [(a, "ND", "ND"), (b, "ND", "ND")]
+    benchmark = Files(tmp_path, {("in0", 0): a, ("in1", 0): b, ("one", 0): true})
+
+    def found(output: Array, side: Files | None) -> State:
+        fused = Fused(op_type="MatMulV2", originals=("one",), inputs=fed, output=(output, "ND", "ND"), attrs={})
+        return recompute(tmp_path, fused, side).state
+
+    assert found(true, benchmark) is State.RIGHT
+    assert found(fault(true.copy()), benchmark) is State.WRONG
+
+
+def network() -> Network:
+    return Network(
+        parts=(
+            source("IteratorGetNext", numbers(120, 50, seed=1)),
+            source("w", numbers(50, 90, seed=2), op_type="Variable"),
+            matmul("one/MatMul", "IteratorGetNext", "w", "float32"),
+            unary("one/Relu", "Relu", "one/MatMul", "float32"),
+        )
+    )
+
+
+def verdict_of(data: Path) -> Verdict:
+    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
+    if not (data / "tf").exists():
+        return session.verdicts_alone(workers=1)[0].verdict
+    (found,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1)
+    assert found is not None
+    return found.verdict
+
+
+def test_the_verdict_names_the_op_that_few_elements_accuse(tmp_path: Path) -> None:
+    found = verdict_of(network().with_part("one/MatMul", wrong=one_column).write(tmp_path))
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
+
+
+def test_without_a_benchmark_what_was_not_looked_at_is_told(tmp_path: Path) -> None:
+    found = verdict_of(network().with_part("one/MatMul", wrong=one_column).write(tmp_path, benchmark=False))
+    assert found.cause is Cause.NONE
+    assert found.confidence < 0.9
+    (gap,) = found.gaps
+    assert gap == (
+        "1 of 2 ops is so large that only some of its elements were recomputed: a fault in a few others does not show "
+        "without a benchmark"
+    )
