@@ -243,6 +243,8 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         options["data"] = folders[0]
         options.pop("more_data", None)
         if folders[1:]:
+            folders = [_data_in(folder) for folder in folders]
+            options["data"] = folders[0]
             options["more_data"] = folders[1:]
     return rest
 
@@ -257,6 +259,13 @@ def _matching(pattern: str) -> List[str]:
 
         raise DataNotFoundError(f"{pattern}: no folder fits this pattern", "name the data folders with --data")
     return found
+
+
+def _data_in(folder: str) -> str:
+    """Of several folders each may be a data folder, or a server's that holds one called precision_data."""
+    inner = os.path.join(folder, "precision_data")
+    is_server = os.path.isdir(os.path.join(inner, "npu")) and not os.path.isdir(os.path.join(folder, "npu"))
+    return inner if is_server else folder
 
 
 def _natural(path: str) -> List[Tuple[bool, int, str]]:

@@ -35,6 +35,7 @@ def serving(root: Path) -> Iterator[Served]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits until the client has said that it got the headers
 
         def log_message(self, *_: object) -> None:
             pass

@@ -14,6 +14,7 @@ Nothing is created before something is written. This module runs on Python 3.7.
 import contextlib
 import os
 import re
+import shlex
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -321,15 +322,15 @@ def _is_data(folder: Path) -> bool:
 
 
 def _near_data(root: Path) -> Optional[str]:
-    """The data folder in a folder, or that the folder is a part of; of one that is not there, of the working folder."""
+    """The data folder in a folder, or around it; of a folder that is not there, of the working folder. As typed."""
     place = root if is_folder(root) else Path()
     inside = place / "precision_data"
     if is_folder(inside) and _is_data(inside):
-        return shown_path(str(inside))
+        return typed_path(str(inside))
     whole = Path(os.path.abspath(str(place)))
     for folder in (whole, *whole.parents):
         if any(_is_run(path) for path in _seen(folder / "npu")) or is_folder(folder / "tf" / "dump"):
-            return shown_path(str(folder))
+            return typed_path(str(folder))
     return None
 
 
@@ -412,6 +413,12 @@ def _try_to_write(folder: Path) -> Optional[str]:
                 path.rmdir()
         return error.strerror or str(error)
     return None
+
+
+def typed_path(path):
+    # type: (str) -> str
+    """The same as a word of a command line, to be copied into a shell or the prompt."""
+    return shlex.quote(shown_path(path))
 
 
 def shown_path(path):

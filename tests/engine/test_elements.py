@@ -383,6 +383,18 @@ def test_extreme_values(tmp_path: Path, value: float) -> None:
     assert detail.axes[0].top[0][1] == pytest.approx(exact.max() ** 2 / (exact**2).sum(), rel=1e-4)
 
 
+def test_shares_beside_an_error_that_float32_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "_BUDGET", Budget(block=64))
+    y = np.zeros((2, 64), np.float32)
+    x = y.copy()
+    x[0, 3], y[0, 3] = 3e38, -3e38
+    x[1, 7] = 3e38  # a quarter of the square of the other, in a block of its own
+    rows, columns = compared(saved_pair(tmp_path, x, y)).axes
+    for axis, places in ((rows, (0, 1)), (columns, (3, 7))):
+        assert tuple(at for at, _ in axis.top) == places
+        assert [share for _, share in axis.top] == pytest.approx([0.8, 0.2])
+
+
 def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements, "_BUDGET", replace(TINY, part_bytes=1 << 20))
     random = np.random.default_rng(2)

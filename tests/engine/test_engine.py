@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isnan, nan, prod
@@ -21,10 +23,12 @@ from builders import Array, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import budget as sizes_of
-from precision_tool.lib.engine.bundles import Worker, cost
+from precision_tool.lib.engine.bundles import Measures, Worker, compare_bundles, cost, reaches_limit, same_range
+from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.passes.pair_metrics import SecondPass
 from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.stream import Block, PairStream
+from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
 from precision_tool.lib.engine.workers import StopWork, WorkStoppedError, check_stopping, process_pool, thread_pool
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
@@ -541,6 +545,54 @@ def test_threads_that_are_left_stop_in_the_middle_of_a_tensor() -> None:
         leave()
     assert isinstance(running[0].exception(), StopWork)
     check_stopping()  # nothing stops who is in no such thread
+
+
+@pytest.mark.parametrize("work", ["extremes", "limit", "figures", "bytes", "bundle"])
+def test_threads_that_are_left_stop_where_a_tensor_is_looked_at_alone(tmp_path: Path, work: str) -> None:
+    a = np.ones(100, np.float16)
+    pair = make_pair(tmp_path, 0, case(a, a))
+    npu, golden = tensors_of(pair)
+    alone = replace(pair, status=Status.NO_BENCHMARK, golden=None)
+    todo: dict[str, Callable[[], object]] = {
+        "extremes": lambda: extremes_of(npu),
+        "limit": lambda: reaches_limit(npu),
+        "figures": lambda: figures_of(npu),
+        "bytes": lambda: same_range(npu, golden, 0, 200, sizes_of.DEFAULT),
+        "bundle": lambda: compare_bundles([[(0, alone)]], Measures(overflow=True), sizes_of.DEFAULT),
+    }
+    todo[work]()  # else all is well
+    begun = threading.Event()
+    ended: list[Future[object]] = []
+
+    def until_stopped() -> object:
+        with suppress(StopWork):
+            while True:
+                begun.set()
+                check_stopping()
+        return todo[work]()
+
+    def leave() -> None:
+        with thread_pool(1) as pool:
+            ended.append(pool.submit(until_stopped))
+            begun.wait()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+    assert isinstance(ended[0].exception(), StopWork)
+
+
+def test_threads_share_the_files_that_a_process_may_open(tmp_path: Path, tiny: None) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 60 + 3 * max(map(int, os.listdir("/proc/self/fd")))
+    values = np.arange(24, dtype=np.float32)
+    pairs = [make_pair(tmp_path, number, case(values + number, values)) for number in range(most // 2)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        rows = compare_pairs(pairs, workers=2, budget=replace(sizes_of.DEFAULT, open_files=2 * most))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert [row.reason for row in rows] == [f"note {number}" for number in range(most // 2)]
 
 
 def test_progress_within_a_large_tensor_in_one_process(tmp_path: Path, tiny: None) -> None:

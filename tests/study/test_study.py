@@ -229,3 +229,15 @@ def test_folders_above_that_are_called_as_ranks_with_several_devices_are_servers
     together = prepare(StudyOptions(folders=[str(tmp_path)], npu=str(tmp_path)))
     assert [plan.leaf.rank for plan in together.plans] == [*range(6), *range(6)]
     assert any(f"{tmp_path / 'worker2'} from rank 3 on" in note for note in together.notes)
+
+
+def test_a_benchmark_of_one_rank_is_not_that_of_a_device_of_another_server(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="none", benchmark="one")
+    folders = [str(tmp_path / folder) for folder in truth.data]
+    compared = [plan.leaf.rank for plan in prepare(StudyOptions(folders=folders)).plans if plan.benchmark]
+    assert compared == [0]  # rank 8 is device 0, too
+    named = StudyOptions(folders=folders, golden=str(Path(folders[0]) / "tf" / "dump"))
+    assert [plan.leaf.rank for plan in prepare(named).plans if plan.benchmark] == [0]
+    own = Path(folders[1]) / "tf" / "dump"
+    shutil.copytree(Path(folders[0]) / "tf" / "dump" / "rank_0", own / "rank_0")  # of its own folder it is the device's
+    assert [plan.leaf.rank for plan in prepare(StudyOptions(folders=folders)).plans if plan.benchmark] == [0, 8]

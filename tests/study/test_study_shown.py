@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import tool
 
 import precision_tool
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
@@ -41,14 +43,17 @@ def test_the_next_commands_can_be_typed(studied: Studied) -> None:
     data, truth, study = studied
     text = shown(study_block(study, f"precision-tool --data {shlex.quote(str(data))}"), width=60)
     lines = [shlex.split(line) for line in text.splitlines() if line.strip().startswith("precision-tool ")]
-    assert [line[3] for line in lines] == ["ni", "vcs"]
-    for tool, option, folder, *command in lines:
-        assert (tool, option, folder) == ("precision-tool", "--data", str(data))
+    assert [line[3] for line in lines] == ["ni"]  # nothing of it was compared, so `vcs` has nothing
+    for program, option, folder, *command in lines:
+        assert (program, option, folder) == ("precision-tool", "--data", str(data))
         out = io.StringIO()
         if command[0] == "ni":  # what the study found is not in the data folder here
             precision_tool.run(*command, data=data, file=out)
             assert f"/2/{truth.model_name}/1/1/" in out.getvalue().replace("\n", "")
     assert study.conclusion.culprit is not None
+    of_first = replace(study.conclusion.culprit, rank=0, path=study.leaves[0].leaf.path)
+    compared = replace(study, conclusion=replace(study.conclusion, culprit=of_first))
+    assert f"precision-tool vcs --step {of_first.step} --rank 0\n" in shown(study_block(compared))
     named = shown(study_block(study, "precision-tool", ["-rt", "a b"]), width=60)
     assert f"ac -c -lt {study.conclusion.culprit.path} -rt 'a b'\n" in named
 
@@ -101,3 +106,23 @@ def test_what_reaches_how_far_is_blamed_on_no_more_than_that_tells() -> None:
     assert reach_sentence(culprit(one, "input"), (1,)).endswith(": its input data")
     assert reach_sentence(culprit(Reach.ALL_RANKS, "weights"), (1,)).endswith("all 4 ranks, in step 1: their variables")
     assert reach_sentence(culprit(Reach.ALL_RANKS, "fusion"), (1,)).endswith("what they share, a kernel (fusion)")
+
+
+def test_statistics_are_not_said_to_be_recomputed_and_tell_who_made_nan(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=3, steps=1, fault="nan", fault_step=0, fault_rank=1, statistics=True)
+    (tmp_path / "work").mkdir()
+    options = StudyOptions(folders=[str(tmp_path / truth.data[0])])
+    study = run_study(options, str(tmp_path / "work"), workers=1)
+    text = " ".join(shown(study_block(study), width=200).split())
+    assert "recomputed 0 of 3 folders: 3 cannot be recomputed" in text
+    assert study.conclusion.not_finite == (0, 1, f"{truth.culprit}:output:0")
+    assert "2 other ranks got it by communication" in text
+
+
+def test_servers_that_a_pattern_names_hold_their_data_folders(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="none", benchmark="none", statistics=True)
+    assert len(truth.data) == 2
+    done = tool("--data", "server_*", "ac", "--all", "--json", cwd=tmp_path)
+    assert json.loads(done.out)["ranks"] == list(range(9))
+    found = tool("--data", "server_*", "ls", "--step", "0", "--rank", "8", cwd=tmp_path)
+    assert "server_1/precision_data" in "".join((found.out + found.err).split())

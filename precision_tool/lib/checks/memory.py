@@ -10,8 +10,6 @@ from precision_tool.lib.engine.run_values import KEPT_TYPES, RunOp, RunValues
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
-#: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
-
 #: Ops between two others that are named.
 _MAX_BETWEEN = 50
 #: Ops that are named to be given memory of their own.

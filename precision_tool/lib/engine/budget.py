@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import resource
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,13 @@ class Budget:
     stored_tensor: int = 8 << 20
     #: Files that a worker keeps open.
     open_files: int = 192
+
+    def among_threads(self, threads: int) -> Budget:
+        """That of one of several threads, which together may open as many files as this process: half of them."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY:
+            return self
+        return replace(self, open_files=max(2, min(self.open_files, limit // (2 * threads))))
 
 
 #: What is used where no other is asked for.

@@ -25,6 +25,7 @@ from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
 from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
+from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.changed import changed
@@ -149,6 +150,7 @@ class Worker:
         buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
         with self.opened.open(left) as a, self.opened.open(right) as b:
             for start in range(first, first + size_of_range, size):
+                check_stopping()
                 count = min(size, first + size_of_range - start)
                 a.read_into(left.offset + start, buffers[0, :count].data)
                 b.read_into(right.offset + start, buffers[1, :count].data)
@@ -286,6 +288,7 @@ def reaches_limit(tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFA
     order = ">u2" if tensor.big_endian else "<u2"
     with opens(tensor) as file:
         for start in range(0, tensor.nbytes, step):
+            check_stopping()
             size = min(step, tensor.nbytes - start)
             codes = np.frombuffer(file.read_at(tensor.offset + start, size // 2 * 2), order) & 0x7FFF
             if ((codes >= _HALF_LIMIT_CODE) & (codes <= _HALF_INF_CODE)).any():
@@ -330,6 +333,7 @@ def compare_bundle(
     last: Row | None = None
     rows = []
     for number, pair in bundle:
+        check_stopping()
         try:
             if len(bundle) > 1:
                 for tensor in (pair.golden, pair.npu):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from precision_tool.lib.engine.blocks import Opens
 from precision_tool.lib.engine.opened import OpenTensors
 from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
+from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -146,6 +147,7 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
     end = tensor.nbytes - tensor.nbytes % word.itemsize
     with opens(tensor) as file:
         for start in range(0, end, _BLOCK_BYTES):
+            check_stopping()
             raw = buffer[: min(_BLOCK_BYTES, end - start)]
             file.read_into(tensor.offset + start, raw.data)
             found = _found(raw.view(word), codes.largest)

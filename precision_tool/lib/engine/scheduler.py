@@ -64,9 +64,9 @@ def compare_pairs(
     `workers` threads (0: one per core this process may use; 1: none), or any `executor`, share the work; processes
     where it is Python's. Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
     """
-    budget = budget or sizes.DEFAULT
-    run = _Run(pairs, progress, measures, budget)
     workers = workers or cores()
+    budget = (budget or sizes.DEFAULT).among_threads(workers + 1)  # an executor's may be threads too, beside this one
+    run = _Run(pairs, progress, measures, budget)
     try:
         if executor is not None:
             run.spread(executor, workers)

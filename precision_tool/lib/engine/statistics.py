@@ -14,6 +14,7 @@ from precision_tool.lib.engine.compiled import kernel_of_thread
 from precision_tool.lib.engine.kernel import deviations
 from precision_tool.lib.engine.metrics import summarize
 from precision_tool.lib.engine.sums import SideSums
+from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import Summary
@@ -157,6 +158,7 @@ class _Stream:
     def _numbers(self) -> Iterator[Numbers]:
         reader = self.reader
         for box in reader.boxes():
+            check_stopping()
             count = box_size(box)
             items = self._scratch.numbers("items", count, reader.dtype)
             reader.read(box, items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import shlex
 from collections.abc import Sequence
 from math import isinf, isnan
@@ -24,14 +23,13 @@ from precision_tool.lib.present.text import (
 )
 from precision_tool.lib.present.verdict import NextSteps
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
+from precision_tool.lib.study.conclusion import Culprit, Ground, Reach, is_from_others
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.plan import Judging
 from precision_tool.lib.study.replicas import Departure
 from precision_tool.lib.study.study import Study
-from precision_tool.lib.study.votes import is_communication
 from precision_tool.lib.verdict.model import Cause, Step
 from precision_tool.lib.workspace import shown_path
 
@@ -64,23 +62,21 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
         rows += _rows(study, culprit)
     place = study.conclusion.not_finite
     if place is not None:
-        rows.append(("NaN, Inf", plain(_not_finite_line(study, culprit, place))))
+        rows.append(("NaN, Inf", plain(_not_finite_line(study, place))))
     rows += _looked_at(study)
     if culprit is not None:
         rows.append(("dump", whole_path(culprit.path)))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
-    return block if culprit is None else Group(block, NextSteps(_next(culprit, named), command))
+    return block if culprit is None else Group(block, NextSteps(_next(study, culprit, named), command))
 
 
-def _not_finite_line(study: Study, culprit: Culprit | None, place: tuple[int, int, str]) -> str:
-    """Where NaN or Inf was first, and whether it follows from what the culprit puts out."""
+def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
+    """Where NaN or Inf was first, and whether the other ranks got it from there."""
     step, rank, tensor = place
     line = f"first in step {step}, rank {rank}: {tensor}"
-    if culprit is None or step != culprit.step or not tensor.startswith(f"{culprit.op}:output"):
-        return line
-    others = [one for one in study.leaves if one.leaf.step == step and one.bad and one.leaf.rank not in culprit.ranks]
-    if others and all(is_communication(posixpath.basename(one.first_bad.partition(":")[0])) for one in others):
-        line += f"; {counted(len(others), 'other rank')} got it by communication"
+    others = [one for one in study.leaves if one.leaf.step == step and one.bad and one.leaf.rank != rank]
+    if others and not is_from_others(tensor) and all(is_from_others(one.first_bad) for one in others):
+        line += f"; {counted(len({one.leaf.rank for one in others}), 'other rank')} got it by communication"
     return line
 
 
@@ -190,9 +186,14 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     rows = [("looked at", plain(looked, "dim"))]
     below = sum(one.below for one in leaves)
     rows.append(("compared", plain(f"{compared:,} tensors, {below:,} below {study.threshold:g}", "dim")))
-    line = f"{judged:,} of {counted(len(leaves), 'folder')}"
+    recomputed = sum(one.judged and one.has_verdict for one in leaves)
+    line = f"{recomputed:,} of {counted(len(leaves), 'folder')}"
+    reasons = []
     if judged < len(leaves):
-        line += ": later ones inherit the error" if study.judging is Judging.FIRST else ": the others agree"
+        reasons.append("later ones inherit the error" if study.judging is Judging.FIRST else "the others agree")
+    if recomputed < judged:
+        reasons.append(f"{judged - recomputed:,} cannot be recomputed")
+    line += f": {', '.join(reasons)}" if reasons else ""
     rows.append(("recomputed", plain(line, "dim")))
     agreed = sum(one.agreed for one in study.votes)
     differing = sum(len(one.departures) for one in study.votes)
@@ -204,7 +205,7 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     return rows
 
 
-def _next(culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
+def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
     """What to do next: the commands show the culprit on its step and rank."""
     steps = []
     if culprit.ground is Ground.REPLICAS and culprit.reach is not Reach.NOT_TOLD:
@@ -214,11 +215,10 @@ def _next(culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
         line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
         return [*steps, Step(why="its whole verdict", line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
-    return [
-        *steps,
-        Step(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"),
-        Step(why="what the study has of that step and rank", line=f"vcs {place}"),
-    ]
+    steps.append(Step(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
+    if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
+        steps.append(Step(why="what was compared of that step and rank", line=f"vcs {place}"))
+    return steps
 
 
 class HeatMapView:

@@ -8,7 +8,7 @@ from pathlib import Path
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.sources.walk import list_folders
 from precision_tool.lib.storage.stores import exists, is_folder, open_text
-from precision_tool.lib.workspace import Workspace, check_data, shown_path
+from precision_tool.lib.workspace import Workspace, check_data, typed_path
 
 #: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.
 _MAX_HEADER = 4096
@@ -95,7 +95,7 @@ def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
     benchmarked = (found for folder in folders if (found := results_in(folder)) and not is_of_two_runs(found[0]))
     paths = next(benchmarked, newest)
     if tells and paths != newest:
-        left_out = shown_path(posixpath.dirname(newest[0]))
+        left_out = typed_path(posixpath.dirname(newest[0]))
         space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
     if not paths:
         raise DataNotFoundError(

@@ -35,10 +35,14 @@ class Benchmarks:
     root: str
     by_place: dict[tuple[int | None, int | None], BenchmarkFolder] = field(default_factory=dict)
 
-    def of(self, leaf: StudyLeaf) -> BenchmarkFolder | None:
-        """The folder that fits a leaf most closely; ranks may be counted over all servers, or be its device."""
+    def of(self, leaf: StudyLeaf, is_own: bool = False) -> BenchmarkFolder | None:
+        """The folder that fits a leaf most closely.
+
+        In the leaf's own data folder (`is_own`) a rank may be its device there, where ranks are counted over servers.
+        """
+        by_device = is_own and placed(leaf.path)[1] != leaf.rank
         for step in (leaf.step, None):
-            for rank in (leaf.rank, leaf.device, None):
+            for rank in (leaf.rank, leaf.device if by_device else leaf.rank, None):
                 found = self.by_place.get((step, rank))
                 if found is not None:
                     return found
@@ -133,6 +137,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
     else:
         for data in dict.fromkeys(leaf.data for leaf in leaves):
             known[data] = _of_data(data, notes)
+        own = {data for data, one in known.items() if one is not None}
         having = [one for one in known.values() if one is not None]
         if len(having) == 1 and len(known) > 1:
             notes.append(f"{having[0].root} is the benchmark of every data folder: no other has one")
@@ -140,7 +145,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
         found = {}
         for leaf in leaves:
             side = known[leaf.data]
-            one = None if side is None else side.of(leaf)
+            one = None if side is None else side.of(leaf, is_own=leaf.data in own)
             if one is not None:
                 found[leaf.path] = one
     lacking = [leaf for leaf in leaves if leaf.path not in found]

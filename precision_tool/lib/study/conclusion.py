@@ -10,6 +10,7 @@ from typing import Any
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.replicas import Departure, StepVotes
 from precision_tool.lib.study.states import Accused, LeafState
+from precision_tool.lib.study.votes import is_communication
 
 
 class Reach(StrEnum):
@@ -275,17 +276,26 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
 
 
 def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tuple[int, int, str] | None:
-    """The first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank."""
+    """The first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank.
 
-    def order(state: LeafState) -> tuple[int, bool, int, str, str]:
+    A rank that got it by communication comes after those that made it.
+    """
+
+    def order(state: LeafState) -> tuple[int, bool, bool, int, str, str]:
         step, rank, model, path = state.leaf.key
         by_itself = any(
             (one.step, one.rank) == (step, rank) and state.first_bad.startswith(f"{one.op}:output") for one in culprits
         )
-        return step, not by_itself, rank, model, path
+        return step, not by_itself, is_from_others(state.first_bad), rank, model, path
 
     bad = min((state for state in states if state.bad), key=order, default=None)
     return None if bad is None else (bad.leaf.step, bad.leaf.rank, bad.first_bad)
+
+
+def is_from_others(tensor: str) -> bool:
+    """Whether a tensor (`op:output:0`) is what a communication op puts out, by the op's name."""
+    op, _, slot = tensor.partition(":")
+    return slot.startswith("output") and is_communication(op.rpartition("/")[2])
 
 
 def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:

@@ -112,7 +112,7 @@ def _hf32(judged: Sequence[OpJudgement]) -> list[Step]:
 def _fusion(one: Suspect) -> list[Step]:
     steps = []
     if one.pass_name and is_switchable(one.pass_name):
-        steps.append(Step(why="switch the pass off and run again", line=f"fusion off {one.pass_name}"))
+        steps.append(Step(why="switch the pass off and run again", line=f"fusion off {quote(one.pass_name)}"))
     else:
         steps += _kept_in_float32(one)
     steps.append(Step(why="report the fused op with its inputs and attributes", line=f"ni {quote(one.culprit)}"))

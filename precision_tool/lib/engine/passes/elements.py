@@ -218,15 +218,14 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         return state
 
     def _add(self, found: Found, span: Span, x: Numbers, y: Numbers) -> None:
+        if x.dtype == np.float32 and self._first.max_error > _LARGEST_FLOAT32:  # float64 holds the differences
+            x, y = x.astype(np.float64), y.astype(np.float64)
         are_floats = x.dtype.kind == y.dtype.kind == "f"
         is_plain = are_floats and self._all_finite and 0 < self._first.max_error < inf
         if is_plain and self._add_counted(found, span, x, y):
             return
         error = self._errors(x, y, "error")
         biggest = float(error.max())
-        if biggest == inf and error.dtype == np.float32 and self._all_finite:  # float64 holds the differences
-            self._add(found, span, x.astype(np.float64), y.astype(np.float64))
-            return
         if biggest == 0:
             return
         size = self._temporary("size", error)
@@ -254,7 +253,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         """Adds a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
         weights = self._temporary("weights", x)
         counted = kernel_of_thread().count_errors(x, y, weights, self._asked(found, x.dtype))
-        if counted is None or counted.found.largest == inf:  # float32 does not hold the differences
+        if counted is None:
             return False
         errors = counted.found
         if not errors.largest:
@@ -303,8 +302,6 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         np.abs(error, out=error)
         if not self._all_finite and not np.isfinite(error).all():
             finite = np.isfinite(x) & np.isfinite(y)
-            if error.dtype == np.float32 and np.isinf(error[finite]).any():
-                return self._errors(x.astype(np.float64), y.astype(np.float64), name)
             np.copyto(error, inf, where=~finite)
             np.copyto(error, 0, where=(np.isnan(x) & np.isnan(y)) | (x == y))
         return error

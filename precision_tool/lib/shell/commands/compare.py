@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from precision_tool.lib.verdict.since import Since
     from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.sources.kinds import kind_at
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.workspace import shown_path, typed_path
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 _TOP, _MOST_TOP = 20, 10000
@@ -626,7 +626,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         forget_second_run(session.workspace)
     held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
     if args.since is None and held is not None and not args.json:
-        where = shown_path(held.file)
+        where = typed_path(held.file)
         session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `ac --since {where}` compares")
         held = None
     if lack is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 
 from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
@@ -88,7 +89,7 @@ def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         write_off(session, args, output, sorted(result.off))
     elif result.off and not args.json:
         what = "it" if len(result.off) == 1 else "them"
-        command = f"fusion off {' '.join(sorted(result.off))}"
+        command = f"fusion off {shlex.join(sorted(result.off))}"
         output.out.print(plain(f"`{command}` switches {what} off, or this command with --write", "dim"), soft_wrap=True)
     return FOUND if result.outcome is Outcome.NOT_FUSION else DONE
 

@@ -16,7 +16,7 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, completes, tell_notes
 from precision_tool.lib.storage.stores import exists, is_file, is_folder, list_folder
 from precision_tool.lib.words import PROMPT_WORDS, find_word
-from precision_tool.lib.workspace import is_infer_folder, shown_path
+from precision_tool.lib.workspace import is_infer_folder, shown_path, typed_path
 
 
 def _parser(session: Session) -> Parser:
@@ -81,7 +81,7 @@ def _show_om(session: Session, args: argparse.Namespace, output: Output) -> int:
     output.show(*report.om_lines(args.path, header, file))
     for note in file.notes:
         output.err.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
-    output.out.print(plain(f"`ls -g {shown_path(args.path)}` lists its ops, `graph2json` writes them as JSON"))
+    output.out.print(plain(f"`ls -g {typed_path(args.path)}` lists its ops, `graph2json` writes them as JSON"))
     return DONE
 
 

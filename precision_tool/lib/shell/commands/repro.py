@@ -10,7 +10,7 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, add_graph, completes
 from precision_tool.lib.sources.names import file_part, flatten, shortened
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.workspace import shown_path, typed_path
 
 #: Bytes of a folder's name.
 _LONGEST = 120
@@ -47,7 +47,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
     if repro.reason:
         output.err.print(plain(f"note: not recomputed: {repro.reason}", "yellow"))
-    output.out.print(plain(f"python3 {shown_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
+    output.out.print(plain(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
     return DONE
 
 

@@ -1,0 +1,150 @@
+"""A study on a Dask cluster of this machine beside local processes: time, memory of a worker, and a worker lost.
+
+Both sides are the same command, from start to exit, on the same copies of one leaf; they take turns, and the table of
+each run has to be the same to the bit. The cluster runs already, as clusters do; its workers, and the page cache, are
+warmed by a run before the clock starts, which also tells the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from process_memory import children, resident
+
+from precision_tool.lib.demo.generate import generate_demo
+
+#: Eight devices of a server, and as many steps: 64 leaves.
+_RANKS, _STEPS = 8, 8
+_SAMPLE_SECONDS = 0.05
+_SCRIPT = Path(__file__).with_name("local_cluster.py")
+Processes = Callable[[int], list[int]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One study: wall time, the memory of the largest worker (0: not looked at) in bytes, and the table."""
+
+    seconds: float
+    peak: int
+    table: bytes
+
+
+def make_tree(folder: Path, nbytes: int) -> tuple[Path, int]:
+    """The data folder with a dump and a benchmark for each rank and step, `nbytes` in all; and the size it has.
+
+    Every leaf is a copy of one: what is right, so that all of them are recomputed. Copies, not links: all bytes count.
+    """
+    data = folder / "precision_data"
+    truth = generate_demo(data, fault="none", bytes_total=nbytes // (_RANKS * _STEPS))
+    model, benchmark = truth.dump_dir.parents[1], data / "tf" / "dump"
+    first = folder / "first"
+    first.mkdir()
+    shutil.move(truth.dump_dir, first / "npu")
+    shutil.move(benchmark, first / "tf")
+    for rank in range(_RANKS):
+        for step in range(_STEPS):
+            leaf = model.parents[1] / str(rank) / model.name / truth.dump_dir.parent.name / str(step)
+            shutil.copytree(first / "npu", leaf)
+            shutil.copytree(first / "tf", benchmark / f"rank_{rank}" / f"step_{step}")
+    shutil.rmtree(first)
+    return data, sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[tuple[str, Processes]]:
+    """A cluster's address, and what tells its worker processes."""
+    command = [sys.executable, str(_SCRIPT), "--until-eof", "--workers", str(workers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        try:
+            yield address, lambda _: _workers_below(process.pid)
+        finally:
+            process.stdin.close()
+
+
+def _workers_below(pid: int) -> list[int]:
+    """The workers that a cluster has started; threads of it did, not its first one."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a thread or a process that has just ended
+            for child in map(int, (thread / "children").read_text().split()):
+                if b"dask_worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(child)
+    return sorted(found)
+
+
+def study(
+    data: Path, work: Path, options: list[str], workers: Processes | None = None, kill_after: float = float("inf")
+) -> Run:
+    """Runs `ac --all`. With `workers` their memory is looked at, and the first is killed after some seconds."""
+    command = [sys.executable, "-m", "precision_tool", "--data", str(data), "--work", str(work), "ac", "--all"]
+    peak, start = 0, time.perf_counter()
+    process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while workers is not None and process.poll() is None:
+        found = workers(process.pid)
+        if time.perf_counter() - start > kill_after and found:
+            os.kill(found[0], signal.SIGKILL)
+            kill_after = float("inf")
+        peak = max([peak, *map(resident, found)])
+        time.sleep(_SAMPLE_SECONDS)
+    code = process.wait()
+    seconds = time.perf_counter() - start
+    if code:
+        raise SystemExit(f"{' '.join(command)}: exit code {code}")
+    if kill_after < float("inf"):
+        raise SystemExit("the study had ended before a worker could be killed: name more --bytes")
+    return Run(seconds, peak, (work / "study" / "study.parquet").read_bytes())
+
+
+def main() -> None:
+    """Makes the tree and measures."""
+    parser = argparse.ArgumentParser(prog="scripts/bench cluster", description=__doc__)
+    parser.add_argument("--bytes", type=int, default=2_000_000_000, help="size of the tree (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="workers of either side (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
+    parser.add_argument("--folder", type=Path, help="where the tree is made (default: a temporary folder)")
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
+    try:
+        data, nbytes = make_tree(folder, args.bytes)
+        print(f"cluster: a study of {_RANKS * _STEPS} leaves, {nbytes / 1e9:.2f} GB, {args.workers} workers, each")
+        print("         leaf compared with its benchmark and recomputed, from start to exit of the command")
+        with cluster(args.workers) as (address, workers):
+            measure(data, folder / "work", address, workers, args.workers, args.repeats)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(data: Path, work: Path, address: str, workers: Processes, count: int, repeats: int) -> None:
+    """Both sides in turns, and a worker lost halfway; prints the figures."""
+    here, there = ["--workers", str(count)], ["--cluster", address]
+    local, dask = [study(data, work, here, children)], [study(data, work, there, workers)]
+    for _ in range(repeats):
+        local.append(study(data, work, here))
+        dask.append(study(data, work, there))
+    best, other = (min(run.seconds for run in side[1:]) for side in (dask, local))
+    lost = study(data, work, there, workers, kill_after=best / 2)
+    same = len({run.table for run in (*local, *dask, lost)}) == 1
+    print(f"  local processes                             {other:8.2f} s   largest   {local[0].peak / 1e6:6.0f} MB")
+    print(f"  Dask                                        {best:8.2f} s   largest   {dask[0].peak / 1e6:6.0f} MB")
+    print(f"  ratio                                                    Dask / local {best / other:6.2f}")
+    late = lost.seconds - best
+    print(f"  Dask, a worker killed after {best / 2:6.2f} s        {lost.seconds:8.2f} s   lost {late:9.2f} s")
+    print(f"  the table of all {2 * repeats + 3} runs is {'the same to the bit' if same else 'NOT THE SAME'}")
+
+
+if __name__ == "__main__":
+    main()
