@@ -391,11 +391,27 @@ def test_without_decompression_stream_it_opens_too(chromium: Callable[..., Any],
     context.close()
 
 
+def test_the_verdict_is_seen_before_the_data_are_unpacked(chromium: Callable[..., Any], demo_report: Path) -> None:
+    context = chromium()
+    page = context.new_page()
+    page.add_init_script("""window.seen = [];
+      const find = Document.prototype.getElementById;
+      Document.prototype.getElementById = function (id) {
+        if (id === 'data') seen.push(find.call(this, 'page').innerText);
+        return find.call(this, id);
+      };""")
+    page.goto(demo_report.as_uri())
+    wait_until(page, "window.report !== undefined")
+    assert data_of(demo_report)["results"][0]["verdict"]["culprit"] in page.evaluate("seen[0]")
+    assert page.locator(".plain").count() == 0
+    context.close()
+
+
 def test_without_scripts_the_verdict_is_there(chromium: Callable[..., Any], demo_report: Path) -> None:
     context = chromium(java_script_enabled=False)
     page = context.new_page()
     page.goto(demo_report.as_uri())
-    assert data_of(demo_report)["results"][0]["verdict"]["culprit"] in page.inner_text("noscript")
+    assert data_of(demo_report)["results"][0]["verdict"]["culprit"] in page.inner_text("#page")
     context.close()
 
 

@@ -50,7 +50,7 @@ def test_what_stands_in_the_html_is_escaped(title: str) -> None:
     assert text.count("<script") == 2
     assert text.count("</script") == 2
     assert "<tool>" not in text
-    assert f"<pre>{escape(title)}</pre>" in text
+    assert f'<pre class="plain">{escape(title)}</pre>' in text
 
 
 def test_the_built_page_is_of_these_sources() -> None:

@@ -14,6 +14,9 @@ from builders import Array, one_op_tree
 from command_line import tool
 
 from precision_tool.lib.demo.dump_writer import OutTensor
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.report.repro import Repro, write_repro
+from precision_tool.lib.verdict.judgement import OpJudgement, State
 
 X = (np.arange(24, dtype=np.float32).reshape(4, 6) / 3).astype(np.float16)
 Y = np.full((4, 6), 0.1, np.float16)
@@ -76,6 +79,17 @@ def test_a_right_op(tmp_path: Path) -> None:
     assert "L0 (at most 10, 2, 2): passes" in text
     assert "100.00 % of the elements" in text
     assert "0 of 24 elements are beyond" in text
+
+
+@pytest.mark.parametrize(("stages", "told"), [(["MatMul", "Add"], True), (["Add"], False)])
+def test_the_readme_says_where_the_verdict_takes_more_than_the_script(
+    tmp_path: Path, stages: list[str], told: bool
+) -> None:
+    op = Op(name="block/fused", type="Fused")
+    judged = OpJudgement(op=op, number=0, state=State.RIGHT, how=tuple(stages))
+    folder = write_repro(str(tmp_path / "out"), Repro(op=op, judged=judged, slack=4.0))
+    text = (Path(folder) / "README.md").read_text("utf-8")
+    assert ("check.py does not: the verdict's word on this op is `right`" in text) is told
 
 
 def test_an_op_without_a_formula(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_next_commands_can_be_typed(studied: Studied) -> None:
     data, truth, study = studied
     text = shown(study_block(study, f"precision-tool --data {shlex.quote(str(data))}"), width=60)
     lines = [shlex.split(line) for line in text.splitlines() if line.strip().startswith("precision-tool ")]
-    assert [line[3] for line in lines] == ["ni", "vcs"]
+    assert [line[3] for line in lines] == ["ni"]  # nothing of it was compared, so `vcs` has nothing
     for program, option, folder, *command in lines:
         assert (program, option, folder) == ("precision-tool", "--data", str(data))
         out = io.StringIO()
@@ -51,6 +51,9 @@ def test_the_next_commands_can_be_typed(studied: Studied) -> None:
             precision_tool.run(*command, data=data, file=out)
             assert f"/2/{truth.model_name}/1/1/" in out.getvalue().replace("\n", "")
     assert study.conclusion.culprit is not None
+    of_first = replace(study.conclusion.culprit, rank=0, path=study.leaves[0].leaf.path)
+    compared = replace(study, conclusion=replace(study.conclusion, culprit=of_first))
+    assert f"precision-tool vcs --step {of_first.step} --rank 0\n" in shown(study_block(compared))
     named = shown(study_block(study, "precision-tool", ["-rt", "a b"]), width=60)
     assert f"ac -c -lt {study.conclusion.culprit.path} -rt 'a b'\n" in named
 

@@ -622,18 +622,50 @@ def test_the_guilty_run_is_named(tmp_path: Path) -> None:
     assert (found.culprit, found.cause, found.run) == ("one/MatMul", Cause.KERNEL, 1)
 
 
-def test_a_kernel_that_does_not_repeat_itself(tmp_path: Path) -> None:
-    """Two results that rounding explains, from the same inputs."""
+def next_number(array: Array) -> Array:
+    """Another rounding of the first element."""
+    moved = array.copy()
+    moved[0, 0] = np.nextafter(moved[0, 0], array.dtype.type(100), dtype=array.dtype)
+    return moved
 
-    def other_rounding(array: Array) -> Array:
-        moved = array.copy()
-        moved[0, 0] = np.nextafter(moved[0, 0], np.float16(100), dtype=np.float16)
-        return moved
 
-    layers().write(tmp_path)
-    layers().with_part("one/MatMul", wrong=other_rounding).write(tmp_path, run="debug_1")
+@pytest.mark.parametrize("inputs", [True, False])
+@pytest.mark.parametrize("benchmark", [True, False])
+def test_a_kernel_that_does_not_repeat_itself(tmp_path: Path, inputs: bool, benchmark: bool) -> None:
+    """Two results that rounding explains, from the same inputs: of the op's own file, or as their producers put out."""
+    layers().write(tmp_path, inputs=inputs, benchmark=benchmark)
+    again = layers().with_part("one/MatMul", wrong=next_number)
+    again.write(tmp_path, run="debug_1", inputs=inputs, benchmark=benchmark)
     found = verdict_of(tmp_path)
     assert (found.culprit, found.cause) == ("one/MatMul", Cause.RANDOM)
+
+
+def with_gain(gain: Array, kernel: Array, **changes: Any) -> Network:
+    """The layers, and an op that reads data and a variable that no file of outputs only has."""
+    network = layers().with_part("one/kernel", npu=kernel)
+    more = (
+        source("gain", gain, op_type="Variable"),
+        binary("gain/mul", "Mul", "IteratorGetNext", "gain", "float32"),
+    )
+    return replace(network, parts=(*network.parts, *more)).with_part("gain/mul", **changes)
+
+
+def test_variables_that_no_file_has_are_those_of_the_other_run_where_the_rest_is(tmp_path: Path) -> None:
+    gain, kernel = numbers(1, 12, seed=11), numbers(12, 16, seed=2, scale=0.3)
+    with_gain(gain, kernel).write(tmp_path, inputs=False, benchmark=False)
+    again = with_gain(gain, kernel, wrong=next_number)
+    again.write(tmp_path, run="debug_1", inputs=False, benchmark=False)
+    found = verdict_of(tmp_path)
+    assert (found.culprit, found.cause) == ("gain/mul", Cause.RANDOM)
+
+
+def test_runs_from_other_variables_are_not_told_to_be_random(tmp_path: Path) -> None:
+    """Variables of an earlier step, off by rounding: nothing shows the one that the op reads, another shows."""
+    gain, kernel = numbers(1, 12, seed=11), numbers(12, 16, seed=2, scale=0.3)
+    with_gain(gain, kernel).write(tmp_path, inputs=False, benchmark=False)
+    again = with_gain(next_number(gain), next_number(kernel.astype(np.float16)).astype(np.float32))
+    again.write(tmp_path, run="debug_1", inputs=False, benchmark=False)
+    assert verdict_of(tmp_path).culprit is None
 
 
 # --- stability --------------------------------------------------------------------------------------------------------

@@ -296,11 +296,19 @@ function keyDown(event) {
 
 // --- the beginning ----------------------------------------------------------------------------------------------------
 
+/** Until the verdict that stands in the page as text is seen; a page in the background is never painted. */
+const painted = () => new Promise((done) => {
+  requestAnimationFrame(() => setTimeout(done));
+  setTimeout(done, 50);
+});
+
 async function start() {
   setLanguage(currentLanguage());
   const place = document.getElementById('page');
   try {
+    await painted();
     data = await load();
+    place.replaceChildren();
     if (data.study) {
       showStudy(place, data);
       performance.mark('interactive');
@@ -320,6 +328,7 @@ async function start() {
     // For programs that drive the page.
     window.report = { data, state, parts, show, walk, setTab };
   } catch (error) {
+    place.querySelectorAll('.plain').forEach((one) => one.remove());
     render(html`<p class="reading" role="alert">${t('broken')} <bdi>${error.message}</bdi></p>`, place);
     throw error;
   }

@@ -8,7 +8,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import ceil, inf
+from pathlib import Path
 from typing import Any, TypeVar
 
 from precision_tool.lib import urls
@@ -18,6 +20,8 @@ from precision_tool.lib.errors import PrecisionToolError
 _CLOSING_SECONDS = 0.5
 #: How long Ctrl+C waits at most.
 _TICK = 0.1
+#: Where Linux tells the limits of the group of processes that this one is in.
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 T = TypeVar("T")
 #: Called with (bytes done, bytes in all).
@@ -40,9 +44,21 @@ def cores() -> int:
     """Processor cores this process may use; one where the data lies in the memory of this process."""
     if urls.uses_memory():
         return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """How many cores' time a container gives its processes, which see all of the machine's; inf without a limit.
+
+    As Linux tells it of control groups: version 2 in one file, version 1 in two.
+    """
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = " ".join((_CONTROL_GROUP / name).read_text() for name in names).split()
+            if quota not in ("max", "-1"):
+                return int(quota) / int(period)
+    return inf
 
 
 def collect(

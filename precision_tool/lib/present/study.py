@@ -67,7 +67,7 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     if culprit is not None:
         rows.append(("dump", whole_path(culprit.path)))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
-    return block if culprit is None else Group(block, NextSteps(_next(culprit, named), command))
+    return block if culprit is None else Group(block, NextSteps(_next(study, culprit, named), command))
 
 
 def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
@@ -205,7 +205,7 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     return rows
 
 
-def _next(culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
+def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
     """What to do next: the commands show the culprit on its step and rank."""
     steps = []
     if culprit.ground is Ground.REPLICAS and culprit.reach is not Reach.NOT_TOLD:
@@ -215,11 +215,10 @@ def _next(culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
         line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
         return [*steps, Step(why="its whole verdict", line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
-    return [
-        *steps,
-        Step(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"),
-        Step(why="what the study has of that step and rank", line=f"vcs {place}"),
-    ]
+    steps.append(Step(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
+    if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
+        steps.append(Step(why="what was compared of that step and rank", line=f"vcs {place}"))
+    return steps
 
 
 class HeatMapView:

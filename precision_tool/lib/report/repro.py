@@ -290,5 +290,10 @@ def _readme(document: Mapping[str, Any]) -> str:
     )
     slack = document["slack"]
     end = f" An element is wrong beyond {slack:g} times its rounding." if slack else ""
+    if slack and len(document["recomputed_as"]) > 1:
+        end += (
+            " The verdict also takes a kernel that rounds each stage's result to the output's type; check.py does not: "
+            f"the verdict's word on this op is `{document['state']}`."
+        )
     lines.append(f"  bfloat16 is written as float32.{end}")
     return "\n".join(lines) + "\n"

@@ -73,7 +73,7 @@ def parse_bytes(text: str) -> int:
     except (ValueError, KeyError, OverflowError):
         value = 0.0
     if not 1 <= value < 2**63:
-        raise UsageError(f"{text!r} is no number of bytes", "write it like 50GB or 800MB")
+        raise UsageError(f"--budget {text!r}: no number of bytes", "write it like 50GB or 800MB")
     return int(value)
 
 

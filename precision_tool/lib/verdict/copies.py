@@ -6,7 +6,7 @@ are the same numbers. Ops that write their output over their input, and variable
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,16 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import is_plain
 from precision_tool.lib.numbers.reading import as_stored
-from precision_tool.lib.verdict.values import MAX_ELEMENTS, VARIABLE_TYPES, Loaded, NoValueError, Root, RunValues, Slot
+from precision_tool.lib.verdict.values import (
+    MAX_ELEMENTS,
+    PARAMETER_TYPES,
+    VARIABLE_TYPES,
+    Loaded,
+    NoValueError,
+    Root,
+    RunValues,
+    Slot,
+)
 
 #: Types whose first input is a variable that they update in place.
 _UPDATING = ("Assign", "Apply", "SparseApply", "ResourceApply", "ResourceSparse", "ScatterUpdate", "ScatterAdd")
@@ -218,14 +227,21 @@ class Unsteady:
 
 
 def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
-    """The first op in execution order that computes differently in two runs, from the very same inputs."""
+    """The first op in execution order that computes differently in two runs, from the very same inputs.
+
+    Where dump files hold outputs only, inputs are what their producers put out. A variable that no file has counts as
+    the same where all variables that both runs show are.
+    """
     there = {op.name: op for op in other.ops}
+    starts_alike = _StartsAlike(values, other, there)
     for op in values.ops:
         twin = there.get(op.name)
         mine, its = values.dumped(op), None if twin is None else other.dumped(twin)
-        if twin is None or twin.type != op.type or mine is None or its is None or not mine.inputs or not mine.outputs:
+        if twin is None or twin.type != op.type or mine is None or its is None or not mine.outputs:
             continue
         if set(mine.inputs) != set(its.inputs) or set(mine.outputs) != set(its.outputs):
+            continue
+        if not mine.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
             continue
         if not all(_equal(values, mine.inputs[slot], its.inputs[slot]) for slot in mine.inputs):
             continue
@@ -246,14 +262,54 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     return None
 
 
+def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_alike: Callable[[], bool]) -> bool:
+    """Whether the producers of an op's inputs put out the same in both runs, and at least one of them is known."""
+    mine, its = list(values.producers(op)), list(other.producers(twin))
+    connected = sum(edge is not None for edge in op.inputs)
+    if len(mine) != connected or [root.name for root in mine] != [root.name for root in its]:
+        return False
+    unknown = [root for root in mine if root.op.type in PARAMETER_TYPES and next(_loaded(values, root), None) is None]
+    if len(unknown) == connected:
+        return False
+    pairs = [pair for pair in zip(mine, its, strict=True) if pair[0] not in unknown]
+    return all(_is_same(values, other, *pair) for pair in pairs) and (not unknown or starts_alike())
+
+
+def _is_same(values: RunValues, other: RunValues, mine: Root, its: Root) -> bool | None:
+    """Whether a tensor of two runs has the same numbers in both; None where one has none."""
+    x, y = next(_loaded(values, mine), None), next(_loaded(other, its), None)
+    if x is None or y is None:
+        return None
+    if x.input.array.size != y.input.array.size:
+        return None
+    return bool(_same(x.input.array.reshape(-1), y.input.array.reshape(-1)).all())
+
+
+class _StartsAlike:
+    """Whether two runs started from the same variables: all that both show, and at least one."""
+
+    def __init__(self, values: RunValues, other: RunValues, there: Mapping[str, Op]) -> None:
+        self._values, self._other, self._there = values, other, there
+        self._known: bool | None = None
+
+    def __call__(self) -> bool:
+        if self._known is None:
+            seen = [same for same in self._each() if same is not None]
+            self._known = bool(seen) and all(seen)
+        return self._known
+
+    def _each(self) -> Iterator[bool | None]:
+        for op in self._values.ops:
+            variable = self._values.parameter_of(Root(op, 0))
+            twin = self._there.get(op.name)
+            if variable is not None and variable.type in VARIABLE_TYPES and twin is not None:
+                yield _is_same(self._values, self._other, Root(op, 0), Root(twin, 0))
+
+
 def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:
     """Whether a tensor has the same numbers in another run of the same script; None where a run does not tell."""
     twin = next((op for op in other.ops if (op.name, op.type) == (root.op.name, root.op.type)), None)
-    mine = next(_loaded(values, root), None)
-    its = None if twin is None else next(_loaded(other, Root(twin, root.index)), None)
-    if mine is None or its is None or mine.input.array.size != its.input.array.size:
-        return None
-    return bool(_same(mine.input.array.reshape(-1), its.input.array.reshape(-1)).all())
+    return None if twin is None else _is_same(values, other, root, Root(twin, root.index))
 
 
 def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
