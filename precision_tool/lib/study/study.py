@@ -254,11 +254,20 @@ def _graph_print(leaf: StudyLeaf, graph: str | None, known: dict[str, str]) -> s
 class Runner:
     """Works a prepared study off, with a journal."""
 
-    def __init__(self, prepared: Prepared, options: StudyOptions, journal: Journal, cache: str = "") -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        options: StudyOptions,
+        journal: Journal,
+        cache: str = "",
+        host_of: Callable[[str], str] = lambda path: "",
+    ) -> None:
+        """`host_of` says whose workers read a path: the leaves of a task lie on one host."""
         self._prepared = prepared
         self._options = options
         self._journal = journal
         self._cache = cache
+        self._host_of = host_of
         self._leaf_options = LeafOptions(
             threshold=options.threshold, graph=options.graph, only_suspects=options.judging is Judging.SUSPECTS
         )
@@ -327,7 +336,7 @@ class Runner:
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
         """The tasks in order, small enough that every worker has some."""
         share = sum(plan.leaf.nbytes for plan in left) // (workers * _TASKS)
-        for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share))):
+        for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
             yield Task(
                 leaves=batch, options=self._leaf_options, judges=self._judges(batch[0].leaf.step), cache=self._cache,
                 workers=max(1, workers // len(left)),
@@ -476,7 +485,8 @@ def run_study(
                 yield crew
 
         def study(prepared: Prepared) -> Study:
-            runner = Runner(prepared, options, journal, cache)
+            on_hosts = {"host_of": executor.host_of} if isinstance(executor, ClusterExecutor) else {}
+            runner = Runner(prepared, options, journal, cache, **on_hosts)
             runner.run(opened, workers, progress)
             return runner.result()
 
