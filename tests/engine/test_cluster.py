@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -151,6 +152,19 @@ def test_a_task_that_fails_is_tried_three_times(cluster: ClusterExecutor, tmp_pa
     with pytest.raises(PoisonedTaskError, match="failed in 3 tries on the cluster: LookupError: which"):
         cluster.submit(exec, code).result()
     assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_what_is_done_is_not_kept_on_the_workers(cluster: ClusterExecutor) -> None:
+    gc.disable()  # nothing has to wait for it
+    try:
+        for _ in range(3):
+            cluster.submit(os.getpid).result()
+        until = time.monotonic() + 60
+        while cluster._client.futures and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not cluster._client.futures
+    finally:
+        gc.enable()
 
 
 def test_what_is_not_begun_is_cancelled(address: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from range_server import Served, serving
 
@@ -17,6 +18,7 @@ from precision_tool.cli import main
 from precision_tool.lib import urls
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.sources.walk import list_folders
 from precision_tool.lib.storage import files, remote, stores
@@ -105,6 +107,39 @@ def test_no_more_bytes_are_read_than_from_a_disk(
     assert counts["memory"] <= 1.1 * counts["disk"]
     assert served.sent <= 1.1 * counts["disk"]
     assert len(served.listings) == len(set(served.listings))
+
+
+def test_a_study_finds_the_same_of_the_same_data(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = generate_ranks(tmp_path / "ranks", ranks=2, steps=2, fault_step=1)
+    data = tmp_path / "ranks" / truth.data[0]
+    found = []
+    with serving(data) as served:
+        for number, place in enumerate((str(data), put_in_memory(data, "ranks"), served.url)):
+            (tmp_path / str(number)).mkdir()
+            monkeypatch.chdir(tmp_path / str(number))
+            words = ["--data", place, "--work", "work", "ac", "--all", "--workers", "1", "--json"]
+            found.append(told(words, place, capfd))
+    assert found[0]["culprit"]["op"] == truth.culprit
+    assert found[0] == found[1] == found[2]
+
+
+def test_tensors_of_urls_are_shown_and_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    values = np.random.default_rng(1).standard_normal((20, 30)).astype("f4")
+    np.save(tmp_path / "npu.npy", values)
+    np.save(tmp_path / "golden.npy", values + np.float32(0.5))
+    memory, found = put_in_memory(tmp_path, "tensors"), []
+    with serving(tmp_path) as served:
+        for left, right in ((str(tmp_path),) * 2, (memory, served.url), (served.url, memory)):
+            texts = []
+            for words in (["pt", f"{left}/npu.npy"], ["cp", f"{left}/npu.npy", f"{right}/golden.npy"]):
+                assert main(words) == 0
+                out = capfd.readouterr().out.replace(left, "DATA").replace(right, "DATA")
+                texts.append(re.sub("─+", "─", out))  # as long as the name before it
+            found.append(texts)
+    assert "600" in found[0][1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_results_are_written_where_the_url_says(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from memory_store import MemoryStore
+from range_server import serving
 
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
@@ -32,23 +34,14 @@ from precision_tool.lib.storage.stores import (
 )
 from precision_tool.lib.urls import path_of
 
+#: What every store holds, below its root.
+_FILES = (("b.bin", bytes(range(200))), ("a/c.txt", b"text\r\n"), ("a/empty", b""))
 
-class StoreContract(ABC):
-    """Every store is held against this."""
+
+class ReadContract:
+    """Every store is held against this; its fixture `store` sets `root` and puts `_FILES` below it."""
 
     root: str
-
-    @abstractmethod
-    def make(self, folder: Path) -> Store:
-        """A store; what it holds lies below `root`, which it sets."""
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Store:
-        store = self.make(tmp_path)
-        for name, data in (("b.bin", bytes(range(200))), ("a/c.txt", b"text\r\n"), ("a/empty", b"")):
-            with store.create(f"{self.root}/{name}") as file:
-                file.write_at(0, data)
-        return store
 
     def test_any_range_is_read(self, store: Store) -> None:
         with store.open(f"{self.root}/b.bin") as file:
@@ -97,6 +90,26 @@ class StoreContract(ABC):
         with pytest.raises(FormatError, match="folder"):
             store.open(f"{self.root}/a")
 
+    def test_the_real_path_is_one_of_the_same_file(self, store: Store) -> None:
+        real = store.real(f"{self.root}/b.bin")
+        assert store.stat(real) == store.stat(f"{self.root}/b.bin")
+
+
+class StoreContract(ReadContract, ABC):
+    """Every store that is written to is held against this too."""
+
+    @abstractmethod
+    def make(self, folder: Path) -> Store:
+        """A store; what it holds lies below `root`, which it sets."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        store = self.make(tmp_path)
+        for name, data in _FILES:
+            with store.create(f"{self.root}/{name}") as file:
+                file.write_at(0, data)
+        return store
+
     def test_a_file_appears_when_it_is_complete(self, store: Store) -> None:
         path = f"{self.root}/new/deep/file"
         with store.create(path) as file:
@@ -125,10 +138,6 @@ class StoreContract(ABC):
         assert before is not None
         assert after is not None
         assert before.signature != after.signature
-
-    def test_the_real_path_is_one_of_the_same_file(self, store: Store) -> None:
-        real = store.real(f"{self.root}/b.bin")
-        assert store.stat(real) == store.stat(f"{self.root}/b.bin")
 
 
 class TestLocalStore(StoreContract):
@@ -159,6 +168,20 @@ class TestUrlStore(StoreContract):
         pytest.importorskip("fsspec")
         self.root = path_of(f"memory://contract/{folder.name}")
         return store_of(self.root)
+
+
+class TestHttpStore(ReadContract):
+    """A server that lists folders and answers requests for ranges."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        pytest.importorskip("fsspec")
+        for name, data in _FILES:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+        with serving(tmp_path) as served:
+            self.root = path_of(served.url)
+            yield store_of(self.root)
 
 
 @pytest.fixture

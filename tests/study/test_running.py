@@ -112,3 +112,9 @@ def test_batches_are_of_one_step_and_about_one_size() -> None:
     plans = [plan("a", 0, 6), plan("b", 0, 6), plan("c", 0, 1), plan("d", 1, 1), plan("e", 1, 100)]
     found = [[one.leaf.path for one in batch] for batch in batches(plans, 10)]
     assert found == [["a"], ["b", "c"], ["d"], ["e"]]
+
+
+def test_a_batch_lies_on_one_host_and_hosts_take_turns() -> None:
+    plans = [plan("a/0"), plan("b/0"), plan("a/1"), plan("b/1"), plan("a/2"), plan("a/3", 1), plan("b/3", 1)]
+    found = [[one.leaf.path for one in batch] for batch in batches(plans, 2, lambda path: path[0])]
+    assert found == [["a/0", "a/1"], ["b/0", "b/1"], ["a/2"], ["a/3"], ["b/3"]]

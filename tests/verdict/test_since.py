@@ -58,7 +58,9 @@ def test_a_mended_op_and_the_next(tmp_path: Path) -> None:
     shown = tool("ac", "--since", str(earlier), cwd=tmp_path, columns=100)
     assert "one/MatMul: kernel computes right now" in shown.text
     assert "two/Tanh: kernel" in shown.text
-    assert shown.out.splitlines()[-1].startswith("┗")  # the verdict stays last
+    ends = [number for number, line in enumerate(shown.out.splitlines()) if line.startswith("┗")]
+    assert shown.out.splitlines()[ends[-1] + 1].startswith("next")  # the verdict stays last, with what to do next
+    assert "Since the earlier verdict" not in shown.out[shown.out.index("━ Verdict ━") :]
 
 
 def test_nothing_changed(tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ class ClusterExecutor(Executor):
         self.address = address
         self._places = sorted(places, key=lambda place: -len(place.folder))  # of folders in one another the inner one
         self._executors: dict[str, Any] = {}
-        self._pending: set[Future[Any]] = set()
+        #: What was given out, and what the cluster does for it. A task that is done is held by neither: Dask then
+        #: drops its result, and does not do it again when the worker is lost.
+        self._pending: dict[Future[Any], Future[Any]] = {}
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._folder = os.getcwd()
@@ -196,14 +198,14 @@ class ClusterExecutor(Executor):
         inner = self._executor_of(host).submit(_run_in, (self._folder, urls.secrets()), task, arguments, options)
         outer: Future[Any] = Future()
         with self._lock:
-            self._pending.add(outer)
-        outer.add_done_callback(lambda future: self._done(future, inner))
+            self._pending[outer] = inner
+        outer.add_done_callback(self._done)
         inner.add_done_callback(lambda future: self._hand_on(future, outer))
         return outer
 
-    def _done(self, outer: Future[Any], inner: Future[Any]) -> None:
+    def _done(self, outer: Future[Any]) -> None:
         with self._lock:
-            self._pending.discard(outer)
+            inner = self._pending.pop(outer)
         if outer.cancelled():
             inner.cancel()
 

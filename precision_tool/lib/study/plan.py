@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby, zip_longest
 
 from precision_tool.lib.study.leaves import StudyLeaf
 
@@ -81,15 +82,30 @@ class Task:
             yield replace(self, leaves=(one,))
 
 
-def batches(plans: Sequence[LeafPlan], task_bytes: int = TASK_BYTES) -> Iterator[tuple[LeafPlan, ...]]:
-    """Leaves in order, of one step each batch, of about `task_bytes`."""
+def batches(
+    plans: Iterable[LeafPlan], task_bytes: int = TASK_BYTES, host_of: Callable[[str], str] = lambda path: ""
+) -> Iterator[tuple[LeafPlan, ...]]:
+    """Leaves in order of steps, of one step and one host each batch, of about `task_bytes`.
+
+    `host_of` says whose workers read a leaf's path. Hosts take turns, so that all have something to do.
+    """
+    for _, of_step in groupby(plans, key=lambda one: one.leaf.step):
+        by_host: dict[str, list[LeafPlan]] = {}
+        for one in of_step:
+            by_host.setdefault(host_of(one.leaf.path), []).append(one)
+        for turn in zip_longest(*(_cut(of_host, task_bytes) for of_host in by_host.values())):
+            yield from filter(None, turn)
+
+
+def _cut(plans: Iterable[LeafPlan], task_bytes: int) -> Iterator[tuple[LeafPlan, ...]]:
     batch: list[LeafPlan] = []
+    nbytes = 0
     for one in plans:
-        full = sum(each.leaf.nbytes for each in batch) + one.leaf.nbytes > task_bytes or len(batch) >= _TASK_LEAVES
-        if batch and (full or batch[-1].leaf.step != one.leaf.step):
+        if batch and (nbytes + one.leaf.nbytes > task_bytes or len(batch) >= _TASK_LEAVES):
             yield tuple(batch)
-            batch = []
+            batch, nbytes = [], 0
         batch.append(one)
+        nbytes += one.leaf.nbytes
     if batch:
         yield tuple(batch)
 
