@@ -7,6 +7,7 @@ import os
 # As the command line has it, and before numpy loads: spawned workers add in the same order as this process does.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from report_browser import h5_report as h5_report
 from tensorflow_oracle import TensorFlow
 from vendor import Vendor, find_vendor
 
+from precision_tool.lib.engine import workers
+
 # Importing `tf_config` seeds what is random. Not in this process: its other tests want their own luck.
 os.environ["PRECISION_TOOL_SEED"] = "off"
 
@@ -27,6 +30,17 @@ os.environ["PRECISION_TOOL_SEED"] = "off"
 # versions of hypothesis have no profile of their own for that.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=os.environ.get("CI") == "true")
 hypothesis.settings.load_profile("project")
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forked, as in a process of its own, and so know what a test has replaced.
+
+    Threads that earlier tests left behind (fsspec's, Dask's) wait for work and hold nothing; they do not count. Where
+    such threads are what is tested, this fixture does nothing.
+    """
+    before = threading.active_count()
+    monkeypatch.setattr(workers, "can_fork", lambda: threading.active_count() <= before)
 
 
 @pytest.fixture(scope="session")

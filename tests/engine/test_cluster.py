@@ -44,6 +44,11 @@ pytestmark = pytest.mark.slow
 _SCRIPT = Path(__file__).parents[2] / "scripts/local_cluster.py"
 
 
+@pytest.fixture(autouse=True)
+def forked_workers() -> None:
+    """Workers are started as users have them: Dask's threads are what these tests are of."""
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cluster") / "data"

@@ -32,6 +32,11 @@ AnyFileSystem: Any = fsspec.AbstractFileSystem
 
 
 @pytest.fixture(autouse=True)
+def forked_workers() -> None:
+    """Workers are started as users have them: fsspec's threads are what these tests are of."""
+
+
+@pytest.fixture(autouse=True)
 def _no_places_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "_secrets", {})
     monkeypatch.setattr(urls, "_schemes", set())
