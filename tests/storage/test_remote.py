@@ -130,7 +130,10 @@ def test_a_study_finds_the_same_of_the_same_data(
     assert found[0] == found[1] == found[2]
 
 
-def test_tensors_of_urls_are_shown_and_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tensors_of_urls_are_shown_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # the name of the file fits its line, however long the folder's is
     values = np.random.default_rng(1).standard_normal((20, 30)).astype("f4")
     np.save(tmp_path / "npu.npy", values)
     np.save(tmp_path / "golden.npy", values + np.float32(0.5))
