@@ -220,7 +220,7 @@ def _problems(target: str, row: Row, before: Summary, after: Summary) -> list[st
     """What a cast lost, by the values before and after it."""
     problems = []
     finite = before.minimum <= before.maximum
-    infs = [side.positive_inf_count + side.negative_inf_count for side in (before, after)]
+    infs = [side.inf_count for side in (before, after)]
     if target in INTEGERS:
         low, high = INTEGERS[target]
         if finite and (before.minimum < low or before.maximum >= high + 1):

@@ -222,10 +222,9 @@ def _reason(pair: Pair, result: MetricsResult) -> str:
 def _nothing_finite(result: MetricsResult) -> str:
     """What to say of a tensor without a finite element, whose figures would look as if all were well."""
     npu = result.npu
-    infinite = npu.positive_inf_count + npu.negative_inf_count
-    if not npu.count or npu.nan_count + infinite < npu.count:
+    if not npu.count or npu.nan_count + npu.inf_count < npu.count:
         return ""
-    what = "Inf" if not npu.nan_count else "NaN or Inf" if infinite else "NaN"
+    what = "Inf" if not npu.nan_count else "NaN or Inf" if npu.inf_count else "NaN"
     return f"all {npu.count} elements are {what} on both sides: the cosine is that of no number"
 
 

@@ -90,12 +90,17 @@ class Summary:
     negative_inf_count: int = 0
     zero_count: int = 0
 
+    @property
+    def inf_count(self) -> int:
+        """Infinities of both signs."""
+        return self.positive_inf_count + self.negative_inf_count
+
 
 def single_value(summary: Summary) -> float | None:
     """The value of a tensor that is a single number; None where only a file of the vendor told of it."""
     if summary.nan_count:
         return nan
-    if summary.positive_inf_count or summary.negative_inf_count:
+    if summary.inf_count:
         return inf if summary.positive_inf_count else -inf
     return None if isnan(summary.maximum) else summary.maximum
 

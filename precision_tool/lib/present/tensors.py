@@ -118,8 +118,8 @@ def _short(value: float) -> str:
 
 def non_finite_text(summary: Summary) -> str:
     """How many values are NaN and Inf; empty if none is."""
-    infinite = summary.positive_inf_count + summary.negative_inf_count
-    counts = [f"{number} {what}" for number, what in ((summary.nan_count, "NaN"), (infinite, "Inf")) if number]
+    kinds = ((summary.nan_count, "NaN"), (summary.inf_count, "Inf"))
+    counts = [f"{number} {what}" for number, what in kinds if number]
     return f"{' and '.join(counts)} among {summary.count} values" if counts else ""
 
 

@@ -142,7 +142,7 @@ def _summary(one: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
     end = whole if _has_integers(tensor) else number
     return {
         "count": one.count, "min": end(one.minimum), "max": end(one.maximum), "mean": number(one.mean),
-        "std": number(one.std), "nan": one.nan_count, "inf": one.positive_inf_count + one.negative_inf_count,
+        "std": number(one.std), "nan": one.nan_count, "inf": one.inf_count,
         "zeros": one.zero_count,
     }  # fmt: skip
 

@@ -450,6 +450,6 @@ def _headroom(row: Row) -> float | None:
     if limits is None or side is None or isnan(side.minimum) or isnan(side.maximum):
         return None
     largest = max(abs(side.minimum), abs(side.maximum))
-    if side.positive_inf_count or side.negative_inf_count or largest >= limits.largest:
+    if side.inf_count or largest >= limits.largest:
         return 0.0
     return log2(limits.largest) - log2(largest) if largest else None

@@ -67,19 +67,11 @@ WHOLE: Mapping[str, Callable[[Row], int]] = {
     "number": lambda row: row.index,
     "mismatches": lambda row: row.mismatches,
     "nan": lambda row: row.npu.nan_count if row.npu else row.extremes.nan_count if row.extremes else 0,
-    "inf": lambda row: (
-        row.npu.positive_inf_count + row.npu.negative_inf_count
-        if row.npu
-        else row.extremes.inf_count
-        if row.extremes
-        else 0
-    ),
+    "inf": lambda row: row.npu.inf_count if row.npu else row.extremes.inf_count if row.extremes else 0,
     "scalar": lambda row: int(row.is_scalar),
     "elements": lambda row: 0 if row.npu is None else row.npu.count,
     "benchmark_nan": lambda row: 0 if row.golden is None else row.golden.nan_count,
-    "benchmark_inf": lambda row: (
-        0 if row.golden is None else row.golden.positive_inf_count + row.golden.negative_inf_count
-    ),
+    "benchmark_inf": lambda row: 0 if row.golden is None else row.golden.inf_count,
     "saturated": lambda row: row.extremes.saturated if row.extremes else 0,
     "benchmark_count": lambda row: row.golden.count if row.golden else 0,
 }

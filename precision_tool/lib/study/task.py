@@ -115,9 +115,8 @@ _NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
 
 def _is_bad(row: Row) -> bool:
     """Whether an NPU tensor has NaN or Inf."""
-    if row.npu is not None:
-        return bool(row.npu.nan_count or row.npu.positive_inf_count or row.npu.negative_inf_count)
-    return row.extremes is not None and bool(row.extremes.nan_count or row.extremes.inf_count)
+    seen = row.npu or row.extremes
+    return seen is not None and seen.nan_count + seen.inf_count > 0
 
 
 def _compared(plan: LeafPlan, task: Task) -> LeafResult:

@@ -385,7 +385,7 @@ def _beyond_range(judged: OpJudgement, found: OpAgreement) -> str:
         return ""
     row = next((row for row in found.outputs if row.slot == f"output:{over.slot}"), None)
     npu = row.npu if row is not None else None
-    infinite = npu is not None and bool(npu.positive_inf_count or npu.negative_inf_count)
+    infinite = npu is not None and npu.inf_count > 0
     where = f"{over.overflowed:,} of {counted(over.size, 'element')}"
     limit = LIMIT.get(over.dtype)
     end = f", where {over.dtype} ends at {limit:g}" if limit is not None else ""
