@@ -27,12 +27,6 @@ _secrets: Dict[str, Secret] = {}
 _schemes: Set[str] = set()
 
 
-def is_url(text: str) -> bool:
-    """Whether a text is the URL of a place of data."""
-    found = _URL.match(text)
-    return found is not None and found.group(1) not in _OTHERS
-
-
 def path_of(text: str) -> str:
     """The path that stands for a URL; any other text as it is. What is secret in the URL is kept here."""
     found = _URL.match(text)

@@ -6,7 +6,7 @@ import hashlib
 import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from precision_tool.lib.data.sides import benchmark_folder
@@ -59,42 +59,34 @@ def find_benchmarks(root: str) -> Benchmarks:
     place = posixpath.abspath(root)
     found: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
     digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
-    whole = hashlib.sha256()
-    has_tensors = False
     for folder, file_names in walk.list_folders(place):
         tensors = [name for name in file_names if name.endswith(".npy")]
         dumps = [] if tensors else [name for name in file_names if names.is_dump_file(name)]
         if not tensors and not dumps:
             continue
-        has_tensors |= bool(tensors)
-        print_of = looked_at(folder, tensors or dumps)[1]
-        whole.update(print_of.encode())
-        key, top = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
-        known = digests.setdefault(key, hashlib.sha256())
-        known.update(print_of.encode())
+        key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
+        digests.setdefault(key, hashlib.sha256()).update(looked_at(folder, tensors or dumps)[1].encode())
         before = found.get(key)
-        path = posixpath.commonpath([before.path, top]) if before is not None else top
+        path = posixpath.commonpath([before.path, folder]) if before is not None else folder
         found[key] = BenchmarkFolder(path=path, step=key[0], rank=key[1])
     if not found:  # a run of tfdbg, or nothing: the reader says what is wrong
         with suppress(PrecisionToolError):
             walk.find_benchmark(place)
             found[None, None] = BenchmarkFolder(path=place)
+            digests[None, None] = hashlib.sha256()
     if not found:
         raise DataNotFoundError(
             f"{root}: no benchmark tensor (op.index.timestamp.npy) and no dump below this folder",
             "collect them on CPU or GPU, one .npy a tensor, or name another folder with -rt",
         )
     if set(found) == {(None, None)}:
-        return Benchmarks(root=place, by_place={(None, None): _with(found[None, None], place, whole)})
-    return Benchmarks(root=place, by_place={key: _with(one, one.path, digests[key]) for key, one in found.items()})
+        found[None, None] = BenchmarkFolder(path=place)
+    by_place = {key: replace(one, fingerprint=digests[key].hexdigest()) for key, one in found.items()}
+    return Benchmarks(root=place, by_place=by_place)
 
 
-def _with(folder: BenchmarkFolder, path: str, digest: hashlib._Hash) -> BenchmarkFolder:
-    return BenchmarkFolder(path=path, step=folder.step, rank=folder.rank, fingerprint=digest.hexdigest())
-
-
-def _placed_below(root: str, folder: str) -> tuple[tuple[int | None, int | None], str]:
-    """Step and rank that the folders between `root` and `folder` tell, and the outermost folder that tells them all."""
+def _placed_below(root: str, folder: str) -> tuple[int | None, int | None]:
+    """Step and rank that the folders between `root` and `folder` tell."""
     parts = PurePath(posixpath.relpath(folder, root)).parts if folder != root else ()
     step, rank = placed(posixpath.join("/", *parts))
     if step is None and rank is None:
@@ -102,17 +94,17 @@ def _placed_below(root: str, folder: str) -> tuple[tuple[int | None, int | None]
         if 1 <= len(numbers) == len(parts) <= 2:
             step = numbers[-1]
             rank = numbers[0] if len(numbers) == 2 else None
-    return (step, rank), folder
+    return step, rank
 
 
-def _placed_dump(root: str, folder: str) -> tuple[tuple[int | None, int | None], str]:
+def _placed_dump(root: str, folder: str) -> tuple[int | None, int | None]:
     """Step and rank of a folder of dump files of another run; what is above `root` tells nothing of ranks."""
     where = names.parse_leaf_path(PurePath(folder).parts)
     step, rank = placed(posixpath.relpath(folder, root))
     return (
         int(where.step) if where.step else step,
         rank if rank is not None else int(where.device) if where.device else None,
-    ), folder
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

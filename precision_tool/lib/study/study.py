@@ -212,9 +212,12 @@ def prepare(options: StudyOptions) -> Prepared:
                 fingerprint=digest_of([*parts, "" if folder is None else folder.fingerprint]),
             )
         )
+    one_step, one_rank = len(listing.steps) == 1, len(listing.ranks) == 1
     return Prepared(
         plans=tuple(plans), notes=(*listing.notes, *paired.notes),
-        own=frozenset(leaf.path for leaf in listing.leaves if _is_own(listing, paired.folders.get(leaf.path))),
+        own=frozenset(
+            leaf.path for leaf in listing.leaves if _is_own(paired.folders.get(leaf.path), one_step, one_rank)
+        ),
         starts=_starts(listing.leaves),
     )  # fmt: skip
 
@@ -233,12 +236,9 @@ def _of_folder(listing: Listing, data: str) -> Listing:
     return replace(listing, leaves=tuple(replace(leaf, data=os.path.abspath(data)) for leaf in listing.leaves))
 
 
-def _is_own(listing: Listing, folder: BenchmarkFolder | None) -> bool:
-    """Whether a benchmark is of no other step and rank than its leaf."""
-    if folder is None:
-        return True
-    of_step = folder.step is not None or len(listing.steps) == 1
-    return of_step and (folder.rank is not None or len(listing.ranks) == 1)
+def _is_own(folder: BenchmarkFolder | None, one_step: bool, one_rank: bool) -> bool:
+    """Whether a benchmark is of no other step and rank than its leaf, or the study has one step, one rank only."""
+    return folder is None or ((folder.step is not None or one_step) and (folder.rank is not None or one_rank))
 
 
 def _graph_print(leaf: StudyLeaf, graph: str | None, known: dict[str, str]) -> str:
