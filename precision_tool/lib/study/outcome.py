@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -49,13 +49,12 @@ class FirstOp:
     epoch: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeafOutcome:
-    """What was found in one leaf; a leaf that could not be worked on has a `failure` and nothing else.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafCounts:
+    """What a leaf comes to in numbers; one that could not be worked on has a `failure` and nothing else.
 
     `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
-    graph, without which nothing is recomputed. `network` tells graphs apart: replicas
-    have the same. `epochs` has, by suspect of the verdict, how many communication ops ran before it.
+    graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
     """
 
     failure: str = ""
@@ -66,20 +65,37 @@ class LeafOutcome:
     bad: int = 0
     first_bad: str = ""
     network: str = ""
-    graph: str = ""
     lack: str = ""
+    #: Whether its ops were recomputed, or would have been if that had been possible.
+    judged: bool = False
+
+    def counts(self) -> dict[str, Any]:
+        """The fields of this class by name."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+
+COUNTS = tuple(one.name for one in fields(LeafCounts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafOutcome(LeafCounts):
+    """What was found in one leaf.
+
+    `epochs` has, by suspect of the verdict, how many communication ops ran before it.
+    """
+
+    graph: str = ""
     first: FirstOp | None = None
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
     votes: tuple[Vote, ...] = ()
     notes: tuple[str, ...] = ()
-    #: Whether its ops were recomputed, or would have been if that had been possible.
-    judged: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON."""
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **self.counts(),
+            "graph": self.graph,
             "first": None if self.first is None else asdict(self.first),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "epochs": None if self.epochs is None else dict(self.epochs),
@@ -92,18 +108,14 @@ class LeafOutcome:
         """It again. KeyError, TypeError or ValueError for what is none."""
         first, verdict = document["first"], document["verdict"]
         return cls(
-            **{name: document[name] for name in _PLAIN},
+            **{name: document[name] for name in COUNTS},
+            graph=document["graph"],
             first=None if first is None else FirstOp(**first),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
             votes=tuple(read_vote(vote) for vote in document["votes"]),
             notes=tuple(document["notes"]),
         )
-
-
-_PLAIN = (
-    "failure", "rows", "compared", "unreadable", "below", "bad", "first_bad", "network", "graph", "lack", "judged",
-)  # fmt: skip
 
 
 def read_vote(one: Mapping[str, Any]) -> Vote:

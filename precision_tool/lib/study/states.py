@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from precision_tool.lib.study.leaves import StudyLeaf
-from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
+from precision_tool.lib.study.outcome import FirstOp, LeafCounts, LeafOutcome
 from precision_tool.lib.verdict.model import Cause, Proof
 
 
@@ -24,20 +24,10 @@ class Accused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeafState:
+class LeafState(LeafCounts):
     """A leaf and what came out. `is_own` tells that its benchmark is of just this step and rank."""
 
     leaf: StudyLeaf
-    failure: str = ""
-    rows: int = 0
-    compared: int = 0
-    unreadable: int = 0
-    below: int = 0
-    bad: int = 0
-    first_bad: str = ""
-    network: str = ""
-    lack: str = ""
-    judged: bool = False
     #: Whether a verdict could be made, and of how many ops it says that they compute right.
     has_verdict: bool = False
     right: int = 0
@@ -72,10 +62,7 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
         and (is_start or one.cause is not Cause.WEIGHTS)
     )  # fmt: skip
     return LeafState(
-        leaf=leaf, failure=outcome.failure, rows=outcome.rows, compared=outcome.compared, unreadable=outcome.unreadable,
-        lack=outcome.lack, below=outcome.below,
-        bad=outcome.bad, first_bad=outcome.first_bad, network=outcome.network, judged=outcome.judged,
-        has_verdict=verdict is not None and not verdict.is_empty,
+        leaf=leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
         right=0 if verdict is None else verdict.tally.right, accused=accused,
         first=outcome.first if is_own else None, is_own=is_own,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.model.comparison import Pair, Status
-from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
@@ -75,7 +75,7 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
     below = sum(agrees(row, options.threshold) is False for row in result.rows)
     bad = [row for row in result.rows if _is_bad(row)]
     judges = task.judges and not (options.only_suspects and plan.benchmark and not below and not bad)
-    judged = _judged(result, task, compares=bool(plan.benchmark)) if judges else None
+    judged = _judged(result, task, faults if plan.benchmark else None) if judges else None
     rows: Sequence[Row] = result.rows
     if judged is not None:
         own = own_errors(judged)
@@ -171,10 +171,13 @@ def _golden(plan: LeafPlan) -> GoldenFiles | Run:
     return found
 
 
-def _judged(result: LeafResult, task: Task, *, compares: bool) -> Judged | None:
-    """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine."""
-    if compares:
-        return judged_on(result, task.options.threshold, seconds=inf, workers=task.workers)
+def _judged(result: LeafResult, task: Task, faults: Sequence[Finding] | None) -> Judged | None:
+    """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine.
+
+    `faults` are what its comparison says; None where there is nothing to compare with.
+    """
+    if faults is not None:
+        return judged_on(result, task.options.threshold, faults, seconds=inf, workers=task.workers)
     if result.graph is None:
         return None
     asked = Asked(leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=task.options.threshold)

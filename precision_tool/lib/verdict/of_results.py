@@ -18,7 +18,7 @@ from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import named_by
-from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
@@ -92,12 +92,21 @@ def verdict_on(result: LeafResult, threshold: float = 0.98) -> Verdict | None:
 
 
 def judged_on(
-    result: LeafResult, threshold: float = 0.98, *, seconds: float = SECONDS, workers: int = 0
+    result: LeafResult,
+    threshold: float = 0.98,
+    faults: Sequence[Finding] | None = None,
+    *,
+    seconds: float = SECONDS,
+    workers: int = 0,
 ) -> Judged | None:
-    """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it."""
+    """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it.
+
+    `faults` are what `find_first_fault` says of the comparison, where that is known.
+    """
     if result.graph is None:
         return None
-    faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
+    if faults is None:
+        faults = find_first_fault(ops_of(result.table, threshold), threshold, result.unread_graph)
     asked = Asked(
         leaf=result.leaf, file=result.graph.file, golden=result.golden, dumps=result.dumps, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
