@@ -19,7 +19,8 @@ from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.match import match_by_graph
+from precision_tool.lib.pairing.match_names import match_by_name
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import Inputs, find_golden
