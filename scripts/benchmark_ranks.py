@@ -31,7 +31,7 @@ from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames
 from precision_tool.lib.study.maps import NEEDED, Maps
 from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
-from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, pack
+from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded, pack
 from precision_tool.lib.study.plan import LeafPlan, Task, batches
 from precision_tool.lib.study.statistics import StatisticsJudge
 from precision_tool.lib.study.study import Prepared, Runner, StudyOptions, prepare
@@ -117,10 +117,10 @@ def columns(size: Size, seed: int) -> Columns:
     """The rows of a leaf."""
     rng = np.random.default_rng(seed)
     places = [(number, slot) for number in range(size.ops) for slot in ("input:0", "input:1", "output:0")]
-    found: Columns = {name: [""] * len(places) for name in TEXTS}
-    found["op"] = [size.op(number)[0] for number, _ in places]
-    found["type"] = [size.op(number)[1] for number, _ in places]
-    found["slot"] = [slot for _, slot in places]
+    found: Columns = {name: coded([""] * len(places)) for name in TEXTS}
+    found["op"] = coded([size.op(number)[0] for number, _ in places])
+    found["type"] = coded([size.op(number)[1] for number, _ in places])
+    found["slot"] = coded([slot for _, slot in places])
     found |= {name: np.zeros(len(places), np.int64) for name in WHOLE}
     found["number"] = np.array([number for number, _ in places])
     # Digits as real figures have them: a constant would be packed to nothing.

@@ -25,7 +25,7 @@ from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorSta
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import align
-from precision_tool.lib.pairing.match import Counterpart, same_name
+from precision_tool.lib.pairing.match_names import Counterpart, same_name
 
 #: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(

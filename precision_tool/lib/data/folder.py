@@ -25,9 +25,10 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionT
 from precision_tool.lib.graph import catalog
 from precision_tool.lib.graph import chosen as graph_choice
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs
+from precision_tool.lib.graph.catalog import MissingGraph, RunFolder, RunGraph, RunGraphs
 from precision_tool.lib.graph.choice import GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.graph.chosen import Choice
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.listing import find_ops

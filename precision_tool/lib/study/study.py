@@ -29,7 +29,7 @@ from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sou
 from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
 from precision_tool.lib.study.of_statistics import StatisticsFound, judge_statistics
 from precision_tool.lib.study.outcome import LeafOutcome
-from precision_tool.lib.study.packed import Columns, unpack
+from precision_tool.lib.study.packed import Columns, Texts, unpack
 from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches, digest_of
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
@@ -359,14 +359,17 @@ class Runner:
         columns = self.columns(state, ("op", "status", "own_error", "cosine"))
         if columns is None:
             return {}
-        levels: dict[str, int] = {}
+        ops_of, statuses = columns["op"], columns["status"]
+        assert isinstance(ops_of, Texts)
+        assert isinstance(statuses, Texts)
+        is_asked = ops_of.where(lambda name: name in ops)
         is_known = ~np.isnan(np.asarray(columns["own_error"]))
         if state.is_own:
             is_known |= ~np.isnan(np.asarray(columns["cosine"]))
-        for name, status, known in zip(columns["op"], columns["status"], is_known.tolist(), strict=True):
-            if name in ops:
-                levels[name] = max(2 if known else int(status not in _NOT_THERE), levels.get(name, 0))
-        return levels
+        levels = np.where(is_known, 2, statuses.where(lambda status: status not in _NOT_THERE))
+        best = np.zeros(len(ops_of.texts), np.int64)
+        np.maximum.at(best, ops_of.codes[is_asked], levels[is_asked])
+        return {ops_of.texts[code]: int(best[code]) for code in np.unique(ops_of.codes[is_asked]).tolist()}
 
     def final_states(self) -> list[LeafState]:
         """Every leaf in order, as if it had been worked on alone, one after the other."""

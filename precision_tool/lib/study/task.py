@@ -19,7 +19,8 @@ from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.match import match_by_graph
+from precision_tool.lib.pairing.match_names import match_by_name
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import Inputs, find_golden
@@ -97,7 +98,7 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         graph=file.path if file is not None else "",
         lack="" if file is not None else next(iter(result.notes), ""),
         first=None if first is None else FirstOp(
-            op=first.op_name, type=first.op_type, kind=str(first.kind), message=first.message,
+            op=first.op_name, type=first.op_type, kind=str(first.kind),
             number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
         ),
         verdict=verdict,

@@ -29,8 +29,10 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
 from precision_tool.lib.ops.base import Input
-from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
+from precision_tool.lib.pairing.groups import groups_of, in_order
+from precision_tool.lib.pairing.match import input_places
 from precision_tool.lib.pairing.op_dumps import OpDumps
+from precision_tool.lib.pairing.origins import NoOrigin, Origins
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.rows import Rows
