@@ -39,12 +39,11 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstOp:
-    """The op that the comparison alone names: `kind` is that of the finding, `message` its sentence."""
+    """The op that the comparison alone names: `kind` is that of the finding."""
 
     op: str
     type: str
     kind: str
-    message: str
     number: int
     epoch: int
 
@@ -114,7 +113,7 @@ class LeafOutcome(LeafCounts):
             **{name: document[name] for name in COUNTS},
             graph=document["graph"],
             run=document["run"],
-            first=None if first is None else FirstOp(**first),
+            first=None if first is None else FirstOp(**{one.name: first[one.name] for one in fields(FirstOp)}),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
             votes=tuple(read_vote(vote) for vote in document["votes"]),

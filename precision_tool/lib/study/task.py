@@ -107,7 +107,7 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         run=plan.beside.number,
         lack="" if file is not None else next(iter(result.notes), ""),
         first=None if first is None else FirstOp(
-            op=first.op_name, type=first.op_type, kind=str(first.kind), message=first.message,
+            op=first.op_name, type=first.op_type, kind=str(first.kind),
             number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
         ),
         verdict=verdict,
