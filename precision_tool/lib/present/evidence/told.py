@@ -23,6 +23,8 @@ FAMILIES = {
     "checks.overflow_advice": "overflow_advice",
     "checks.overflow_check": "overflow",
     "checks.overflow_status": "overflow",
+    "checks.memory": "random_errors",
+    "checks.random_evidence": "random_errors",
     "checks.similarity": "similarity",
 }
 #: What the checks of a run are called.
