@@ -23,7 +23,7 @@ from precision_tool.lib.study.plan import LeafPlan
 from precision_tool.lib.study.task import LeafDone
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 1
+_VERSION = 2
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS leaves (
