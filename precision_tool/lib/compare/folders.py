@@ -25,7 +25,8 @@ from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.pairing.inserted import counterparts
-from precision_tool.lib.pairing.match import Counterpart, match_by_graph, match_by_name, same_name
+from precision_tool.lib.pairing.match import match_by_graph
+from precision_tool.lib.pairing.match_names import Counterpart, match_by_name, same_name
 from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows

@@ -8,7 +8,8 @@ from typing import Any
 
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.graph.catalog import FoundOp, RunGraph
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.graph.named import names_in
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import Finding

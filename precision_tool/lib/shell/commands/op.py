@@ -6,7 +6,7 @@ import argparse
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.inspect.op_tensors import compare_op
 from precision_tool.lib.model.judged import Examined, JudgedOp
