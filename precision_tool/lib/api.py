@@ -20,10 +20,10 @@ from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
-from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
+from precision_tool.lib.present.evidence.told import ToldFinding, tell
 from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.session import Session
@@ -60,7 +60,7 @@ class CompareResult:
     notes: Sequence[str]
     _result: LeafResult
 
-    def findings(self, threshold: float = 0.98) -> list[Finding]:
+    def findings(self, threshold: float = 0.98) -> list[ToldFinding]:
         """What the rows tell.
 
         Parameters
@@ -70,10 +70,12 @@ class CompareResult:
 
         Returns
         -------
-        list of Finding
-            The first faulty op, or different inputs, or that all agree; `op_name` names the op.
+        list of ToldFinding
+            The first faulty op, or different inputs, or that all agree; `op_name` names the op, `message` is a
+            sentence on it, `facts` are what it is said from.
         """
-        return find_first_fault(ops_of(self.rows, threshold), threshold, self._result.unread_graph)
+        ops = ops_of(self.rows, threshold)
+        return [tell(finding) for finding in find_first_fault(ops, threshold, self._result.unread_graph)]
 
     @cached_property
     def verdict(self) -> Verdict | None:

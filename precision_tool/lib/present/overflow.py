@@ -24,11 +24,11 @@ from precision_tool.lib.checks.overflow import (
     share_text,
 )
 from precision_tool.lib.checks.overflow_advice import Advice, scale_words
-from precision_tool.lib.checks.overflow_check import ORIGIN_WORDS, unit_words
 from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.evidence.overflow import ORIGIN_WORDS, statuses_words, unit_words
 from precision_tool.lib.present.judged import judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -297,7 +297,7 @@ def overflow_lines(
     """All that `overflow` shows."""
     parts: list[RenderableType] = []
     number = len(report.statuses)
-    told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
+    told = f"{statuses_words(number)} in {shown_path(looked_in)}"
     parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
     parts += unreadable_lines([why for _, why in report.unreadable])
     parts += [status_block(one) for one in report.statuses[:limit]]

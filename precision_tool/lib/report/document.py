@@ -24,6 +24,7 @@ from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
+from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.report.columns import Texts, number, numbers, sound, whole
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
@@ -376,7 +377,7 @@ class _Result:
                 "kind": str(one.kind), "grade": one.grade.name.lower(), "message": sound(one.message),
                 "op": sound(self._name_of(one.op_name)), "facts": sound([list(fact) for fact in one.facts]),
             }
-            for one in found
+            for one in map(tell, found)
         ]  # fmt: skip
 
     # --- ops that are looked at closely ---

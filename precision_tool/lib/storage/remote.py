@@ -181,6 +181,7 @@ class RemoteStore(Store):
     def __init__(self, path: str, filesystem: Any = None) -> None:
         self.scheme = path[1:].partition(":")[0]
         self._fs = filesystem if filesystem is not None else filesystem_of(path)
+        self.lists_sizes = self.scheme not in _HTTP
         self._lock = threading.Lock()
         #: Folders that were listed: when, and what of each name is known.
         self._listed: OrderedDict[str, tuple[float, dict[str, dict[str, Any]]]] = OrderedDict()

@@ -11,8 +11,9 @@ import numpy as np
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.verdict.copies import Departure, Overwritten
+from precision_tool.lib.verdict.copies import Departure
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.memory import Overwritten, stomps
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
@@ -69,14 +70,14 @@ class Explainer:
 
     def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
         """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
-        stomps = list(self._stomps())
+        overwritten = list(stomps(self._values, self._findings.overwritten, self._by_id))
         departures, explained = self._borrowed()
         shared = list(self._shared_inputs(explained))
         explained |= {name for one in shared for name in (one.culprit, *one.also)}
         wrong = [*shared, *self._wrong(explained)]
         lost = list(self._lost_in_integers())
         sources, scale = self._sources([*self._findings.departures, *departures])
-        proven = [*stomps, *wrong, *lost]
+        proven = [*overwritten, *wrong, *lost]
         ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
         ops += [one.consumer for one in self._findings.overwritten]
         over = list(self._overflows([*ops, *self._ops_of(sources)]))
@@ -87,24 +88,6 @@ class Explainer:
         found += self._told_by_status(found)
         found += self._jumps(found)
         return found or list(self._by_comparison(compared))
-
-    # --- memory ---
-
-    def _stomps(self) -> Iterator[Suspect]:
-        for one in self._findings.overwritten:
-            producer = self._by_id.get(id(one.producer))
-            right = producer is not None and producer.state is State.RIGHT
-            facts = [
-                Fact(name="tensor", value=one.root.name), Fact(name="reader", value=one.reader.name),
-                Fact(name="first_byte", value=one.first), Fact(name="last_byte", value=one.last),
-                Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
-                Fact(name="bytes", value=one.nbytes), Fact(name="producer_is_right", value=right),
-            ]  # fmt: skip
-            yield Suspect(
-                culprit=one.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES,
-                confidence=0.98 if right else 0.93, number=self._values.order[id(one.consumer)],
-                op_type=one.consumer.type, also=(one.producer.name,), facts=tuple(facts),
-            )  # fmt: skip
 
     # --- what recomputing says ---
 
@@ -170,10 +153,14 @@ class Explainer:
             done |= names
             first = min(together, key=lambda one: one.number)
             suspect = self._own_error(first)
-            facts = (Fact(name="tensor", value=roots[key].name), *suspect.facts)
+            others = sorted(names - {first.name})
+            facts = (
+                Fact(name="tensor", value=roots[key].name), Fact(name="producer", value=roots[key].op.name),
+                Fact(name="other_readers", value=others), *suspect.facts,
+            )  # fmt: skip
             yield replace(
                 suspect, cause=Cause.STOMP, confidence=0.75, pass_name="", facts=facts,
-                also=(*sorted(names - {first.name}), roots[key].op.name),
+                also=(*others, roots[key].op.name),
             )  # fmt: skip
 
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
@@ -273,6 +260,7 @@ class Explainer:
             facts = [
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
+                Fact(name="at_limit", value=slot.at_limit),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
                 Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
