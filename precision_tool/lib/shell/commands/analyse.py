@@ -17,7 +17,7 @@ from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import Command, Output
+from precision_tool.lib.shell.commands.base import Command, Output, cluster_of
 from precision_tool.lib.shell.commands.compare import compare_sides, read_results
 from precision_tool.lib.shell.commands.compare_options import measure_options, noise_floor_of
 from precision_tool.lib.shell.commands.compare_parsers import ac_parser
@@ -166,12 +166,13 @@ def _verdicts(
         if known and all(known):
             return analyses, [*known]
     workers = session.settings.workers if args.workers is None else args.workers
-    with ProgressReport(output.err, "recomputing") as progress:
+    with cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
         judged: Sequence[Judged | None]
+        workers = workers if executor is None else executor.workers
         if is_alone:
-            judged = session.verdicts_alone(args.left, args.graph, progress, workers)
+            judged = session.verdicts_alone(args.left, args.graph, progress, workers, executor)
         else:
-            judged = session.verdicts(analyses, args.left, args.graph, progress, workers)
+            judged = session.verdicts(analyses, args.left, args.graph, progress, workers, executor)
             pairs = zip(analyses, judged, strict=True)
             analyses = [analysis if one is None else with_own_errors(analysis, one) for analysis, one in pairs]
     found = [None if one is None else stored(one, args.threshold) for one in judged]
