@@ -267,7 +267,7 @@ class Explainer:
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
                 Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
-            sure = 0.98 if flag is not None and not flag.doubt else 0.95 if beyond_too else 0.9
+            sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
             yield Suspect(
                 culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
                 confidence=sure, number=one.number, op_type=one.op.type, facts=tuple(facts),
@@ -280,7 +280,7 @@ class Explainer:
         spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
         for one in sorted(self._findings.judged, key=lambda one: one.number):
             flag = self._findings.flagged.get(one.name)
-            if flag is None or flag.doubt or one.state is not State.NOT_RECOMPUTED:
+            if flag is None or flag.is_doubtful or one.state is not State.NOT_RECOMPUTED:
                 continue
             if one.name in named or id(one.op) in spoiled:
                 continue
