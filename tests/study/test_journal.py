@@ -23,7 +23,7 @@ PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
 VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
 OUTCOME = LeafOutcome(
     rows=3, compared=2, below=1, network="n", notes=("x",), judged=True, votes=(VOTE,), epochs={"g": 2},
-    first=FirstOp(op="g", type="T", kind="first_faulty_op", message="it is", number=7, epoch=2),
+    first=FirstOp(op="g", type="T", kind="first_faulty_op", number=7, epoch=2),
 )  # fmt: skip
 
 
@@ -40,6 +40,12 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert not list(journal.known([PLAN], "other options"))
     with open_journal(str(tmp_path), fresh=True) as journal:
         assert not list(journal.known([PLAN], "o"))
+
+
+def test_what_an_earlier_version_kept_beside_is_left_out() -> None:
+    document = OUTCOME.to_dict()
+    document["first"]["message"] = "a sentence that journals once had"
+    assert LeafOutcome.from_dict(document) == OUTCOME
 
 
 def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:

@@ -28,11 +28,12 @@ from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
+from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, sound
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
-from precision_tool.lib.results.columns import READABLE
+from precision_tool.lib.results.columns import METRIC_FIELDS, READABLE
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
@@ -47,13 +48,12 @@ _MOST_NAMED = 3
 _DIGITS, _FEWER, _MANY_TENSORS = 6, 4, 20000
 #: The cosine, by which ops are judged, keeps its digits.
 _COSINE_DIGITS = 9
+#: Metrics that a report leaves out, or has beside the others; and those that it calls otherwise than their field.
+_LEFT_OUT = ("cosine", "accumulated_relative_error", "kullback_leibler_divergence", "root_mean_square_error")
+_METRIC_NAMES = {"relative_euclidean_distance": "relative_distance"}
 #: Numbers of a tensor: their field in a row.
 TENSOR_NUMBERS = {
-    "max_absolute_error": "metrics.max_absolute_error",
-    "relative_distance": "metrics.relative_euclidean_distance",
-    "mean_absolute_error": "metrics.mean_absolute_error",
-    "max_relative_error": "metrics.max_relative_error",
-    "mean_relative_error": "metrics.mean_relative_error",
+    **{_METRIC_NAMES.get(name, name): f"metrics.{name}" for name in METRIC_FIELDS if name not in _LEFT_OUT},
     **{
         f"{side}_{short}": f"{side}.{name}"
         for side in ("npu", "golden")
@@ -387,7 +387,7 @@ class _Result:
                 "kind": str(one.kind), "grade": one.grade.name.lower(), "message": sound(one.message),
                 "op": sound(self._name_of(one.op_name)), "facts": sound([list(fact) for fact in one.facts]),
             }
-            for one in found
+            for one in map(tell, found)
         ]  # fmt: skip
 
     # --- ops that are looked at closely ---

@@ -177,6 +177,8 @@ class RunValues:
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
         self.fed_by: dict[tuple[int, int], Root] = {}
+        #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
+        self._true_copies: dict[tuple[int, int], Slot] = {}
         #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
         self._passed_on: dict[tuple[int, int], list[Op]] = {}
         for op in self.ops:
@@ -253,6 +255,10 @@ class RunValues:
             self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
+    def take_for_true(self, root: Root, copy: Slot) -> None:
+        """From now on the tensor is what this copy says."""
+        self._true_copies[root.key] = copy
+
     def input_slots(self, op: Op) -> list[Slot]:
         """The connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
         dump = self.dumped(op)
@@ -278,8 +284,12 @@ class RunValues:
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
     def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
-        """Every copy of a tensor in the dump: what its op put out, then what its readers read."""
-        for slot in (self.output_slot(root), *self.readers.get(root.key, ())):
+        """Every copy of a tensor in the dump: what its op put out, then what its readers read, the true copy first."""
+        slots = [self.output_slot(root), *self.readers.get(root.key, ())]
+        true = self._true_copies.get(root.key)
+        if true is not None:
+            slots.sort(key=lambda slot: slot != true)
+        for slot in slots:
             tensor = self.found(slot)
             if isinstance(tensor, Tensor) and tensor.size:
                 yield slot, tensor
