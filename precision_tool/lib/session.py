@@ -96,7 +96,7 @@ class Session(JudgedFolder):
         from precision_tool.lib.study.places import kept_rows
 
         place, _ = self.place()
-        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place)
+        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place, self.workspace.notes)
         return [analyse(path, table, threshold) for path, table in tables]
 
     def refresh(self, *what: Kept) -> None:

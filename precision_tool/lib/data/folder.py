@@ -6,7 +6,7 @@ import posixpath
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -72,6 +72,8 @@ class Place:
 
     leaves: tuple[str, ...]
     golden: str = ""
+    #: Of each leaf what changes when its dump, and its benchmark, do; of the same place these may change.
+    prints: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
 
 
 def alone(method: Callable[Concatenate[DataFolder, P], T]) -> Callable[Concatenate[DataFolder, P], T]:

@@ -26,6 +26,7 @@ from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.beside import NOTHING, find_beside
 from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.study.journal import Journal, open_journal
+from precision_tool.lib.study.leaf_statistics import LeafStatistics, unpack_statistics
 from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of, spans
 from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
 from precision_tool.lib.study.of_statistics import StatisticsFound, judge_statistics
@@ -365,6 +366,11 @@ class Runner:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
 
+    def _statistics(self, state: LeafState) -> LeafStatistics | None:
+        """What a worker read of a leaf that was dumped as statistics; None if it could not."""
+        kept = self._journal.statistics(state.leaf.path, self._key)
+        return unpack_statistics(kept, state.leaf.step, state.leaf.rank) if kept else None
+
     def _telling(self, state: LeafState, ops: Collection[str]) -> Mapping[str, int]:
         """Which of the ops a leaf tells of: 2 where one was recomputed or compared, 1 where it was only dumped."""
         columns = self.columns(state, ("op", "status", "own_error", "cosine"))
@@ -420,7 +426,7 @@ class Runner:
             conclusion=conclude(states, votes, self._telling), leaves=tuple(states), votes=tuple(votes),
             maps=maps.maps(), notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
-            statistics=judge_statistics(states, self.columns), names=self._names(states),
+            statistics=judge_statistics(states, self.columns, self._statistics), names=self._names(states),
             table=table, csvs=self.csvs,
         )  # fmt: skip
 

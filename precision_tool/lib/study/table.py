@@ -56,7 +56,7 @@ def write_table(path: str, states: Sequence[LeafState], read: Read) -> int:
     with (
         store_of(path).create(path) as new,
         pa.PythonFile(_Sink(new), mode="w") as sink,
-        pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False) as writer,
+        pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False, use_dictionary=_texts(schema)) as writer,
     ):
         waiting: list[pa.RecordBatch] = []
         for state in states:
@@ -89,6 +89,13 @@ def _schema() -> pa.Schema:
     fields += [(name, pa.int64()) for name in WHOLE]
     fields += [(name, pa.float64()) for name in NUMBERS]
     return pa.schema(fields)
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """The columns whose values are few: of measured numbers a dictionary is only ever given up."""
+    import pyarrow as pa
+
+    return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
 def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.RecordBatch:

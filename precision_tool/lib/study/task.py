@@ -31,6 +31,7 @@ from precision_tool.lib.sources.inputs import Inputs, find_golden
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, parse_status_name
 from precision_tool.lib.storage.cache_files import CacheFiles
+from precision_tool.lib.study.leaf_statistics import pack_statistics, read_leaf
 from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
 from precision_tool.lib.study.packed import columns_of, pack
 from precision_tool.lib.study.plan import LeafPlan, Task
@@ -51,11 +52,15 @@ _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class LeafDone:
-    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none)."""
+    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none).
+
+    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
+    """
 
     path: str
     outcome: LeafOutcome
     rows: bytes = b""
+    statistics: bytes = b""
 
 
 def run_task(task: Task) -> list[LeafDone]:
@@ -116,7 +121,10 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         notes=result.notes,
         judged=judges,
     )  # fmt: skip
-    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)))
+    told = b""
+    if plan.leaf.statistics:
+        told = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
+    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=told)
 
 
 #: Findings of a comparison that name an op.

@@ -163,7 +163,9 @@ def flags_of(statuses: Iterable[StatusReport]) -> dict[str, Flag]:
             continue
         words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in one.units if unit.is_set]
         if words:
-            found.setdefault(one.op.name, Flag(path=one.file.path, words="; ".join(words), doubt=one.doubt))
+            found.setdefault(
+                one.op.name, Flag(path=one.file.path, words="; ".join(words), is_doubtful=bool(one.doubts))
+            )
     return found
 
 

@@ -17,8 +17,15 @@ FAMILIES = {
     "checks.analysis": "agreement",
     "checks.casts": "casts",
     "checks.fusion": "fusion",
+    "checks.headroom": "overflow_advice",
     "checks.missing": "missing",
+    "checks.overflow": "overflow",
+    "checks.overflow_advice": "overflow_advice",
     "checks.overflow_check": "overflow",
+    "checks.overflow_status": "overflow",
+    "checks.memory": "random_errors",
+    "checks.passports": "passports",
+    "checks.random_evidence": "random_errors",
     "checks.similarity": "similarity",
 }
 #: What the checks of a run are called.
