@@ -24,6 +24,7 @@ FAMILIES = {
     "checks.overflow_check": "overflow",
     "checks.overflow_status": "overflow",
     "checks.memory": "random_errors",
+    "checks.passports": "passports",
     "checks.random_evidence": "random_errors",
     "checks.similarity": "similarity",
 }
