@@ -407,6 +407,8 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     chosen = args.parts or known
     folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # an installed package is not compiled again by each process
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     try:
         if "compare" in chosen:
             bench_compare(folder / "compare", args.bytes, args.workers, args.repeats)

@@ -86,7 +86,7 @@ def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
     if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
         return None
     are_read = {key_of(mine), key_of(other)} <= values.checksums.keys()
-    if by_producer and not are_read and _compared_alike(values, root, slot):
+    if by_producer and not are_read and values.compared_alike(root, slot):
         return None
     different = _differences(values, mine, other, slot)
     if different is None or not different.size:
@@ -102,15 +102,6 @@ def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
         nbytes=mine.nbytes,
         by_producer=by_producer,
     )
-
-
-def _compared_alike(values: RunValues, root: Root, slot: Slot) -> bool:
-    """Whether what an op put out and what was read of it are the same in every figure of the comparison.
-
-    Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
-    """
-    read = slot.op.name, f"input:{slot.index}"
-    return values.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
 
 def _earlier(values: RunValues, root: Root, slot: Slot) -> Tensor | None:

@@ -33,7 +33,7 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, parse_metrics
 from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
-from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.results.result_csv import write_own_errors
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -773,7 +773,7 @@ def _keep(
     for analysis, one in zip(analyses, found, strict=True):
         if one is not None and analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:
-                write_result(analysis.path, analysis.rows, analysis.choice)
+                write_own_errors(analysis.path, analysis.rows, analysis.choice)
             write_verdict(one, analysis.path, str(session.workspace.root))
 
 
