@@ -11,7 +11,7 @@ import argparse
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ import numpy as np
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.sources import walk
-from precision_tool.lib.storage.store import Kind, Stat
+from precision_tool.lib.storage.local import LocalStore
 from precision_tool.lib.study import leaves as study_leaves
 from precision_tool.lib.study.conclusion import conclude
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames
 from precision_tool.lib.study.maps import NEEDED, Maps
 from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
-from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, pack
+from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded, pack
 from precision_tool.lib.study.plan import LeafPlan, Task, batches
 from precision_tool.lib.study.statistics import StatisticsJudge
 from precision_tool.lib.study.study import Prepared, Runner, StudyOptions, prepare
@@ -77,6 +77,13 @@ def options() -> StudyOptions:
     return StudyOptions(folders=["/simulated/nowhere"], npu=_ROOT)
 
 
+class _Simulated(LocalStore):
+    """Every file is there."""
+
+    def sizes_and_times(self, folder: str, file_names: Sequence[str]) -> Iterator[tuple[int, int]]:
+        return iter([(_FILE, 1)] * len(file_names))
+
+
 @contextmanager
 def simulated_files(size: Size) -> Iterator[None]:
     """Listing finds a folder of dump files for each rank; nothing is on a disk."""
@@ -84,13 +91,15 @@ def simulated_files(size: Size) -> Iterator[None]:
     for number in range(size.ops):
         name, kind = size.op(number)
         names.append(f"{kind}.{name.replace('/', '_')}.{number}.0.{_STAMP + number * 40}")
-    stat = Stat(kind=Kind.FILE, size=_FILE, signature=(_FILE, 1, 1, 1, 1))
 
     def list_folders(root: str, *_: Any, **__: Any) -> Iterator[tuple[str, list[str]]]:
         for rank in range(size.ranks) if root == _ROOT else ():
             yield f"{_ROOT}/rank_{rank}/20260302093000/{rank % 8}/ge_default_20260302093000_1/1/0", names
 
-    with patch.object(walk, "list_folders", list_folders), patch.object(study_leaves, "stat_of", lambda _: stat):
+    with (
+        patch.object(walk, "list_folders", list_folders),
+        patch.object(study_leaves, "store_of", lambda _: _Simulated()),
+    ):
         yield
 
 
@@ -117,10 +126,10 @@ def columns(size: Size, seed: int) -> Columns:
     """The rows of a leaf."""
     rng = np.random.default_rng(seed)
     places = [(number, slot) for number in range(size.ops) for slot in ("input:0", "input:1", "output:0")]
-    found: Columns = {name: [""] * len(places) for name in TEXTS}
-    found["op"] = [size.op(number)[0] for number, _ in places]
-    found["type"] = [size.op(number)[1] for number, _ in places]
-    found["slot"] = [slot for _, slot in places]
+    found: Columns = {name: coded([""] * len(places)) for name in TEXTS}
+    found["op"] = coded([size.op(number)[0] for number, _ in places])
+    found["type"] = coded([size.op(number)[1] for number, _ in places])
+    found["slot"] = coded([slot for _, slot in places])
     found |= {name: np.zeros(len(places), np.int64) for name in WHOLE}
     found["number"] = np.array([number for number, _ in places])
     # Digits as real figures have them: a constant would be packed to nothing.

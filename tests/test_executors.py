@@ -14,11 +14,13 @@ from executors import WORKERS, AtOnce
 
 from precision_tool.lib.api import compare, open_data
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.engine.cluster import PoisonedTaskError
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.inspect.convert import convert_files, find_sources
 from precision_tool.lib.inspect.named_tensors import tensors_of_pair, views_of
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.session import Session
+from precision_tool.lib.verdict.judgement import State
 
 #: What is asked, given the data folder, a folder for what is written and who does the work: what was found.
 Ask = Callable[[Path, Path, dict[str, Any]], object]
@@ -114,3 +116,28 @@ class TestAsker:
         ask(data, tmp_path, {"executor": executor})
         assert isinstance(executor, Counted)
         assert executor.tasks > 0
+
+
+class Poisoned(AtOnce):
+    """Gives its third task up, as a cluster does whose workers it ended again and again."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        self.tasks += 1
+        if self.tasks != 3:
+            return super().submit(task, *arguments, **options)
+        future: Future[Any] = Future()
+        future.set_exception(PoisonedTaskError("not done: the worker that had it ended, 3 times"))
+        return future
+
+
+def test_ops_that_no_worker_can_judge_say_so_and_the_others_are_judged(data: Path, tmp_path: Path) -> None:
+    session = open_data(data, work=tmp_path)
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), executor=Poisoned())
+    assert judged is not None
+    lost = [op for op in judged.ops if op.reason == "not done: the worker that had it ended, 3 times"]
+    assert lost
+    assert all(op.state is State.NOT_RECOMPUTED for op in lost)
+    assert judged.verdict.tally.right > len(lost)

@@ -20,11 +20,11 @@ from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
-from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.results.columns import METRICS
+from precision_tool.lib.present.evidence.told import ToldFinding, tell
+from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -35,9 +35,6 @@ from precision_tool.lib.verdict.of_results import verdict_on
 from precision_tool.lib.words import find_word
 
 __all__ = ["CompareOptions", "CompareResult", "Session", "Verdict", "compare", "load_graph", "open_data", "run"]
-
-#: The fields of `Metrics` that are columns of a result.
-_METRICS = tuple(name for part, _, name in (column.field.partition(".") for column in METRICS) if part == "metrics")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ class CompareResult:
     notes: Sequence[str]
     _result: LeafResult
 
-    def findings(self, threshold: float = 0.98) -> list[Finding]:
+    def findings(self, threshold: float = 0.98) -> list[ToldFinding]:
         """What the rows tell.
 
         Parameters
@@ -73,10 +70,12 @@ class CompareResult:
 
         Returns
         -------
-        list of Finding
-            The first faulty op, or different inputs, or that all agree; `op_name` names the op.
+        list of ToldFinding
+            The first faulty op, or different inputs, or that all agree; `op_name` names the op, `message` is a
+            sentence on it, `facts` are what it is said from.
         """
-        return find_first_fault(ops_of(self.rows, threshold), threshold, self._result.unread_graph)
+        ops = ops_of(self.rows, threshold)
+        return [tell(finding) for finding in find_first_fault(ops, threshold, self._result.unread_graph)]
 
     @cached_property
     def verdict(self) -> Verdict | None:
@@ -106,7 +105,7 @@ class CompareResult:
             ("index", np.array([row.pair.index for row in self.rows], np.int64))
         ]
         columns += [(name, np.array(values, dtype=np.str_)) for name, values in texts.items()]
-        for name in _METRICS:
+        for name in METRIC_FIELDS:
             numbers = [nan if row.metrics is None else getattr(row.metrics, name) for row in self.rows]
             columns.append((name, np.array(numbers, np.float64)))
         table = np.empty(len(self.rows), dtype=[(name, values.dtype) for name, values in columns])

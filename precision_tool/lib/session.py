@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.data.folder import Kept, Place
 from precision_tool.lib.data.names import DataNames
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.graph.catalog import DataOverview, overview
+from precision_tool.lib.graph.overview import DataOverview, overview
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.verdict.folder import JudgedFolder
@@ -96,7 +96,7 @@ class Session(JudgedFolder):
         from precision_tool.lib.study.places import kept_rows
 
         place, _ = self.place()
-        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place)
+        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place, self.workspace.notes)
         return [analyse(path, table, threshold) for path, table in tables]
 
     def refresh(self, *what: Kept) -> None:

@@ -32,15 +32,11 @@ from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_result import read_fusion_result
 from precision_tool.lib.formats.fusion_switch import parse_switches, read_switches, render
-from precision_tool.lib.formats.ge_graph import (
-    is_json,
-    load_graph_file,
-    peek_graph_name,
-    skim_graph_file,
-    skim_ops,
-)
+from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
+from precision_tool.lib.formats.ge_graph_skim import peek_graph_name, skim_graph_file, skim_ops
+from precision_tool.lib.formats.ge_graph_tree import is_json
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.h5_copy import copy_ops
 from precision_tool.lib.formats.om_file import read_om_header
@@ -49,11 +45,13 @@ from precision_tool.lib.formats.passport import parse_passport, read_passport
 from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph import cache
-from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs, overview
+from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs
 from precision_tool.lib.graph.choice import GraphChooser
+from precision_tool.lib.graph.overview import overview
 from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
+from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.results.columns import parse_metrics
 from precision_tool.lib.results.noise import read_noise
 from precision_tool.lib.results.result_csv import read_output_figures, read_result
@@ -252,7 +250,7 @@ def _passport(path: str) -> Reasons:
     """As `ac` does it, held against a sound one and against itself."""
     found, sound = read_passport(path), parse_passport(seeds.passports(Path(path).parent)[0].decode())
     for pair in (compare_passports(found, sound), compare_passports(sound, found)):
-        json.dumps(pair.to_dict(), allow_nan=False)
+        json.dumps(pair_json(pair), allow_nan=False)
     if compare_passports(found, found).differences:
         raise WrongAnswerError("a passport differs from itself")
     return ()

@@ -15,6 +15,8 @@ from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.present.evidence.casts import reason_of
+from precision_tool.lib.present.evidence.told import tell, tell_check
 from precision_tool.lib.sources.walk import find_run
 
 
@@ -104,10 +106,10 @@ def test_casts_that_lose_values(
 ) -> None:
     loss, finding = judged(tmp_path, source, target, before, after)
     assert loss.verdict == "dangerous"
-    assert reason in loss.reason
+    assert reason in reason_of(loss)
     assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.DANGEROUS_CASTS, Grade.WARNING, "c")
-    assert finding.message == "1 of 1 cast to a narrower type lost values"
-    assert finding.facts[0] == ("loses", f"c: {source} → {target}: {loss.reason}")
+    assert tell(finding).message == "1 of 1 cast to a narrower type lost values"
+    assert tell(finding).facts[0] == ("loses", f"c: {source} → {target}: {reason_of(loss)}")
 
 
 @pytest.mark.parametrize(
@@ -125,9 +127,9 @@ def test_casts_that_lose_values(
 )
 def test_casts_that_keep_what_the_type_can_hold(tmp_path: Path, source: str, target: str, before: list[float]) -> None:
     loss, finding = judged(tmp_path, source, target, before, before)
-    assert loss.verdict == "harmless", loss.reason
+    assert loss.verdict == "harmless", reason_of(loss)
     assert finding.grade is Grade.INFO
-    assert finding.message == "no value was lost in 1 cast to a narrower type"
+    assert tell(finding).message == "no value was lost in 1 cast to a narrower type"
 
 
 def test_only_the_types_are_known(tmp_path: Path) -> None:
@@ -147,22 +149,22 @@ def test_only_the_types_are_known(tmp_path: Path) -> None:
     assert [(loss.op_name, loss.verdict) for loss in result.details] == [
         ("gone", "suspicious"), ("damaged", "suspicious"), ("conv", "suspicious")
     ]  # fmt: skip
-    assert result.finding.message == "no cast was seen to lose values; narrower by their types, but not read: 3"
+    assert tell(result.finding).message == "no cast was seen to lose values; narrower by their types, but not read: 3"
     assert result.finding.grade is Grade.INFO
-    assert result.details[0].reason == "not dumped"
-    assert "more than a cast" in result.details[2].reason
+    assert reason_of(result.details[0]) == "not dumped"
+    assert "more than a cast" in reason_of(result.details[2])
     assert (
-        result.looked_at
+        tell_check(result).looked_at
         == "5 ops of debug_0 with 3 casts: 3 to a narrower type, the values of 0 were read before and after"
     )
-    assert ("types", "float32 → float16: 2") in result.finding.facts
+    assert ("types", "float32 → float16: 2") in tell(result.finding).facts
 
 
 def test_no_casts(tmp_path: Path) -> None:
     result = check_casts([run_of(tmp_path, [an_op("wide", "float16", "float32")], {})])
     assert result.finding is not None
-    assert result.finding.message == "no op casts to a narrower type"
-    assert result.looked_at == "1 op of debug_0 with 1 cast: none to a narrower type"
+    assert tell(result.finding).message == "no op casts to a narrower type"
+    assert tell_check(result).looked_at == "1 op of debug_0 with 1 cast: none to a narrower type"
 
 
 def test_only_the_run_under_test_is_read_and_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,7 @@ def test_only_the_run_under_test_is_read_and_only_so_much(tmp_path: Path, monkey
     assert [(loss.op_name, loss.verdict) for loss in result.details] == [
         ("c0", "harmless"), ("c1", "harmless"), ("c2", "harmless"), ("c3", "suspicious"), ("c4", "suspicious")
     ]  # fmt: skip
-    assert result.details[3].reason.startswith("not read: ")
+    assert reason_of(result.details[3]).startswith("not read: ")
 
 
 def test_two_casts_that_file_names_spell_alike_are_not_judged(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_an_empty_dump_is_one_that_cannot_be_read(tmp_path: Path) -> None:
     (dump,) = tmp_path.rglob("Cast.*")
     dump.write_bytes(b"")
     (loss,) = check_casts([run]).details
-    assert loss.reason.startswith(f"cannot be read: {dump}: the file is empty")
+    assert reason_of(loss).startswith(f"cannot be read: {dump}: the file is empty")
 
 
 def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path) -> None:
@@ -200,11 +202,11 @@ def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path)
     other = run_of(tmp_path, [an_op("c", "float32", "float16")], {"c": values}, number=1)
     lost = MissingGraph(number=0, model="m", reason="it is damaged")
     result = check_casts([other], [lost])
-    assert (result.finding, result.skipped) == (None, "debug_0 has no graph: it is damaged")
+    assert (result.finding, tell_check(result).skipped) == (None, "debug_0 has no graph: it is damaged")
     # Of two models of one run only one was looked at.
     result = check_casts([other], [MissingGraph(number=1, model="n", reason="it is damaged")])
     assert result.finding is not None
-    assert result.finding.facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")
+    assert tell(result.finding).facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")
 
 
 def test_of_many_dangerous_casts_none_of_the_unread_is_listed(tmp_path: Path) -> None:
@@ -214,5 +216,5 @@ def test_of_many_dangerous_casts_none_of_the_unread_is_listed(tmp_path: Path) ->
     dumps = {op.name: (stored([1e6, 1.0], "float32"), stored([np.inf, 1.0], "float16")) for op in ops[:6]}
     finding = check_casts([run_of(tmp_path, ops, dumps)]).finding
     assert finding is not None
-    assert [name for name, _ in finding.facts].count("loses") == 6  # five, and how many more
-    assert not [value for name, value in finding.facts if name == "suspicious"]
+    assert [name for name, _ in tell(finding).facts].count("loses") == 6  # five, and how many more
+    assert not [value for name, value in tell(finding).facts if name == "suspicious"]

@@ -15,6 +15,7 @@ from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.present.evidence.told import tell_check
 
 
 def run(number: int, *ops: Op, graph_id: str = "0_1") -> RunGraph:
@@ -90,7 +91,7 @@ def test_cosines_are_of_the_run_that_was_compared() -> None:
 
 
 def test_the_panel() -> None:
-    found = check_fusion(passes_in_effect([FUSED], [report("0_1", ConvRelu=2)], {"c1r1": 0.5}), 0.98)
+    found = tell_check(check_fusion(passes_in_effect([FUSED], [report("0_1", ConvRelu=2)], {"c1r1": 0.5}), 0.98))
     assert found.finding is not None
     assert (found.finding.grade, found.finding.message) == (Grade.INFO, "3 fusion passes made 3 ops")
     assert found.looked_at == "pass_name of the ops, and r.json"
@@ -104,16 +105,16 @@ def test_the_panel() -> None:
 
 def test_the_panel_names_some_of_many() -> None:
     many = run(0, *(graph_op(f"o{number}", pass_names=[f"Pass{number:02}"]) for number in range(30)))
-    found = check_fusion(passes_in_effect([many], [], {}), 0.98)
+    found = tell_check(check_fusion(passes_in_effect([many], [], {}), 0.98))
     assert found.finding is not None
     assert len(found.finding.facts) == 9
     assert found.finding.facts[-1] == ("debug_0", "and 22 more passes: `fusion` lists them")
 
 
 def test_the_panel_without_any_pass() -> None:
-    found = check_fusion(passes_in_effect([replace(FUSED, file=UNFUSED.file)], [], {}), 0.98)
+    found = tell_check(check_fusion(passes_in_effect([replace(FUSED, file=UNFUSED.file)], [], {}), 0.98))
     assert found.finding is None
     assert found.skipped.startswith("no op names a pass, and there is no fusion_result.json: collect graphs")
     missing = [MissingGraph(number=1, model="", reason="no graph: nothing there")]
-    found = check_fusion(passes_in_effect([run(0, NAMELESS)], [], {}), 0.98, missing)
+    found = tell_check(check_fusion(passes_in_effect([run(0, NAMELESS)], [], {}), 0.98, missing))
     assert found.skipped.startswith("debug_1 has no graph: no graph: nothing there; 1 fused op whose pass the graph")

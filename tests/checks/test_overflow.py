@@ -16,19 +16,18 @@ from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 from opdebug_payloads import AIC, core_fields, new_payload, old_payload, write_status
 from rich.console import Console
 
-from precision_tool.lib.checks.headroom import LossScale, fitting_scale, is_gradient, trail_to
+from precision_tool.lib.checks.headroom import BitsLeft, LossScale, NoGradientSize, fitting_scale, is_gradient, trail_to
 from precision_tool.lib.checks.overflow import (
     LeafOverflow,
     Mode,
     Origin,
     OverflowReport,
     StatusReport,
-    bad_words,
     scan_leaf,
-    share_text,
 )
-from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list, scale_words
+from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
+from precision_tool.lib.demo import faults
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.run_values import RunOp, RunValues
@@ -38,6 +37,8 @@ from precision_tool.lib.graph.neighbourhood import Node, Wiring
 from precision_tool.lib.graph.neighbourhood import Step as GraphStep
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.present.evidence.overflow import bad_words, doubt_words, origin_words, share_text
+from precision_tool.lib.present.evidence.overflow_advice import advice_words, scale_words
 from precision_tool.lib.present.overflow import trail_table
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
@@ -128,7 +129,7 @@ def test_the_first_op_that_makes_it(tmp_path: Path, bad: float, mode: Mode, stat
     assert [(op.name, op.origin) for op in found.ops] == [("c", Origin.OWN), ("d", Origin.RECEIVED)]
     assert found.first is found.ops[0]
     assert found.mode is mode
-    assert "from c" in found.ops[1].why
+    assert "from c" in origin_words(found.ops[1].evidence)
     assert (found.scanned_ops, found.scanned_bytes) == (4, 16)
 
 
@@ -340,14 +341,14 @@ def test_a_loss_scale_that_is_too_large(tmp_path: Path) -> None:
      (-1, True, "by at least 2")],
 )  # fmt: skip
 def test_words_for_a_loss_scale_that_is_not_known(exponent: int, is_bound: bool, words: str) -> None:
-    assert words in scale_words(LossScale(reason="", exponent=exponent, is_bound=is_bound))
+    assert words in scale_words(LossScale(evidence=BitsLeft(bits=0.0), exponent=exponent, is_bound=is_bound))
 
 
 def test_gradients_of_unknown_sizes(tmp_path: Path) -> None:
     zeros = gradient_tree(tmp_path / "zeros", 0.0, 0.0).scan().scale
     assert zeros is not None
     assert (zeros.exponent, zeros.fitting) == (None, None)
-    assert "is 0" in zeros.reason
+    assert zeros.evidence == NoGradientSize(are_zero=True)
     made = gradient_tree(tmp_path / "statistics", 4.0, 8.0)
     for file in made.leaf.files:
         if "gradients_op" in file.path:
@@ -381,7 +382,6 @@ def test_no_gradients_no_loss_scale(tmp_path: Path) -> None:
 
 def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo generated anew with the loss scale that its overflow asks for has none; with four times that it has."""
-    from precision_tool.lib.demo import network
 
     truth = generate_demo(tmp_path / "a", fault="scale")
     report, _ = Session(Settings(data=tmp_path / "a")).overflow()
@@ -389,11 +389,11 @@ def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert report.first is not None
     assert report.first.name == truth.culprit == truth.overflowed[0]
     assert leaf.scale is not None
-    assert leaf.scale.current == network.FAULTS["scale"].loss_scale
+    assert leaf.scale.current == faults.FAULTS["scale"].loss_scale
     assert leaf.scale.fitting is not None
     for factor, overflows in ((1, False), (4, True)):
-        fault = replace(network.FAULTS["scale"], loss_scale=leaf.scale.fitting * factor)
-        monkeypatch.setitem(network.FAULTS, "scale", fault)
+        fault = replace(faults.FAULTS["scale"], loss_scale=leaf.scale.fitting * factor)
+        monkeypatch.setitem(faults.FAULTS, "scale", fault)
         assert bool(generate_demo(tmp_path / "a", fault="scale").overflowed) is overflows
 
 
@@ -444,7 +444,7 @@ def test_the_op_is_found_by_task_and_stream(tmp_path: Path) -> None:
     ]
     assert one.units[0].words == ("Cube accumulation overflow",)
     assert (one.device, one.step) == ("0", "0")
-    assert "task 1 on stream 5" in three.doubt
+    assert "task 1 on stream 5" in doubt_words(three)
 
 
 def test_the_units_of_an_old_status_may_tell_of_two_ops(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_an_overflow_inside_an_op(tmp_path: Path) -> None:
     report = OverflowReport(statuses=(status,), leaves=())
     assert not report.is_clean
     (advice,) = advise(report)
-    assert (advice.kind, "integer" in advice.text) == (AdviceKind.VALUES, True)
+    assert (advice.kind, "integer" in advice_words(advice)) == (AdviceKind.VALUES, True)
     status = replace(status, units=(replace(status.units[0], status=(0x20,)),))
     kinds = [one.kind for one in advise(OverflowReport(statuses=(status,), leaves=()))]
     assert kinds == [AdviceKind.MIXLIST, AdviceKind.KEEP_DTYPE]
@@ -481,7 +481,7 @@ def test_what_cannot_be_read_is_not_called_clean(tmp_path: Path) -> None:
     path.write_bytes(whole[:-1])  # its output is cut off
     (status,) = read(made)
     assert status.op is not None
-    assert (status.op.origin, "cannot be read" in status.op.why) == (Origin.UNKNOWN, True)
+    assert (status.op.origin, "cannot be read" in origin_words(status.op.evidence)) == (Origin.UNKNOWN, True)
     path.write_bytes(b"nothing")
     (status,) = read(made)
     assert status.op is not None
@@ -508,7 +508,7 @@ def test_contexts_and_threads_tell_slices_apart(tmp_path: Path) -> None:
     root = str(tmp_path / "overflow" / "dump")
     reports, _ = read_statuses(find_status_files(root), StatusReader(root, (), lambda leaf: None), 3)
     assert [status.op.name if status.op else None for status in reports] == ["op0", "op1", None]
-    assert "context 8" in reports[2].doubt
+    assert "context 8" in doubt_words(reports[2])
 
 
 def test_all_slices_of_an_op_are_looked_at(tmp_path: Path) -> None:
@@ -534,7 +534,7 @@ def test_weights_that_are_bad_already(tmp_path: Path) -> None:
     assert found.first is not None
     assert found.first.origin is Origin.RECEIVED
     (advice,) = advise(OverflowReport(statuses=(), leaves=(found,)))
-    assert "kernel held it before this step" in advice.text
+    assert "kernel held it before this step" in advice_words(advice)
 
 
 def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ def test_decoded_files_elsewhere_and_data_dumps(tmp_path: Path) -> None:
     reader = StatusReader(root, (made.leaf,), lambda leaf: made.graph)
     ((status,), _) = read_statuses(find_status_files(root), reader, 3)
     assert status.op is not None
-    assert (status.op.name, "data dump" in status.doubt) == ("b", True)
+    assert (status.op.name, "data dump" in doubt_words(status)) == ("b", True)
 
 
 def test_unreadable_status_files_do_not_stop_the_others(tmp_path: Path) -> None:
@@ -651,7 +651,7 @@ def test_advice_for_a_cast_is_about_what_reads_it(tmp_path: Path) -> None:
 def test_advice_where_the_type_is_wide_enough(tmp_path: Path) -> None:
     found = tree(tmp_path, chain(single(1), single(np.nan))).scan()
     (advice,) = advise(OverflowReport(statuses=(), leaves=(found,)))
-    assert (advice.kind, "division by 0" in advice.text) == (AdviceKind.VALUES, True)
+    assert (advice.kind, "division by 0" in advice_words(advice)) == (AdviceKind.VALUES, True)
 
 
 def test_a_step_that_loss_scaling_skips_may_be_ignored(tmp_path: Path) -> None:
@@ -660,7 +660,7 @@ def test_a_step_that_loss_scaling_skips_may_be_ignored(tmp_path: Path) -> None:
     other = replace(found, leaf=replace(found.leaf, step="1"), ops=())
     advice = advise(OverflowReport(statuses=(), leaves=(found, other)))
     assert advice[-1].kind is AdviceKind.IGNORE
-    assert "1 of 2 dumped steps overflowed" in advice[-1].text
+    assert "1 of 2 dumped steps overflowed" in advice_words(advice[-1])
 
 
 def test_the_earliest_step_comes_first(tmp_path: Path) -> None:

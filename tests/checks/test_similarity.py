@@ -13,8 +13,9 @@ from precision_tool.lib.checks.similarity import check_similarity, compare_graph
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
+from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade, Unmade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.present.evidence.told import tell, tell_check
 
 
 def desc(origin: str = "", **others: object) -> TensorDesc:
@@ -108,10 +109,10 @@ def test_the_check() -> None:
     found = check_similarity([run(0, FUSED), run(1, graph(op("x", "Add"))), run(1, UNFUSED), run(2, FUSED)])
     assert found.finding is not None
     assert (found.finding.kind, found.finding.grade) == (FindingKind.GRAPH_SIMILARITY, Grade.INFO)
-    assert found.finding.message.startswith("the graphs of debug_0 and debug_1 are alike to 66.7% (")
-    assert found.looked_at.endswith(": 5 ops with 7")
+    assert tell(found.finding).message.startswith("the graphs of debug_0 and debug_1 are alike to 66.7% (")
+    assert tell_check(found).looked_at.endswith(": 5 ops with 7")
     assert found.details == (compare_graphs(FUSED, UNFUSED),)
-    facts = found.finding.facts
+    facts = tell(found.finding).facts
     assert ("in both", "3 ops, different: 0") in facts
     assert ("only debug_1", "2 ops: conv, relu") in facts
     assert ("fused away", "ConvReluPass: 2 ops of debug_1") in facts
@@ -128,7 +129,7 @@ def test_the_check() -> None:
 def test_the_check_needs_two_graphs(runs: list[RunGraph], words: str) -> None:
     found = check_similarity(runs)
     assert found.finding is None
-    assert found.skipped.startswith(words)
+    assert tell_check(found).skipped.startswith(words)
 
 
 def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +137,12 @@ def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.M
         raise FormatError("file: damaged", "get another")
 
     assert [one.name for one in check_runs([run(0, FUSED)])] == ["dangerous_casts", "graph_similarity"]
-    monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", "A", fail), *RUN_CHECKS))
-    first, *others = check_runs([run(0, FUSED)])
-    assert (first.name, first.title, first.skipped) == ("a", "A", "file: damaged; get another")
+    monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", fail), *RUN_CHECKS))
+    first, *others = map(tell_check, check_runs([run(0, FUSED)]))
+    assert (first.name, first.title, first.skipped) == ("a", "a", "file: damaged; get another")
     assert len(others) == 2
-    assert [(one.title, one.skipped) for one in skip_checks("no graph")] == [
-        ("A", "no graph"), ("Dangerous casts", "no graph"), ("Graph similarity", "no graph")
+    assert [(one.title, one.skipped) for one in map(tell_check, skip_checks(Unmade(reason="no graph")))] == [
+        ("a", "no graph"), ("Dangerous casts", "no graph"), ("Graph similarity", "no graph")
     ]  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> N
     def stop(runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: object) -> CheckResult:
         raise WorkStoppedError("stopped", "", [])
 
-    monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", "A", stop), *RUN_CHECKS))
+    monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", stop), *RUN_CHECKS))
     with pytest.raises(WorkStoppedError):
         check_runs([run(0, FUSED)])
 
@@ -157,5 +158,7 @@ def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_graph_that_cannot_be_read_is_named() -> None:
     lost = MissingGraph(number=0, model="m", reason="g.txt: line 5 is cut off")
     result = check_similarity([run(1, graph(op("a", "Add")))], [lost])
-    assert result.skipped.startswith("debug_0 has no graph: g.txt: line 5 is cut off; ")
-    assert check_similarity([run(1, graph(op("a", "Add")))]).skipped.startswith("only debug_1 has a graph; ")
+    assert tell_check(result).skipped.startswith("debug_0 has no graph: g.txt: line 5 is cut off; ")
+    assert tell_check(check_similarity([run(1, graph(op("a", "Add")))])).skipped.startswith(
+        "only debug_1 has a graph; "
+    )

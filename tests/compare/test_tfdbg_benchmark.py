@@ -23,10 +23,11 @@ from precision_tool.lib.formats import tfdbg_event
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
 from precision_tool.lib.graph import chosen as graph_choice
-from precision_tool.lib.graph.catalog import overview
+from precision_tool.lib.graph.overview import overview
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.pairing.match import NoOrigin, Origin, Origins, groups_of
+from precision_tool.lib.pairing.groups import groups_of
+from precision_tool.lib.pairing.origins import NoOrigin, Origin, Origins
 from precision_tool.lib.present.banner import banner
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings

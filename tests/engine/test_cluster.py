@@ -35,8 +35,11 @@ from precision_tool.lib.engine.cluster import (
 )
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.selection import OpNames
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement
 
 pytest.importorskip("distributed")  # in the extra `cluster`, which the extra `test` has
 
@@ -245,14 +248,30 @@ def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("word", ["vc", "ac"])
 def test_the_command_says_what_one_process_says(
-    data: Path, tmp_path: Path, address: str, word: str, capfd: pytest.CaptureFixture[str]
+    data: Path,
+    tmp_path: Path,
+    address: str,
+    word: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = []
-    for number, options in enumerate(([], ["--cluster", address])):
+    judge = Judge._judged
+    judged_here: list[Op] = []
+
+    def judged(self: Judge, op: Op) -> OpJudgement:
+        judged_here.append(op)
+        return judge(self, op)
+
+    monkeypatch.setattr(Judge, "_judged", judged)
+    told, counts = [], []
+    for number, options in enumerate((["--workers", "1"], ["--cluster", address])):
         work = tmp_path / str(number)
         assert main(["--data", str(data), "--work", str(work), word, *(["-c"] if word == "ac" else []), *options]) == 0
         told.append(re.sub(r"[0-9]{14}", "TIME", capfd.readouterr().out.replace(str(work), "WORK")))
+        counts.append(len(judged_here))
     assert told[0] == told[1]
+    assert counts[1] == counts[0], "the cluster's workers recompute, not this process"
+    assert (counts[0] > 0) is (word == "ac")
     assert main(["--data", str(data), word, "--worker-for", "a=b", "-lt", str(data / "npu")]) == 2
     assert "--worker-for only goes with --cluster" in capfd.readouterr().err
 

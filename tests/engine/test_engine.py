@@ -6,6 +6,7 @@ import os
 import resource
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +24,7 @@ from builders import Array, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import budget as sizes_of
-from precision_tool.lib.engine.bundles import Measures, Worker, compare_bundles, cost, reaches_limit, same_range
+from precision_tool.lib.engine.bundles import Measures, Worker, compare_bundles, cost, reaches_limit
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.passes.pair_metrics import SecondPass
 from precision_tool.lib.engine.scheduler import compare_pairs
@@ -34,8 +35,10 @@ from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
+from precision_tool.lib.numbers.layouts import plain_plan
 from precision_tool.lib.pairing.align import align
+from precision_tool.lib.storage.files import LocalFile
 
 #: So small that tensors of some thousand elements run through every path: blocks, boxes, kept or read twice, parts.
 TINY = {
@@ -382,6 +385,54 @@ def test_one_element_makes_a_difference(tmp_path: Path, monkeypatch: pytest.Monk
         assert where not in {row.metrics.max_error_index for row in rows[::3] if row.metrics}
 
 
+@pytest.mark.parametrize("how", ["bundle", "parts"])
+def test_copies_that_do_not_stay_in_memory_are_read_beside_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Each NPU tensor once in the first round, the one that is compared once more for its divergence."""
+    sizes: Counter[str] = Counter()
+    usual, lock = LocalFile.read_into, threading.Lock()
+
+    def noted(self: LocalFile, offset: int, buffer: memoryview) -> None:
+        with lock:
+            sizes[Path(self.path).name] += len(buffer)
+        usual(self, offset, buffer)
+
+    monkeypatch.setattr(LocalFile, "read_into", noted)
+    rng = np.random.default_rng(5)
+    golden = rng.standard_normal((64, 100)).astype(np.float32)
+    npu = golden.astype(np.float16)
+    other = changed(npu, npu.size - 1)
+    budget = replace(
+        sizes_of.DEFAULT, block=1 << 10, kept_items=0, stored_tensor=1 << 10, serial_bytes=0, part_bytes=1 << 13,
+        split_bytes=1 << 14 if how == "parts" else 1 << 40,
+    )  # fmt: skip
+    cases = [case(one, golden) for one in (npu, npu, other, npu.astype(np.float32), other)]
+    path = write_golden(tmp_path, "op", 0, golden)
+    pairs = [make_pair(tmp_path, number, one, path) for number, one in enumerate(cases)]
+    sizes.clear()
+    rows = compare_pairs(pairs, workers=2 if how == "parts" else 1, budget=budget)
+    for row, one, number in zip(rows, cases, range(99), strict=False):
+        check_row(row, one)
+        assert row.reason == f"note {number}"
+    nbytes = [tensors_of(pair)[0].nbytes for pair in pairs]
+    read = [sizes[Path(tensors_of(pair)[0].path).name] for pair in pairs]
+    # The third differs at the end: it is read beside the first, then compared itself.
+    assert read == [2 * nbytes[0], nbytes[1], 3 * nbytes[2], nbytes[3], 2 * nbytes[4]]
+    assert sizes[path.name] == 4 * golden.nbytes
+
+
+def test_a_copy_that_cannot_be_read_costs_its_own_row(tmp_path: Path) -> None:
+    golden = np.arange(5000, dtype=np.float32)
+    path = write_golden(tmp_path, "op", 0, golden)
+    pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(3)]
+    Path(tensors_of(pairs[1])[0].path).write_bytes(b"")
+    budget = replace(sizes_of.DEFAULT, stored_tensor=0, kept_items=0)
+    rows = compare_pairs(pairs, workers=1, budget=budget)
+    assert [row.metrics is None for row in rows] == [False, True, False]
+    assert "ends at byte" in rows[1].reason
+
+
 def test_equal_numbers_in_other_bytes_are_not_taken_for_equal_bytes(tmp_path: Path, compared: list[str]) -> None:
     """-0 and 0 are equal but not the same; the same bytes of another type are other numbers."""
     golden = np.zeros(2048, np.float32)
@@ -413,6 +464,22 @@ def test_equal_values_of_another_shape_are_compared_anew(tmp_path: Path) -> None
     assert rows[0].metrics is not None
     assert rows[1].metrics is not None
     assert rows[1].metrics.max_error_index == (int(np.ravel_multi_index(rows[0].metrics.max_error_index or (), SHAPE)),)
+
+
+@pytest.mark.parametrize("stored", [0, 1 << 20])
+def test_equal_values_beside_a_benchmark_in_another_order_are_compared_anew(tmp_path: Path, stored: int) -> None:
+    """A square benchmark that is read turned for one of the pairs."""
+    golden = np.random.default_rng(1).standard_normal((20, 20)).astype(np.float32)
+    path = write_golden(tmp_path, "op", 0, golden)
+    pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(2)]
+    turned = Plan((20, 20), ((1, WHOLE), (0, WHOLE)), (20, 20), (1, 1))
+    plain = plain_plan((20, 20))
+    pairs = [
+        replace(pairs[0], npu_plan=plain, golden_plan=plain),
+        replace(pairs[1], npu_plan=plain, golden_plan=turned),
+    ]
+    rows = compare_pairs(pairs, workers=1, budget=replace(sizes_of.DEFAULT, stored_tensor=stored))
+    assert [row.metrics.max_absolute_error for row in rows if row.metrics] == [0, np.abs(golden - golden.T).max()]
 
 
 def test_the_same_bytes_with_another_benchmark_are_compared_anew(tmp_path: Path, compared: list[str]) -> None:
@@ -559,7 +626,7 @@ def test_threads_that_are_left_stop_where_a_tensor_is_looked_at_alone(tmp_path: 
         "extremes": lambda: extremes_of(npu),
         "limit": lambda: reaches_limit(npu),
         "figures": lambda: figures_of(npu),
-        "bytes": lambda: same_range(npu, golden, 0, 200, sizes_of.DEFAULT),
+        "bytes": lambda: Worker().same_bytes(npu, golden),
         "bundle": lambda: compare_bundles([[(0, alone)]], Measures(overflow=True), sizes_of.DEFAULT),
     }
     todo[work]()  # else all is well

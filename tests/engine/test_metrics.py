@@ -442,6 +442,21 @@ def test_nan_and_inf_anywhere(
     assert math.isnan(metrics.kullback_leibler_divergence)
 
 
+@pytest.mark.parametrize("at", [0, 1030, 1125, 1499])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_what_float32_has_no_squares_of_keeps_its_nan_and_inf(at: int, value: float, scale: float) -> None:
+    """Wherever they lie: rows before them are done in float64 already when they are met."""
+    x = (np.random.default_rng(3).normal(size=1500) * scale).astype(np.float32)
+    y = x.copy()
+    x[at] = value
+    metrics, npu, golden = compare(x, y)
+    check_summary(npu, x)
+    check_summary(golden, y)
+    assert (metrics.non_finite_mismatches, metrics.first_mismatch_index) == (1, (at,))
+    assert np.array_equal([metrics.npu_at_max_error, metrics.golden_at_max_error], [value, y[at]], equal_nan=True)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     size=st.sampled_from([10, 3000, 66_000]),

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from outside_data import GRAPHS, LENET, needs_outside_data
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.formats import ge_graph
-from precision_tool.lib.formats.ge_graph import GraphSkim, load_graph_bytes, load_graph_file, skim_graph_file
+from precision_tool.lib.formats import ge_graph_skim, ge_graph_tree
+from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file
+from precision_tool.lib.formats.ge_graph_skim import GraphSkim, peek_graph_name, skim_graph_file
 from precision_tool.lib.formats.proto_text import parse_proto_text
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 
@@ -458,7 +459,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Any, monkeypatch: pytes
     with pytest.raises(FormatError, match="cannot be read"):
         read(tmp_path / ("x" * 5000))
     path = write(tmp_path, to_text(model()))
-    monkeypatch.setattr(ge_graph, "MAX_FILE_SIZE", 5)
+    monkeypatch.setattr(ge_graph_tree, "MAX_FILE_SIZE", 5)
     with pytest.raises(FormatError, match="too many"):
         read(path)
 
@@ -522,7 +523,7 @@ def test_skim_of_a_tricky_file(tmp_path: Path) -> None:
 
 def test_the_usual_form_is_skimmed_without_a_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, to_text(TRICKY))
-    monkeypatch.setattr(ge_graph, "_skim_tree", None)
+    monkeypatch.setattr(ge_graph_skim, "_skim_tree", None)
     assert skim_graph_file(path).op_count == 4
 
 
@@ -673,9 +674,9 @@ def test_a_real_onnx_file_is_refused() -> None:
 def test_a_peeked_name_in_raw_utf8(tmp_path: Path) -> None:
     for name, shown in (("图é", "图é"), ("plain", "plain"), ("q\\303\\251", "qé")):
         path = write(tmp_path, f'graph {{\n  name: "{name}"\n}}\n')
-        assert ge_graph.peek_graph_name(path) == shown
+        assert peek_graph_name(path) == shown
     path = write(tmp_path, b'graph {\n  name: "a\xff"\n}\n')
-    assert ge_graph.peek_graph_name(path) == "a\\xff"
+    assert peek_graph_name(path) == "a\\xff"
 
 
 LONG = "9" * 5000

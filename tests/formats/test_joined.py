@@ -10,8 +10,7 @@ from ffts_files import slicing_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.bundles import same_range
+from precision_tool.lib.engine.bits import same_range
 from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.formats.joined import joined
@@ -75,10 +74,9 @@ def test_a_range_of_two_joined_tensors_is_compared(tmp_path: Path) -> None:
     left, right = tensors
     assert left is not None
     assert right is not None
-    budget = Budget()
-    assert same_range(left, right, 0, 80, budget)
-    assert same_range(left, right, 80, 76, budget)
-    assert not same_range(left, right, 80, 80, budget)
+    assert same_range(left, 0, right, 0, 80)
+    assert same_range(left, 80, right, 80, 76)
+    assert not same_range(left, 80, right, 80, 80)
 
 
 def test_what_cannot_be_joined(tmp_path: Path) -> None:

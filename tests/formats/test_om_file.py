@@ -12,11 +12,12 @@ from small_tree import faulty_chain, small_tree
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.ge_graph import load_graph_file, skim_graph_file
+from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.ge_graph_export import export_graph, export_with_notes, json_text
+from precision_tool.lib.formats.ge_graph_skim import skim_graph_file
 from precision_tool.lib.formats.om_file import name_in_model, read_om_header
 from precision_tool.lib.graph.choice import is_named_by
-from precision_tool.lib.pairing.match import groups_of, in_order
+from precision_tool.lib.pairing.groups import groups_of, in_order
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from precision_tool.lib.data.graph_files import search_graphs, survey_graphs
 from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.graph import catalog
-from precision_tool.lib.graph.catalog import DumpOverview, RunOverview, closest_names
+from precision_tool.lib.graph.lookup import closest_names
+from precision_tool.lib.graph.overview import DumpOverview, RunOverview
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.pairing.listing import OpFilter, list_dumps, list_ops
 from precision_tool.lib.session import Session

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.formats import ge_graph_lines
-from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file, skim_graph_file, skim_ops
+from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
+from precision_tool.lib.formats.ge_graph_skim import skim_graph_file, skim_ops
 from precision_tool.lib.graph import cache as graph_cache
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
@@ -364,7 +365,7 @@ def test_attributes_of_ops_that_follow_one_another_are_read_together(
 
 @pytest.mark.parametrize("block", [7, 16, 64, 1 << 20])
 def test_heads_of_ops_are_found_across_pieces(graph: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr("precision_tool.lib.formats.ge_graph._BLOCK", block)
+    monkeypatch.setattr("precision_tool.lib.formats.ge_graph_skim._BLOCK", block)
     text = text_graph([graph_op(f"block{number}/add", f"Type{number}") for number in range(12)])
     graph.write_text(text)
     assert list(skim_ops(graph)) == [(op.name, op.type) for op in load_graph_file(graph).ops]

@@ -19,7 +19,8 @@ from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import layouts
-from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.match import match_by_graph
+from precision_tool.lib.pairing.match_names import match_by_name
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, Missing
 from precision_tool.lib.sources.walk import find_benchmark, find_run
 

@@ -19,7 +19,8 @@ from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.pairing.match import GraphMatcher, match_by_graph, match_by_name, match_name
+from precision_tool.lib.pairing.match import GraphMatcher, match_by_graph
+from precision_tool.lib.pairing.match_names import match_by_name, match_name
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources import dumps

@@ -14,7 +14,7 @@ from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.study.outcome import FirstOp, LeafOutcome, Role, Vote
-from precision_tool.lib.study.packed import Columns, pack, unpack
+from precision_tool.lib.study.packed import Columns, Texts, coded, pack, unpack
 from precision_tool.lib.study.plan import LeafPlan
 from precision_tool.lib.study.task import LeafDone
 
@@ -23,7 +23,7 @@ PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
 VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
 OUTCOME = LeafOutcome(
     rows=3, compared=2, below=1, network="n", notes=("x",), judged=True, votes=(VOTE,), epochs={"g": 2},
-    first=FirstOp(op="g", type="T", kind="first_faulty_op", message="it is", number=7, epoch=2),
+    first=FirstOp(op="g", type="T", kind="first_faulty_op", number=7, epoch=2),
 )  # fmt: skip
 
 
@@ -40,6 +40,12 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert not list(journal.known([PLAN], "other options"))
     with open_journal(str(tmp_path), fresh=True) as journal:
         assert not list(journal.known([PLAN], "o"))
+
+
+def test_what_an_earlier_version_kept_beside_is_left_out() -> None:
+    document = OUTCOME.to_dict()
+    document["first"]["message"] = "a sentence that journals once had"
+    assert LeafOutcome.from_dict(document) == OUTCOME
 
 
 def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:
@@ -80,13 +86,36 @@ def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> N
 
 def test_columns_survive_as_they_are() -> None:
     columns: Columns = {
-        "op": ["a", "b", "a", "\udc80é"],
+        "op": coded(["a", "b", "a", "\udc80é"]),
         "cosine": np.array([1.0, np.nan, np.inf, -0.0]),
         "number": np.arange(4),
     }
     found = unpack(pack(columns))
-    assert found["op"] == columns["op"]
+    assert list(found["op"]) == ["a", "b", "a", "\udc80é"]
     assert np.array(found["cosine"]).tobytes() == np.array(columns["cosine"]).tobytes()
     assert set(unpack(pack(columns), ["op"])) == {"op"}
     with pytest.raises(FormatError):
         unpack(b"PK\x03\x04 no archive")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"op": Texts(np.array([0, 1], np.int32), ("a",))},
+        {"op": Texts(np.array([-1], np.int32), ("a",))},
+        {"op": Texts(np.array([[0]], np.int32), ("a",))},
+        {"op": Texts(np.array([0.5]), ("a",))},
+        {"op": Texts(np.array([0], np.int32), (7,))},  # type: ignore[arg-type]
+    ],
+)
+def test_texts_that_are_not_there_are_refused(columns: Columns) -> None:
+    with pytest.raises(FormatError, match="cannot be read"):
+        unpack(pack(columns))
+
+
+def test_digits_that_nothing_makes_smaller_are_kept_as_they_are() -> None:
+    digits, zeros = np.random.default_rng(0).normal(size=20_000), np.zeros(20_000)
+    packed = pack({"cosine": digits, "own_error": zeros})
+    assert digits.nbytes < len(packed) < 1.01 * digits.nbytes + 5000
+    assert np.array_equal(np.asarray(unpack(packed)["cosine"]), digits)
+    assert packed == pack({"cosine": digits, "own_error": zeros})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from precision_tool.lib.study.maps import Maps
-from precision_tool.lib.study.packed import Columns
+from precision_tool.lib.study.packed import Columns, coded
 
 
 def rows(*given: dict[str, Any]) -> Columns:
@@ -23,7 +23,7 @@ def rows(*given: dict[str, Any]) -> Columns:
         "nan": 0,
     }
     told = [usual | {"inf": 0} | one for one in given]
-    texts: Columns = {name: [one[name] for one in told] for name in ("op", "slot")}
+    texts: Columns = {name: coded([one[name] for one in told]) for name in ("op", "slot")}
     return texts | {name: np.array([one[name] for one in told]) for name in told[0] if name not in texts}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,28 @@ def test_vcs_lists_what_a_study_has_of_a_place(placed: Placed, tmp_path: Path) -
     out = io.StringIO()
     precision_tool.run("vcs", "--rank", "1", "--step", "1", "-l", "0", data=data, work=tmp_path, file=out)
     assert sum(f"Left:    {name}" in out.getvalue() for name in found) > 0
+
+
+def test_vcs_says_what_has_changed_since_the_study(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=1, fault="none", benchmark="all")
+    data = tmp_path / truth.data[0]
+    session = precision_tool.open_data(data, work=tmp_path / "work")
+    session.study(workers=1)
+
+    def notes() -> list[str]:
+        session.workspace.notes.clear()
+        session.at(0, 1)
+        assert session.study_rows(0.98)
+        return [note for note in session.workspace.notes if "changed since the study" in note]
+
+    assert notes() == []
+    leaf = next(one for one in truth.leaves if one.rank == 1)
+    file = next((tmp_path / leaf.dump_dir).iterdir())
+    os.utime(file, (7, 7))
+    assert notes() == [f"{tmp_path / leaf.dump_dir}: its dump changed since the study: `ac --all` does it anew"]
+    assert leaf.golden_dir is not None
+    next((tmp_path / leaf.golden_dir).iterdir()).unlink()
+    assert ["its dump and its benchmark changed" in note for note in notes()] == [True]
 
 
 def test_the_prompt_keeps_the_place(placed: Placed) -> None:

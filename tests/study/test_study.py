@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from executors import AtOnce
+from memory_store import MemoryStore
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.storage.store import Stat
+from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
-from precision_tool.lib.study.leaves import parse_numbers
+from precision_tool.lib.study.leaves import looked_at, parse_numbers
 from precision_tool.lib.study.plan import Judging
 from precision_tool.lib.study.study import Runner, Study, StudyOptions, prepare, run_study
 
@@ -241,3 +245,38 @@ def test_a_benchmark_of_one_rank_is_not_that_of_a_device_of_another_server(tmp_p
     own = Path(folders[1]) / "tf" / "dump"
     shutil.copytree(Path(folders[0]) / "tf" / "dump" / "rank_0", own / "rank_0")  # of its own folder it is the device's
     assert [plan.leaf.rank for plan in prepare(StudyOptions(folders=folders)).plans if plan.benchmark] == [0, 8]
+
+
+def test_a_change_of_any_file_is_noticed(tmp_path: Path) -> None:
+    names = [f"MatMul.op_{number}.{number}.0.{number}" for number in range(700)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"1234")
+    before = looked_at(str(tmp_path), names)
+    assert before == looked_at(str(tmp_path), names)
+    assert before[0] == 4 * len(names)
+    (tmp_path / names[331]).write_bytes(b"12345")
+    longer = looked_at(str(tmp_path), names)
+    assert longer[0] == before[0] + 1
+    (tmp_path / names[332]).write_bytes(b"4321")
+    os.utime(tmp_path / names[332], (7, 7))
+    (tmp_path / names[333]).unlink()
+    told = {before[1], longer[1], looked_at(str(tmp_path), names)[1], looked_at(str(tmp_path), names[:-1])[1]}
+    assert len(told) == 4
+
+
+def test_files_of_a_server_that_lists_no_sizes_are_asked_for_in_part() -> None:
+    class Server(MemoryStore):
+        lists_sizes = False
+        asked = 0
+
+        def stat(self, path: str) -> Stat | None:
+            self.asked += 1
+            return super().stat(path)
+
+    store = Server()
+    names = [f"{number:04}" for number in range(1000)]
+    for name in names:
+        store.put(f"/server/x/{name}", b"123")
+    with mounted("/server", store):
+        assert looked_at("/server/x", names)[0] == 3000
+    assert 200 < store.asked <= 256

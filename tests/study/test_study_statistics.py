@@ -15,11 +15,24 @@ from hypothesis import strategies as st
 from training_statistics import trained
 
 from precision_tool.lib.demo.ranks import generate_ranks
+from precision_tool.lib.errors import FormatError
 from precision_tool.lib.model.tensor import TensorStatistics
+from precision_tool.lib.sources.dumps import DumpIndex
 from precision_tool.lib.sources.walk import find_run
+from precision_tool.lib.study import running
 from precision_tool.lib.study.evidence import Evidence, EvidenceKind
-from precision_tool.lib.study.leaf_statistics import LeafStatistics, OpStatistics, aligned, of_ops, read_leaf
+from precision_tool.lib.study.leaf_statistics import (
+    LeafStatistics,
+    OpStatistics,
+    aligned,
+    of_ops,
+    pack_statistics,
+    read_leaf,
+    unpack_statistics,
+)
+from precision_tool.lib.study.packed import coded, pack
 from precision_tool.lib.study.statistics import StatisticsJudge, Suspicion, suspicions
+from precision_tool.lib.study.study import StudyOptions, run_study
 
 RANKS = 6
 
@@ -199,6 +212,43 @@ def test_another_order_of_execution_is_the_same_network() -> None:
     assert again.sizes.tolist() == one.sizes.tolist() == [1.0, 2.0, 3.0, 4.0]
     without = aligned(of(b), one.names)
     assert np.isnan(without.sizes[:2]).all()
+
+
+def test_what_a_worker_reads_is_kept_as_it_was(tmp_path: Path) -> None:
+    generate_ranks(tmp_path / "x", ranks=2, steps=1, fault="none", statistics=True, benchmark="none")
+    run = find_run(str(tmp_path / "x" / "precision_data" / "npu"))
+    first, second = (read_leaf(leaf, 3, int(leaf.device)) for leaf in run.leaves)
+    assert len(first.names.op_of) > 100
+    again = unpack_statistics(pack_statistics(replace(first, unread=("a: cut off", "b: cut off"))), 3, 0)
+    assert again.unread == ("a: cut off", "b: cut off")
+    assert (again.names.ops, again.names.types) == (first.names.ops, first.names.types)
+    assert repr(replace(again, unread=())) == repr(first)
+    assert aligned(second, first.names).names is first.names
+    assert repr(aligned(second, first.names)) == repr(second)
+    with pytest.raises(FormatError, match="cannot be read"):
+        unpack_statistics(pack({"ops": coded(["a"])}), 3, 0)
+
+
+def test_the_statistics_of_a_study_are_read_by_its_workers_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = generate_ranks(
+        tmp_path, ranks=3, steps=2, fault="nan", fault_rank=1, fault_step=1, statistics=True, benchmark="none"
+    )
+    (tmp_path / "work").mkdir()
+    options = StudyOptions(folders=[str(tmp_path / folder) for folder in truth.data])
+    before = run_study(options, str(tmp_path / "work"), workers=1).statistics
+    assert before is not None
+    assert before.suspicions[0].ranks == (1,)
+    monkeypatch.setattr(running, "run_task", _no_work)
+    monkeypatch.setattr(DumpIndex, "op", _no_work)
+    after = run_study(options, str(tmp_path / "work"), workers=1).statistics
+    assert after is not None
+    assert after.to_dict() == before.to_dict()
+
+
+def _no_work(*_: object) -> None:
+    raise AssertionError("the journal knows it")
 
 
 def test_the_files_of_a_dump_of_statistics(tmp_path: Path) -> None:

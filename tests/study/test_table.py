@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.results.result_csv import read_result
+from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded
+from precision_tool.lib.study.states import LeafState
 from precision_tool.lib.study.study import Study, StudyOptions, run_study
 from precision_tool.lib.study.table import write_table
 
@@ -66,3 +69,21 @@ def test_a_table_that_cannot_be_written_is_an_error(studied: Studied) -> None:
     (root / "file").write_text("")
     with pytest.raises(OutputError):
         write_table(str(root / "file" / "t.parquet"), study.leaves, lambda _: None)
+
+
+def test_texts_of_leaves_that_have_other_ones_are_told_apart(studied: Studied, tmp_path: Path) -> None:
+    """Each leaf has texts of its own behind its codes, and a group of rows has those of several leaves."""
+    _, _, study = studied
+    given = {leaf.leaf.path: [f"op_{number}", "shared", "na\udc80me"] for number, leaf in enumerate(study.leaves)}
+
+    def read(state: LeafState) -> Columns:
+        columns: Columns = {name: coded(["", "", ""]) for name in TEXTS}
+        columns |= {name: np.zeros(3, np.int64) for name in WHOLE} | {name: np.full(3, np.nan) for name in NUMBERS}
+        return columns | {"op": coded(given[state.leaf.path])}
+
+    path = tmp_path / "t.parquet"
+    assert write_table(str(path), study.leaves, read) == 3 * len(study.leaves)
+    table = pq.read_table(path)
+    told = [name.replace("\udc80", "\\udc80") for leaf in study.leaves for name in given[leaf.leaf.path]]
+    assert table["op"].to_pylist() == told
+    assert {str(table.schema.field(name).type) for name in ("op", "model", "reason")} == {"string"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import Array
-from command_line import check_golden, tool
-from tiny_network import Network, layers, scaled_gradients
+from command_line import check_golden, check_golden_text, tool
+from tiny_network import Network, cast, fused, layers, numbers, scaled_gradients, source, unary
 
 
 def negated(array: Array) -> Array:
@@ -18,6 +19,47 @@ def negated(array: Array) -> Array:
     return changed
 
 
+def zero_tail(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[-12:] = 0
+    return flat.reshape(array.shape)
+
+
+def stored_transposed(array: Array) -> Array:
+    return np.ascontiguousarray(array.T).reshape(array.shape)
+
+
+def overwritten(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[16:48] = numbers(32, seed=9).astype(array.dtype)
+    return flat.reshape(array.shape)
+
+
+def npu_values(name: str) -> Array:
+    """What a source of `layers` has on the NPU."""
+    npu = next(part.npu for part in layers().parts if part.name == name)
+    assert npu is not None
+    return npu
+
+
+def through_integers() -> Network:
+    return Network(
+        parts=(
+            source("IteratorGetNext", numbers(6, 5, seed=1, scale=3)),
+            cast("trans_Cast_0", "IteratorGetNext", "int32"),
+            cast("trans_Cast_1", "trans_Cast_0", "float32"),
+            unary("square", "Square", "trans_Cast_1", "float32"),
+        )
+    )
+
+
+def out_of_range() -> Network:
+    """A product that goes over float16's range, with one of its elements just at the edge."""
+    kernel = npu_values("two/kernel")
+    return layers().with_part("two/kernel", npu=kernel * np.float32(60000 / np.abs(kernel).max()))
+
+
+DROPOUT = "drop/random_uniform/RandomUniform"
 NETWORKS: dict[str, Network] = {
     "kernel": layers().with_part("one/MatMul", wrong=negated).with_part("two/Tanh", wrong=np.zeros_like),
     "none": layers(),
@@ -32,6 +74,45 @@ READY = {
     "none": [],
     "loss_scale": [],
 }
+
+
+#: One network for each other cause.
+CAUSES: dict[str, Network] = {
+    "fusion": fused().with_part("one/MatMul", wrong=zero_tail),
+    "layout": layers().with_part("drop/mul", wrong=stored_transposed),
+    "cast": through_integers(),
+    "overflow": replace(out_of_range(), saturates=True),
+    "stomp": layers().with_part("two/MatMul", read={0: overwritten}),
+    "random": layers().with_part(DROPOUT, golden=numbers(8, 16, seed=78)),
+    "input": layers().with_part("IteratorGetNext", golden=np.ascontiguousarray(npu_values("IteratorGetNext")[::-1])),
+    "weights": layers().with_part("two/kernel", golden=npu_values("two/kernel") * np.float32(1.5)),
+}
+#: Whom each names, and a figure that proves it.
+NAMED = {
+    "fusion": ("one/MatMul", "25 %"),
+    "layout": ("drop/mul", "another order"),
+    "cast": ("trans_Cast_0", "23.8 %"),
+    "overflow": ("two/MatMul", "65504"),
+    "stomp": ("two/MatMul", "bytes 32 to 96 of 256"),
+    "random": (DROPOUT, "128 of 128"),
+    "input": ("IteratorGetNext", "in another order"),
+    "weights": ("two/kernel", "0.666667"),
+}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+def test_every_cause_as_people_see_it(tmp_path: Path, cause: str, columns: int) -> None:
+    CAUSES[cause].write(tmp_path / "precision_data")
+    shown = tool("ac", "-c", cwd=tmp_path, columns=columns).out
+    text = shown[shown.index("┏━ Verdict") :]
+    check_golden_text(f"verdict_{cause}_{columns}.txt", text, tmp_path)
+    lines = text.splitlines()
+    assert max(len(line) for line in lines if not line.startswith(" " * 8)) <= columns
+    name, figure = NAMED[cause]
+    assert lines[1].lstrip("┃ ").startswith(f"{name} (")
+    assert lines[2].lstrip("┃ ").startswith(f"{cause}: ")
+    assert " ".join(figure.split()) in " ".join(text.replace("┃", " ").split())
 
 
 @pytest.mark.parametrize("columns", [80, 120])

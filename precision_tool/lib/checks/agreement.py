@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from math import inf, isfinite, isnan, sqrt
 
 from precision_tool.lib.model.comparison import Status
-from precision_tool.lib.model.finding import Finding, FindingKind, Grade
+from precision_tool.lib.model.finding import Evidence, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import counted
 
 #: Statuses of ops that no device op stands for, or that only pass on what others made.
 _NOT_RUN = frozenset({Status.NO_NPU_DUMP, Status.NO_ORIGINAL_OP, "no result"})
-#: Rows that could not be read and are named, of all that are counted.
-_SHOWN_UNREAD = 5
+#: Rows that could not be read and are kept, of all that are counted.
+_KEPT_UNREAD = 5
 #: The smallest error that six digits, all that a result file has, show.
 _PRINTED = 5e-7
 #: An op made its error itself if its output is this many times as far off as its farthest input.
@@ -26,6 +26,137 @@ _OVER_NOISE = 3.0
 _CANCELLED = 1e-5
 #: What rounding in half precision can leave of it, beside the size of the inputs; a larger error is an error.
 _ROUNDING = 2.0**-6
+
+
+class FaultSign(StrEnum):
+    """What marks an op as the first that computes wrong."""
+
+    NO_INPUT_COMPARED = "no_input_compared"
+    MUCH_FARTHER_OFF = "much_farther_off"
+    OWN_ERROR = "own_error"
+    COMPARED_INPUTS_AGREE = "compared_inputs_agree"
+    INPUTS_AGREE = "inputs_agree"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCosine:
+    """How a tensor agrees: its cosine, None if it was not compared, or how far a single number is off (relative)."""
+
+    slot: str
+    cosine: float | None
+    off: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReason:
+    """A tensor and why it was not compared, or what the comparison says of it."""
+
+    slot: str
+    reason: str
+    op_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """An op that may have crossed the threshold without a fault: a true output of zero, or an accumulated error."""
+
+    op_name: str
+    is_cancelled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllAgree(Evidence):
+    """Every compared tensor reaches the threshold."""
+
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingCompared(Evidence):
+    """No tensor could be compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlyStatistics(Evidence):
+    """Only statistics were compared: of `tensors`, of which `differing` differ, in `ops` ops. None is named.
+
+    `unread_graph` is why the graph could not be read that would tell the order of the ops.
+    """
+
+    tensors: int
+    differing: int
+    ops: int
+    unread_graph: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherStatistics(Evidence):
+    """The first op whose output has other statistics though its inputs' do not differ.
+
+    `fed_before` names an earlier op with differing ones.
+    """
+
+    op_name: str
+    tensors: int
+    differing: int
+    outputs: tuple[SlotReason, ...]
+    not_compared: tuple[SlotReason, ...]
+    fed_before: str
+    has_inputs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderUnknown(Evidence):
+    """Some ops are below the threshold, and without a graph nothing tells which of them is fed by which."""
+
+    unread_graph: str
+    below: int
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRead(Evidence):
+    """Rows that could not be read: how many in all, and the first of them."""
+
+    count: int
+    first: tuple[SlotReason, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllInherited(Evidence):
+    """Every op with a wrong output has a wrong input."""
+
+    first_op: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferentInput(Evidence):
+    """An input that differs before any compared op computed wrong.
+
+    `put_out_by` is the op that put the same tensor out right, if there is one; else `unseen` are the earlier ops that
+    ran and could not be compared.
+    """
+
+    op_name: str
+    slot: str
+    inputs: tuple[SlotCosine, ...]
+    put_out_by: str = ""
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyOp(Evidence):
+    """The first op whose output does not agree though its inputs do; `note` is what the comparison says of it."""
+
+    op_name: str
+    sign: FaultSign
+    inputs: tuple[SlotCosine, ...]
+    outputs: tuple[SlotCosine, ...]
+    note: str
+    is_cancelled: bool
+    made_error: bool
+    unknown_inputs: tuple[SlotReason, ...]
+    passed_over: tuple[PassedOver, ...]
 
 
 def agrees(row: Row, threshold: float) -> bool | None:
@@ -195,16 +326,28 @@ def _worst(rows: Sequence[Row], threshold: float) -> Row:
     return min(wrong, key=lambda row: -2.0 if row.cosine is None or isnan(row.cosine) else row.cosine)
 
 
-def _cosines(rows: Sequence[Row]) -> str:
-    return ", ".join(f"{row.slot.split(':')[-1]}: {_cosine(row)}" for row in rows) or "none"
+def _cosines(rows: Sequence[Row]) -> tuple[SlotCosine, ...]:
+    return tuple(
+        SlotCosine(slot=row.slot, cosine=row.cosine, off=(distance(row) or None) if row.is_scalar else None)
+        for row in rows
+    )
 
 
-def _cosine(row: Row) -> str:
-    if row.cosine is None:
-        return "not compared"
-    if row.is_scalar and distance(row):
-        return f"{distance(row):.3g} times its size off"
-    return f"{row.cosine:.6f}"
+def _reasons(rows: Iterable[Row]) -> tuple[SlotReason, ...]:
+    return tuple(SlotReason(op_name=row.op_name, slot=row.slot, reason=row.reason) for row in rows)
+
+
+def _of(op: OpAgreement, kind: FindingKind, grade: Grade, evidence: Evidence) -> Finding:
+    """A finding on an op, with all that the result has of it."""
+    return Finding(
+        kind=kind,
+        grade=grade,
+        evidence=evidence,
+        op_name=op.op_name,
+        op_type=op.op_type,
+        pass_names=op.pass_names,
+        original_ops=op.original_ops,
+    )
 
 
 def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
@@ -217,94 +360,61 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
     which: then none is named.
     """
     if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
-        told = _by_statistics(ops, unread_graph)
-        if told is not None:
-            return [told]
-        message = "no tensor could be compared: the notes and the last columns of the result file say why"
-        return [Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message)]
+        return [_by_statistics(ops, unread_graph)]
     first_below = next((op for op in ops if op.is_below), None)
     if first_below is None:
-        message = f"every compared tensor reaches a cosine of {threshold:.9g}"
-        return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)]
+        return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, evidence=AllAgree(threshold=threshold))]
     if unread_graph:
-        return [_no_op_named(unread_graph, sum(op.is_below for op in ops), threshold)]
+        below = sum(op.is_below for op in ops)
+        unknown = OrderUnknown(unread_graph=unread_graph, below=below, threshold=threshold)
+        return [Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, evidence=unknown)]
     findings: list[Finding] = []
     if first_below.inputs_agree is False:
         before = [op for op in ops if op.index < first_below.index]
-        changed = _changed_input(first_below, before, threshold)
-        unseen = [op for op in before if op.is_unseen]
-        findings.append(changed or _different_input(first_below, unseen, threshold))
+        findings.append(_different_input(first_below, before, threshold))
     candidates = [op for op in ops if op.is_suspect or op.made_error]
     culprit = next((op for op in candidates if op.made_error and not op.is_cancelled), None)
     culprit = culprit or next((op for op in candidates if not op.is_cancelled), None)
     culprit = culprit or next(iter(candidates), None)
     if culprit is None:
-        message = f"every op with a wrong output already has a wrong input; the first is {first_below.op_name}"
-        below = Finding(
+        below_threshold = Finding(
             kind=FindingKind.BELOW_THRESHOLD,
             grade=Grade.WARNING,
-            message=message,
+            evidence=AllInherited(first_op=first_below.op_name),
             op_name=first_below.op_name,
             op_type=first_below.op_type,
         )
-        return [*findings, below]
+        return [*findings, below_threshold]
     passed_over = candidates[: candidates.index(culprit)]
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
 
 
-def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding | None:
+def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
     """What a dump of statistics alone tells: the first op whose inputs' agree and whose output's do not.
 
     Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.
     """
+    kind = FindingKind.NOTHING_COMPARED
     told = [row.statistics_agree for op in ops for row in op.rows if row.statistics_agree is not None]
     if not told:
-        return None
-    facts = [("statistics", f"of {counted(len(told), 'tensor')}, {told.count(False)} of which differ")]
-    next_step = ("next", "dump the tensors of it and of what feeds it (dump_data='tensor'), and compare again")
-    if all(told):
-        facts.append(("doubt", "wrong values may have the same statistics; no value was compared"))
-        message = "only statistics were dumped, and they agree as far as they tell"
-        return Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.INFO, message=message, facts=tuple(facts))
+        return Finding(kind=kind, grade=Grade.WARNING, evidence=NothingCompared())
     wrong = [op for op in ops if any(row.statistics_agree is False for row in op.rows)]
     suspects = [op for op in wrong if all(row.statistics_agree is not False for row in op.inputs)]
+    tensors, differing = len(told), told.count(False)
     if unread_graph or not suspects:
-        why = f"the run's graph could not be read: {unread_graph}" if unread_graph else "their inputs' differ as well"
-        message = f"only statistics were dumped, and those of {counted(len(wrong), 'op')} differ; which is wrong they"
-        message += f" do not tell: {why}"
-        return Finding(kind=FindingKind.NOTHING_COMPARED, grade=Grade.WARNING, message=message, facts=tuple(facts))
+        only = OnlyStatistics(tensors=tensors, differing=differing, ops=len(wrong), unread_graph=unread_graph)
+        return Finding(kind=kind, grade=Grade.WARNING if wrong else Grade.INFO, evidence=only)
     op = suspects[0]
-    facts += [("differs", f"{row.slot}: {row.reason}") for row in op.outputs if row.statistics_agree is False]
-    facts += [("doubt", f"{row.slot} was not compared: {row.reason}") for row in op.inputs if not row.statistics_agree]
-    before = [one for one in wrong if one.index < op.index]
-    if before:
-        facts.append(("doubt", f"fed values that differ before it: {before[0].op_name}"))
-    if not op.inputs:
-        facts.append(("doubt", "it has no input: the runs may have been fed different data or weights"))
-    return Finding(
-        kind=FindingKind.NOTHING_COMPARED,
-        grade=Grade.WARNING,
-        message=f"{op.op_name} is the first op whose output has other statistics, though its inputs' do not differ: "
-        "evidence of statistics only",
+    evidence = OtherStatistics(
         op_name=op.op_name,
-        op_type=op.op_type,
-        pass_names=op.pass_names,
-        original_ops=op.original_ops,
-        facts=(*facts, next_step),
+        tensors=tensors,
+        differing=differing,
+        outputs=_reasons(row for row in op.outputs if row.statistics_agree is False),
+        not_compared=_reasons(row for row in op.inputs if not row.statistics_agree),
+        fed_before=next((one.op_name for one in wrong if one.index < op.index), ""),
+        has_inputs=bool(op.inputs),
     )
-
-
-def _no_op_named(unread_graph: str, below: int, threshold: float) -> Finding:
-    return Finding(
-        kind=FindingKind.UNREADABLE,
-        grade=Grade.WARNING,
-        message="which op is the first to compute wrong is not known: the run's graph could not be read",
-        facts=(
-            ("graph", unread_graph),
-            ("below", f"{counted(below, 'op')} below {threshold:.9g}, fused ops and inputs not looked at"),
-            ("next", "copy the graph files again, or name one with -g, and compare again"),
-        ),
-    )
+    return _of(op, kind, Grade.WARNING, evidence)
 
 
 def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
@@ -312,107 +422,60 @@ def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
     bad = [row for row in rows if row.status == Status.UNREADABLE]
     if not bad:
         return []
-    message = f"tensors or files that could not be read: {len(bad)}; what they hold was not checked"
-    facts = [(f"{row.op_name} {row.slot}".rstrip(), row.reason) for row in bad[:_SHOWN_UNREAD]]
-    if len(bad) > _SHOWN_UNREAD:
-        more = counted(len(bad) - _SHOWN_UNREAD, "row")
-        facts.append(("more", f"{more} of the result with the status {Status.UNREADABLE}"))
-    return [
-        Finding(
-            kind=FindingKind.UNREADABLE,
-            grade=Grade.WARNING,
-            message=message,
-            op_name=bad[0].op_name,
-            facts=tuple(
-                ("first" if not number else "", f"{where}: {why}") for number, (where, why) in enumerate(facts)
-            ),
-        )
-    ]
+    evidence = NotRead(count=len(bad), first=_reasons(bad[:_KEPT_UNREAD]))
+    unread = Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, evidence=evidence, op_name=bad[0].op_name)
+    return [unread]
 
 
-def _changed_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding | None:
-    """For an input that one of the ops `before` put out right: something changed it on the way."""
+def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding:
+    """An input that differs although no op `before` was seen to compute wrong.
+
+    If one of them put the same tensor out right, something changed it on the way; else one that ran and could not be
+    compared may have made the difference.
+    """
     row = _worst(op.inputs, threshold)
     right = [
-        other
+        other.op_name
         for other in before
         for output in other.outputs
         if row.golden_tensor and output.golden_tensor == row.golden_tensor and agrees(output, threshold)
     ]
-    if not right:
-        return None
-    return Finding(
-        kind=FindingKind.DIFFERENT_INPUT,
-        grade=Grade.FAULT,
-        message=f"{row.slot} of {op.op_name} differs, and {right[-1].op_name} put the same tensor out right: it was "
-        "changed in between",
-        op_name=op.op_name,
-        op_type=op.op_type,
-        facts=(
-            ("inputs", _cosines(op.inputs)),
-            ("next", "`random` shows whether its memory was overwritten, and which op writes there"),
-        ),
-    )
-
-
-def _different_input(op: OpAgreement, unseen: Sequence[OpAgreement], threshold: float) -> Finding:
-    """`unseen` are earlier ops that ran and could not be compared: one of them may have made the difference."""
-    row = _worst(op.inputs, threshold)
-    facts = [("inputs", _cosines(op.inputs))]
-    if unseen:
-        why = (
-            "the runs were fed different data or weights, or one of the ops before it that were not compared "
-            f"({len(unseen)})"
-        )
-        facts += [("not compared", other.op_name) for other in unseen[-3:]]
-    else:
-        why = "the two runs were fed different data or weights"
+    unseen = [] if right else [other.op_name for other in before if other.is_unseen]
     return Finding(
         kind=FindingKind.DIFFERENT_INPUT,
         grade=Grade.WARNING if unseen else Grade.FAULT,
-        message=f"{row.slot} of {op.op_name} differs before any compared op computed wrong: {why}"
-        + (" computed wrong" if unseen else ""),
+        evidence=DifferentInput(
+            op_name=op.op_name,
+            slot=row.slot,
+            inputs=_cosines(op.inputs),
+            put_out_by=right[-1] if right else "",
+            unseen=tuple(unseen),
+        ),
         op_name=op.op_name,
         op_type=op.op_type,
-        facts=tuple(facts),
     )
 
 
 def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: float) -> Finding:
-    facts = [("inputs", _cosines(op.inputs)), ("outputs", _cosines(op.outputs))]
-    reason = _worst(op.outputs, threshold).reason
-    if reason:
-        facts.append(("note", reason))
-    if op.is_cancelled:
-        facts.append(("doubt", "its true output is zero beside its inputs, so this may be rounding alone"))
-    elif not op.made_error:
-        facts.append(("doubt", "its inputs are nearly as far off: this may be accumulated rounding"))
-    facts += [
-        ("doubt", f"{row.slot} was not compared, so the error may have come in there: {row.reason}")
-        for row in op.unknown_inputs[:3]
-    ]
-    for other in passed_over[:3]:
-        why = "its true output is zero beside its inputs" if other.is_cancelled else "its error is accumulated"
-        facts.append(("passed over", f"{other.op_name}: {why}"))
-    if len(passed_over) > 3:
-        facts.append(("passed over", f"and {counted(len(passed_over) - 3, 'more op')}"))
     if op.inputs_agree is None:
-        what = "the first op whose output does not agree; no input of it could be compared"
+        sign = FaultSign.NO_INPUT_COMPARED
     elif op.inputs_agree is False:
-        what = "the first op whose output is much farther off than its inputs"
+        sign = FaultSign.MUCH_FARTHER_OFF
     elif passed_over:
-        what = "the first op with an error of its own: its inputs agree, its output does not"
+        sign = FaultSign.OWN_ERROR
     elif op.unknown_inputs:
-        what = "the first op whose compared inputs agree and whose output does not"
+        sign = FaultSign.COMPARED_INPUTS_AGREE
     else:
-        what = "the first op whose inputs agree and whose output does not"
-    return Finding(
-        kind=FindingKind.FIRST_FAULTY_OP,
-        grade=Grade.FAULT,
-        message=f"{op.op_name} is {what}",
+        sign = FaultSign.INPUTS_AGREE
+    evidence = FaultyOp(
         op_name=op.op_name,
-        op_type=op.op_type,
-        pass_names=op.pass_names,
-        original_ops=op.original_ops,
-        facts=tuple(facts),
+        sign=sign,
+        inputs=_cosines(op.inputs),
+        outputs=_cosines(op.outputs),
+        note=_worst(op.outputs, threshold).reason,
+        is_cancelled=op.is_cancelled,
+        made_error=op.made_error,
+        unknown_inputs=_reasons(op.unknown_inputs),
+        passed_over=tuple(PassedOver(op_name=one.op_name, is_cancelled=one.is_cancelled) for one in passed_over),
     )
+    return _of(op, FindingKind.FIRST_FAULTY_OP, Grade.FAULT, evidence)

@@ -21,11 +21,26 @@ from precision_tool.lib.compare.result_source import ResultSource, source_of
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind
+from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Unmade
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 
 #: Findings that say which op is to blame, or that none is.
 _VERDICTS = (FindingKind.FIRST_FAULTY_OP, FindingKind.BELOW_THRESHOLD, FindingKind.ALL_AGREE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOnly(Evidence):
+    """Only a part was compared; `part` is what the result says is missing."""
+
+    part: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverflowsBefore(Evidence):
+    """An op overflows, before the op that the finding is on (`before`) where it is on one."""
+
+    op_name: str
+    before: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +102,7 @@ def analyse(
     ops = ops_of(rows, threshold)
     faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")
     if part:
-        faults = [replace(one, facts=(("caveat", part), *one.facts)) for one in faults]
+        faults = [replace(one, caveats=(PartOnly(part=part),)) for one in faults]
     return Analysis(
         path=path,
         threshold=threshold,
@@ -113,9 +128,8 @@ def tell_overflow(analysis: Analysis, overflow: Finding) -> Analysis:
     def told(finding: Finding) -> Finding:
         if place is None or finding.kind not in _VERDICTS or place >= order.get(finding.op_name, inf):
             return finding
-        when = " before that" if finding.op_name else ""
-        fact = ("overflow", f"{overflow.op_name} overflows{when}, see Overflow: begin there")
-        return replace(finding, facts=(*finding.facts, fact))
+        begun = OverflowsBefore(op_name=overflow.op_name, before=finding.op_name)
+        return replace(finding, besides=(*finding.besides, begun))
 
     return replace(analysis, findings=[told(finding) for finding in analysis.findings])
 
@@ -128,14 +142,13 @@ class RunCheck:
     """A check of the graphs and dumps of the NPU runs."""
 
     name: str
-    title: str
     check: Callable[[Sequence[RunGraph], Sequence[MissingGraph], Mapping[str, KnownValues]], CheckResult]
 
 
 #: What `ac` checks beside the comparison, in the order in which it is shown. A new check is a line here.
 RUN_CHECKS = (
-    RunCheck(casts.NAME, casts.TITLE, casts.check_casts),
-    RunCheck(similarity.NAME, similarity.TITLE, similarity.check_similarity),
+    RunCheck(casts.NAME, casts.check_casts),
+    RunCheck(similarity.NAME, similarity.check_similarity),
 )
 
 
@@ -154,10 +167,10 @@ def check_runs(
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:
-            results.append(CheckResult(name=one.name, title=one.title, skipped=error.advice))
+            results.append(CheckResult(name=one.name, skipped=Unmade(reason=error.advice)))
     return results
 
 
-def skip_checks(reason: str) -> list[CheckResult]:
+def skip_checks(reason: Evidence) -> list[CheckResult]:
     """The result of every check where none can be made."""
-    return [CheckResult(name=one.name, title=one.title, skipped=reason) for one in RUN_CHECKS]
+    return [CheckResult(name=one.name, skipped=reason) for one in RUN_CHECKS]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
+from precision_tool.lib.checks.missing import NoGraphs
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.comparison import Pair, Summary
-from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.data_types import FLOATS, INTEGERS
 from precision_tool.lib.numbers.layouts import LayoutError
@@ -22,26 +23,162 @@ from precision_tool.lib.pairing.align import align
 from precision_tool.lib.sources.dumps import DumpIndex, Missing
 from precision_tool.lib.sources.names import flatten
 
-NAME, TITLE = "dangerous_casts", "Dangerous casts"
+NAME = "dangerous_casts"
 #: Bytes of casts' inputs and outputs that are read; `ac` stays quick.
 _MAX_BYTES = 512 << 20
 #: Share of the values that are not zero which may become zero: small gradients do, of which the sum shows nothing.
 _LOST = 0.01
 #: Relative distance of output and input that no rounding to a known type gives (bfloat16: at most 0.004).
 _LARGE_LOSS = 0.05
-_SHOWN = 5
+
+
+class CastVerdict(StrEnum):
+    """What a narrowing cast does: by its values, or `SUSPICIOUS` by its types alone."""
+
+    DANGEROUS = "dangerous"
+    HARMLESS = "harmless"
+    SUSPICIOUS = "suspicious"
+
+
+# Why a cast is only suspicious:
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotDumped(Evidence):
+    """The op was not dumped, or several ops have its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputesMore(Evidence):
+    """The op computes more than a cast, so its tensors do not tell what the narrower type loses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnoughRead(Evidence):
+    """So many bytes of casts were read before it that it was left out."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSlices(Evidence):
+    """The op ran in slices, of which only the first has its input in the dump."""
+
+    slices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable(Evidence):
+    """Its input or its output cannot be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoValues(Evidence):
+    """Its input or its output was not dumped, or only as statistics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoNumbers(Evidence):
+    """Its input and its output are not both of types that have numbers."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCompared(Evidence):
+    """The two tensors could not be compared; `reason` is the comparison's."""
+
+    reason: str
+
+
+# What a dangerous cast lost:
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeyondIntegers(Evidence):
+    """Values from `smallest` to `largest`, of which some are beyond the integer type's `low` and `high`."""
+
+    smallest: float
+    largest: float
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFiniteToInteger(Evidence):
+    """So many NaN and Inf become integers."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeyondRange(Evidence):
+    """Values of a size up to `largest` in a type that ends at `limit`."""
+
+    largest: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecameZero(Evidence):
+    """`lost` of `values` that are not zero become zero."""
+
+    lost: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecameNan(Evidence):
+    """So many more NaN after the cast."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecameInf(Evidence):
+    """So many more Inf after the cast."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarOff(Evidence):
+    """The output is farther off the input than rounding explains (relative distance)."""
+
+    distance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastLoss:
-    """One cast to a narrower type. `verdict` is dangerous or harmless by its values, suspicious by its types alone."""
+    """One cast to a narrower type; `reasons` say what it lost, or why that is not known."""
 
     op_name: str
     op_type: str
     source: str
     target: str
-    verdict: str
-    reason: str
+    verdict: CastVerdict
+    reasons: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastsFound(Evidence):
+    """The casts of a run: `casts` of `ops` are Cast ops, `losses` are the ops that put out a narrower type.
+
+    `number` is that of the run, None where only a graph was named; `missing` are its models without a graph.
+    """
+
+    number: int | None
+    ops: int
+    casts: int
+    losses: tuple[CastLoss, ...]
+    missing: tuple[MissingGraph, ...] = ()
+
+    def judged(self, verdict: CastVerdict) -> tuple[CastLoss, ...]:
+        """Those of one verdict."""
+        return tuple(loss for loss in self.losses if loss.verdict is verdict)
 
 
 def narrows(source: str, target: str) -> bool:
@@ -72,51 +209,28 @@ def check_casts(
     numbers = [run.number for run in runs if run.number is not None]
     number = min(numbers + [one.number for one in missing], default=None)
     mine = [run for run in runs if run.number == number]
-    unseen = [f"debug_{one.number} has no graph: {one.reason}" for one in missing if one.number == number]
+    unseen = tuple(one for one in missing if one.number == number)
     if unseen and not mine:
-        return CheckResult(name=NAME, title=TITLE, skipped="; ".join(unseen))
+        return CheckResult(name=NAME, skipped=NoGraphs(missing=unseen))
     ops = [op for run in mine for op in run.file.ops]
     known = known or {}
     losses = [loss for run in mine for loss in _losses(run, known.get(run.leaf.path if run.leaf else "", NOTHING))]
-    judged = Counter(loss.verdict for loss in losses)
-    dangerous = [loss for loss in losses if loss.verdict == "dangerous"]
-    where = f"debug_{number}" if number is not None else "the graph"
-    casts = sum(op.type == "Cast" for op in ops)
-    seen = judged["dangerous"] + judged["harmless"]
-    looked_at = f"{counted(len(ops), 'op')} of {where} with {counted(casts, 'cast')}: " + (
-        f"{len(losses)} to a narrower type, the values of {seen} were read before and after"
-        if losses
-        else "none to a narrower type"
+    casts = CastsFound(
+        number=number,
+        ops=len(ops),
+        casts=sum(op.type == "Cast" for op in ops),
+        losses=tuple(losses),
+        missing=unseen,
     )
-    if dangerous:
-        message = f"{len(dangerous)} of {counted(len(losses), 'cast')} to a narrower type lost values"
-    elif judged["suspicious"]:
-        message = f"no cast was seen to lose values; narrower by their types, but not read: {judged['suspicious']}"
-    elif losses:
-        message = f"no value was lost in {counted(len(losses), 'cast')} to a narrower type"
-    else:
-        message = "no op casts to a narrower type"
+    dangerous = next(iter(casts.judged(CastVerdict.DANGEROUS)), None)
     finding = Finding(
         kind=FindingKind.DANGEROUS_CASTS,
         grade=Grade.WARNING if dangerous or unseen else Grade.INFO,
-        message=message,
-        op_name=dangerous[0].op_name if dangerous else "",
-        op_type=dangerous[0].op_type if dangerous else "",
-        facts=(*(("not looked at", reason) for reason in unseen), *_facts(losses, dangerous)),
+        evidence=casts,
+        op_name=dangerous.op_name if dangerous else "",
+        op_type=dangerous.op_type if dangerous else "",
     )
-    return CheckResult(name=NAME, title=TITLE, looked_at=looked_at, finding=finding, details=tuple(losses))
-
-
-def _facts(losses: Sequence[CastLoss], dangerous: Sequence[CastLoss]) -> Iterator[tuple[str, str]]:
-    for loss in dangerous[:_SHOWN]:
-        yield "loses", f"{loss.op_name}: {loss.source} → {loss.target}: {loss.reason}"
-    if len(dangerous) > _SHOWN:
-        yield "loses", f"and {len(dangerous) - _SHOWN} more"
-    unread = [loss for loss in losses if loss.verdict == "suspicious"]
-    for loss in unread[: max(_SHOWN - len(dangerous), 0)]:
-        yield "suspicious", f"{loss.op_name} ({loss.op_type}): {loss.source} → {loss.target}: {loss.reason}"
-    for (source, target), count in Counter((loss.source, loss.target) for loss in losses).most_common():
-        yield "types", f"{source} → {target}: {count}"
+    return CheckResult(name=NAME, finding=finding, details=casts.losses)
 
 
 def _types(op: Op) -> tuple[str, str]:
@@ -148,17 +262,22 @@ def _planned(dumps: DumpIndex | None, file: GraphFile) -> list[tuple[CastLoss, P
     for op in _narrowing(file):
         source, target = _types(op)
         loss = CastLoss(
-            op_name=op.name, op_type=op.type, source=source, target=target, verdict="suspicious", reason="not dumped"
+            op_name=op.name,
+            op_type=op.type,
+            source=source,
+            target=target,
+            verdict=CastVerdict.SUSPICIOUS,
+            reasons=(NotDumped(),),
         )
         pair: Pair | None = None
         if op.type != "Cast":
-            loss = replace(loss, reason="the op computes more than a cast, so its loss cannot be told from its tensors")
+            loss = replace(loss, reasons=(ComputesMore(),))
         elif dumps is not None and flatten(op.name) in dumps and spelled[flatten(op.name)] == 1:
             found = _dumped_pair(op, dumps)
-            if isinstance(found, str):
-                loss = replace(loss, reason=found)
+            if isinstance(found, Evidence):
+                loss = replace(loss, reasons=(found,))
             elif read + found[1] > _MAX_BYTES:
-                loss = replace(loss, reason=f"not read: {_MAX_BYTES >> 20} MiB of casts were read before it")
+                loss = replace(loss, reasons=(EnoughRead(limit=_MAX_BYTES),))
             else:
                 read += found[1]
                 pair = found[0]
@@ -174,23 +293,23 @@ def _narrowing(file: GraphFile) -> Iterable[Op]:
             yield op
 
 
-def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
+def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Evidence:
     """Output and input of a cast as a pair, with their bytes; or why they cannot be compared."""
     dump = dumps.op(flatten(op.name))
     if dump.merged:
-        return f"it ran in {dump.threads} slices, of which only the first has its input here"
+        return InSlices(slices=dump.threads)
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         unread = [*dump.errors, *(one for one in (before, after) if isinstance(one, Missing))]
         if unread:
-            return f"cannot be read: {unread[0].reason}"
-        return "its input or its output was not dumped, or only as statistics"
+            return Unreadable(reason=unread[0].reason)
+        return NoValues()
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
-        return f"{before.dtype} and {after.dtype} are not both numbers"
+        return NoNumbers(before=before.dtype, after=after.dtype)
     try:
         alignment = align(after, before, None, None)
     except LayoutError as error:
-        return str(error)
+        return NotCompared(reason=str(error))
     pair = Pair(
         index=0,
         op_name=op.name,
@@ -210,39 +329,36 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | str:
 
 def _judged(loss: CastLoss, row: Row) -> CastLoss:
     if row.npu is None or row.golden is None:
-        return replace(loss, reason=row.reason)
+        return replace(loss, reasons=(NotCompared(reason=row.reason),))
     problems = _problems(loss.target, row, row.golden, row.npu)
-    verdict = "dangerous" if problems else "harmless"
-    return replace(loss, verdict=verdict, reason="; ".join(problems) or "the values keep what the type can hold")
+    return replace(loss, verdict=CastVerdict.DANGEROUS if problems else CastVerdict.HARMLESS, reasons=problems)
 
 
-def _problems(target: str, row: Row, before: Summary, after: Summary) -> list[str]:
+def _problems(target: str, row: Row, before: Summary, after: Summary) -> tuple[Evidence, ...]:
     """What a cast lost, by the values before and after it."""
-    problems = []
+    problems: list[Evidence] = []
     finite = before.minimum <= before.maximum
     infs = [side.inf_count for side in (before, after)]
     if target in INTEGERS:
         low, high = INTEGERS[target]
         if finite and (before.minimum < low or before.maximum >= high + 1):
-            problems.append(
-                f"values from {before.minimum:g} to {before.maximum:g}, and the type ends at {low} and {high}"
-            )
+            problems.append(BeyondIntegers(smallest=before.minimum, largest=before.maximum, low=low, high=high))
         if before.nan_count + infs[0]:
-            problems.append(f"{before.nan_count + infs[0]} NaN or Inf become integers")
+            problems.append(NotFiniteToInteger(count=before.nan_count + infs[0]))
     elif target in FLOATS:
         limit = FLOATS[target].largest
         largest = max(-before.minimum, before.maximum) if finite else 0.0
         if largest > limit:
-            problems.append(f"values up to {largest:g}, and the type ends at {limit:g}")
+            problems.append(BeyondRange(largest=largest, limit=limit))
         nonzero = before.count - before.zero_count
         lost = after.zero_count - before.zero_count
         if nonzero and lost > _LOST * nonzero:
-            problems.append(f"{lost} of {nonzero} values become 0, too small for the type")
+            problems.append(BecameZero(lost=lost, values=nonzero))
     if after.nan_count > before.nan_count:
-        problems.append(f"{after.nan_count - before.nan_count} NaN appear")
+        problems.append(BecameNan(count=after.nan_count - before.nan_count))
     if infs[1] > infs[0]:
-        problems.append(f"{infs[1] - infs[0]} Inf appear")
+        problems.append(BecameInf(count=infs[1] - infs[0]))
     distance = row.metrics.relative_euclidean_distance if row.metrics is not None else 0.0
     if not problems and distance > _LARGE_LOSS:
-        problems.append(f"the output is {distance:.1%} off the input")
-    return problems
+        problems.append(FarOff(distance=distance))
+    return tuple(problems)

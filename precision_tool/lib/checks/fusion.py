@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
+from precision_tool.lib.checks.missing import NoPasses
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.formats.fusion_result import GraphPasses
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
-from precision_tool.lib.model.wording import counted
-from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion
+from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
+from precision_tool.lib.pairing.fusion_pair import Fusion
 
-NAME, TITLE = "fusion_passes", "Fusion passes in effect"
+NAME = "fusion_passes"
 _SESSION_GRAPH_ID = "_session_graph_id"
-#: Passes that the panel of `ac` names.
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,51 +172,24 @@ def _rows(
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))
 
 
-def skip_fusion(reason: str) -> CheckResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassesFound(Evidence):
+    """The fusion passes of every graph that has some; a cosine below the threshold is worth a look."""
+
+    graphs: tuple[GraphFusion, ...]
+    threshold: float
+
+
+def skip_fusion(reason: Evidence) -> CheckResult:
     """The panel where there is nothing to look at."""
-    return CheckResult(name=NAME, title=TITLE, skipped=reason)
+    return CheckResult(name=NAME, skipped=reason)
 
 
 def check_fusion(graphs: Sequence[GraphFusion], threshold: float, missing: Sequence[MissingGraph] = ()) -> CheckResult:
     """The panel of `ac`."""
-    with_passes = [graph for graph in graphs if graph.rows]
+    with_passes = tuple(graph for graph in graphs if graph.rows)
     if not with_passes:
-        reasons = [f"debug_{one.number} has no graph: {one.reason}" for one in missing]
-        nameless = sum(graph.nameless for graph in graphs)
-        why = (
-            f"{counted(nameless, 'fused op')} whose pass the graph does not name" if nameless else "no op names a pass"
-        )
-        reasons.append(f"{why}, and there is no fusion_result.json: {COLLECT_PASSES}")
-        return skip_fusion("; ".join(reasons))
-    facts = []
-    for graph in with_passes:
-        label = f"debug_{graph.run}" if graph.run is not None else f"graph {graph.graph_id or '?'}"
-        rows = sorted(
-            graph.rows, key=lambda row: 2.0 if row.cosine is None else -2.0 if isnan(row.cosine) else row.cosine
-        )
-        facts += [(label, _fact(row, threshold)) for row in rows[:_SHOWN]]
-        if len(rows) > _SHOWN:
-            facts.append((label, f"and {len(rows) - _SHOWN} more passes: `fusion` lists them"))
-    made = Counter({graph.run: len({op for row in graph.rows for op in row.ops}) for graph in with_passes})
-    names = {row.name for graph in with_passes for row in graph.rows}
-    message = f"{counted(len(names), 'fusion pass', 'fusion passes')} made {counted(made.total(), 'op')}"
-    sources = list(dict.fromkeys(graph.source for graph in with_passes if graph.source))
-    return CheckResult(
-        name=NAME,
-        title=TITLE,
-        looked_at=f"pass_name of the ops, and {', '.join(sources) or 'no fusion_result.json, as there is none'}",
-        finding=Finding(kind=FindingKind.FUSION_PASSES, grade=Grade.INFO, message=message, facts=tuple(facts)),
-        details=tuple(with_passes),
-    )
-
-
-def _fact(row: PassRow, threshold: float) -> str:
-    parts = [row.name, counted(len(row.ops), "op")]
-    if row.matched is not None:
-        parts.append(f"matched {row.matched}, in effect {row.effective}")
-    if row.cosine is not None:
-        below = isnan(row.cosine) or row.cosine < threshold
-        parts.append(f"worst cosine {row.cosine:.6f}" + (f" ({row.worst_op})" if below else ""))
-    if not row.is_switchable:
-        parts.append("never switched off")
-    return ", ".join(parts)
+        return skip_fusion(NoPasses(nameless=sum(graph.nameless for graph in graphs), missing=tuple(missing)))
+    evidence = PassesFound(graphs=with_passes, threshold=threshold)
+    finding = Finding(kind=FindingKind.FUSION_PASSES, grade=Grade.INFO, evidence=evidence)
+    return CheckResult(name=NAME, finding=finding, details=with_passes)

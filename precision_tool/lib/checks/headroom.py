@@ -15,8 +15,8 @@ from precision_tool.lib.engine.run_values import Fed, RunOp, RunValues
 from precision_tool.lib.engine.statistics import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.model.wording import counted
 
 #: The extremes of the benchmark's tensor for an op's output slot; None without one.
 Golden = Callable[[RunOp, int], Extremes | None]
@@ -121,14 +121,50 @@ def _growth(before: float, after: Extremes, true: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InForwardPass(Evidence):
+    """The first op that overflows is in the forward pass, which no loss scale changes."""
+
+    op_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoGradientSize(Evidence):
+    """No float16 gradient tells how large it is: all are zero, or of unknown size."""
+
+    are_zero: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitsLeft(Evidence):
+    """No gradient overflows, and the largest has so many bits of the range left."""
+
+    bits: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff(Evidence):
+    """So many gradients are cut off at the type's limit, and nothing tells by how much."""
+
+    gradients: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkNeeds(Evidence):
+    """The benchmark's gradient of an op needs so many bits more than float16 has; less than none if it fits."""
+
+    op_name: str
+    bits: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
     """What to multiply the loss scale with: a power of two, exact or (`is_bound`) at most so much.
 
     `current` is the scale of the dump where it was found, in the op `source`. `exponent` is None where no scale helps.
-    `tightest` is the gradient with the least headroom.
+    `tightest` is the gradient with the least headroom, `evidence` what all this is known from.
     """
 
-    reason: str
+    evidence: Evidence
     exponent: int | None = None
     is_bound: bool = False
     current: float | None = None
@@ -152,19 +188,16 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         return None
     current, source = _current_scale(values)
     if first is not None and not is_gradient(first):
-        return LossScale(
-            reason=f"{first.name} is in the forward pass, which no loss scale changes", current=current, source=source
-        )
+        return LossScale(evidence=InForwardPass(op_name=first.name), current=current, source=source)
     bad = [one for one in gradients if not one[2].is_clean]
     if not bad:
         known = [one for one in gradients if not isnan(one[2].headroom)]
         op, _, extremes = min(known or gradients, key=lambda one: one[2].headroom)
         if not isfinite(extremes.headroom):
             are_zero = len(known) == len(gradients)
-            reason = f"every float16 gradient is {'0: a larger loss scale may help' if are_zero else 'of unknown size'}"
-            return LossScale(reason=reason, current=current, source=source)
+            return LossScale(evidence=NoGradientSize(are_zero=are_zero), current=current, source=source)
         return LossScale(
-            reason=f"the gradients have {extremes.headroom:.1f} bits left",
+            evidence=BitsLeft(bits=extremes.headroom),
             exponent=floor(extremes.headroom) - _MARGIN,
             is_bound=len(known) < len(gradients),
             current=current,
@@ -175,7 +208,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
     sizes = _true_sizes(gradients, bad, golden)
     if sizes is None:
         return LossScale(
-            reason=f"{counted(len(bad), 'gradient is', 'gradients are')} cut off, by how much their values do not tell",
+            evidence=CutOff(gradients=len(bad)),
             exponent=-_MARGIN,
             is_bound=True,
             current=current,
@@ -184,14 +217,13 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         )
     need, worst = max((log2(size / one[2].limit), one[0].name) for one, size in zip(bad, sizes, strict=True))
     return LossScale(
-        reason=f"the benchmark's {worst} needs {need:.1f} bits more than float16 has" if need > 0 else
-        f"the benchmark's gradients are within the range by {-need:.1f} bits",
+        evidence=BenchmarkNeeds(op_name=worst, bits=need),
         exponent=-(ceil(need) + _MARGIN),
         current=current,
         source=source,
         tightest=worst,
         headroom=-need,
-    )  # fmt: skip
+    )
 
 
 def _gradients(values: RunValues) -> Iterator[tuple[RunOp, int, Extremes]]:

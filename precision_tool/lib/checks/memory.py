@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from precision_tool.lib.engine.bits import Difference, difference, same_range
 from precision_tool.lib.engine.run_values import KEPT_TYPES, RunOp, RunValues
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
 #: Ops between two others that are named.
@@ -50,6 +51,14 @@ class Stomp:
     def suspects(self) -> tuple[Between, ...]:
         """The ops that wrote there, those whose bytes were found first."""
         return tuple(sorted((one for one in self.between if one.writes), key=lambda one: not one.holds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMemory(Evidence):
+    """To give ops memory of their own: the producers, and the dumped ops that write there if there are some."""
+
+    ops: tuple[str, ...]
+    is_writer_dumped: bool
 
 
 def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
@@ -125,24 +134,12 @@ def _stomp(
     )
 
 
-def memory_advice(stomps: Sequence[Stomp]) -> str:
-    """What to do about memory that was overwritten; "" where none was."""
+def memory_advice(stomps: Sequence[Stomp]) -> OwnMemory | None:
+    """What to do about memory that was overwritten; None where none was."""
     if not stomps:
-        return ""
+        return None
     names = [name for one in stomps for name in (one.producer, *(each.name for each in one.suspects[:1]))]
-    some = ",".join(list(dict.fromkeys(names))[:_MAX_NAMED])
-    if not any(one.suspects for one in stomps):
-        return (
-            "no dumped op writes there, so look for a kernel that writes beside its output: run again with "
-            "op_debug_config 'oom', which stops at it. If it finds none, give the producers memory of their own: "
-            f"OP_NO_REUSE_MEM={some}"
-        )
-    return (
-        f"run again with OP_NO_REUSE_MEM={some} in the environment, which gives these ops memory of their own (or with "
-        "ge.exec.disableReuseMemory=1, atc --disable_reuse_memory=1, which does so for all). If the fault is gone, GE "
-        "gave one memory to two ops: keep the setting, and report the graph to Huawei. If it stays, a kernel writes "
-        "beside its output: run with op_debug_config 'oom', which stops at it"
-    )
+    return OwnMemory(ops=tuple(dict.fromkeys(names))[:_MAX_NAMED], is_writer_dumped=any(one.suspects for one in stomps))
 
 
 def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:

@@ -26,11 +26,11 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.inspect.named_tensors import read_named, view_of
 from precision_tool.lib.model.comparison import Extremes, Summary
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.overflow_files import StatusFile
 
 #: Called with the bytes of outputs that were looked at since the call before.
@@ -57,6 +57,52 @@ class Mode(StrEnum):
     INF_NAN = "Inf/NaN"
     BOTH = "saturation and Inf/NaN"
     NONE = "none"
+
+
+class OriginSign(StrEnum):
+    """From what it is known where an overflow comes from."""
+
+    #: An input is bad already.
+    BAD_INPUT = "bad_input"
+    #: The op brings in the data.
+    BRINGS_DATA = "brings_data"
+    #: Its inputs were not dumped, and no graph tells what feeds it.
+    NO_GRAPH = "no_graph"
+    #: The graph feeds it nothing.
+    NOT_FED = "not_fed"
+    INPUTS_UNSEEN = "inputs_unseen"
+    #: Its inputs are clean and its outputs are not.
+    CLEAN_INPUTS = "clean_inputs"
+    #: Its inputs were not dumped, its outputs are clean.
+    NOTHING_SHOWN = "nothing_shown"
+    #: Its inputs are clean, its outputs were not dumped.
+    OUTPUTS_UNSEEN = "outputs_unseen"
+    #: All its tensors are clean, but a status says that it overflowed.
+    INSIDE = "inside"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadSlot:
+    """A tensor with saturated, Inf or NaN values."""
+
+    slot: str
+    extremes: Extremes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginSeen(Evidence):
+    """What tells the origin of an overflow.
+
+    `bad` are the op's outputs with such values, or the input that has them already, of the op `producer`; `unseen`
+    inputs were not dumped or cannot be read, `in_place` ones were dumped after the op wrote over them.
+    """
+
+    sign: OriginSign
+    bad: tuple[BadSlot, ...]
+    producer: str = ""
+    unseen: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+    in_benchmark: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +132,12 @@ class SlotValues:
 
 @dataclass(frozen=True, kw_only=True)
 class OverflowOp:
-    """An op that overflowed, or received an overflow. `why` is the sentence that says from what this is known."""
+    """An op that overflowed, or received an overflow, with what this is known from."""
 
     name: str
     op_type: str
     origin: Origin
-    why: str
+    evidence: OriginSeen
     slots: tuple[SlotValues, ...]
     number: int = 0
     timestamp: int = 0
@@ -110,7 +156,7 @@ class OverflowOp:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusReport:
-    """One status file: its units, and the op it tells of. `op` is None if it was not found; `doubt` says more."""
+    """One status file: its units, and the op it tells of. `op` is None if it was not found; `doubts` say more."""
 
     file: StatusFile
     output: int
@@ -118,7 +164,7 @@ class StatusReport:
     device: str = ""
     step: str = ""
     op: OverflowOp | None = None
-    doubt: str = ""
+    doubts: tuple[Evidence, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -202,13 +248,13 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     inputs = [_slot(values, op, fed) for fed in values.inputs(op)]
     dump = values.dump(op)
     outputs_seen = dump is not None and len(outputs) == len(dump.outputs) > 0 and all(one.is_seen for one in outputs)
-    origin, why = _origin(op, inputs, bad, outputs_seen)
+    origin, evidence = _origin(op, inputs, bad, outputs_seen)
     graph_op = op.op
     return OverflowOp(
         name=op.name,
         op_type=op.op_type,
         origin=origin,
-        why=why,
+        evidence=evidence,
         slots=(*inputs, *outputs),
         number=op.index,
         timestamp=op.timestamp,
@@ -234,61 +280,38 @@ def _slot(values: RunValues, op: RunOp, fed: Fed) -> SlotValues:
 
 def _origin(
     op: RunOp, inputs: Sequence[SlotValues], bad: Sequence[SlotValues], outputs_seen: bool
-) -> tuple[Origin, str]:
-    made = "; ".join(f"{one.slot} has {bad_words(one.extremes)}" for one in bad)
+) -> tuple[Origin, OriginSeen]:
     received = [one for one in inputs if one.is_bad and not one.in_place]
     if received:
-        one = max(received, key=lambda one: one.extremes.bad if one.extremes is not None else 0)
-        source = f", from {one.producer}" if one.producer else ""
-        return Origin.RECEIVED, f"{one.slot} already has {bad_words(one.extremes)}{source}"
-    unseen = [one.slot for one in inputs if not one.is_seen]
+        worst = max(received, key=lambda one: one.extremes.bad if one.extremes is not None else 0)
+        return Origin.RECEIVED, OriginSeen(sign=OriginSign.BAD_INPUT, bad=_bad((worst,)), producer=worst.producer)
+    seen = OriginSeen(
+        sign=OriginSign.INSIDE,
+        bad=_bad(bad),
+        unseen=tuple(one.slot for one in inputs if not one.is_seen),
+        in_place=tuple(one.slot for one in inputs if one.is_bad),
+    )
     if bad and op.op_type in SOURCE_TYPES:
-        return Origin.SOURCE, f"{made}; it brings in the data"
-    if bad and not inputs:
-        if op.op is None:
-            return Origin.UNKNOWN, f"{made}; its inputs were not dumped, and no graph tells what feeds it"
-        return Origin.SOURCE, f"{made}; nothing feeds it: the data holds them"
-    if inputs and len(unseen) == len(inputs):
-        return Origin.UNKNOWN, "; ".join(filter(None, (made, "its inputs were not dumped, or cannot be read")))
-    but = f"; {', '.join(unseen)} was not dumped, or cannot be read" if unseen else ""
-    in_place = [one.slot for one in inputs if one.is_bad]
-    if in_place:
-        but += f"; {', '.join(in_place)} is updated in place, and was dumped afterwards"
-    if bad:
-        return Origin.OWN, f"its {'other ' * bool(in_place)}inputs are clean, {made}{but}"
-    if not inputs:
-        return Origin.UNKNOWN, "its inputs were not dumped, and its outputs show nothing"
-    if not outputs_seen:
-        return Origin.UNKNOWN, f"its inputs are clean, its outputs were not dumped, or cannot be read{but}"
-    return Origin.HIDDEN, f"its inputs and outputs are clean: it overflowed inside the op{but}"
+        origin, sign = Origin.SOURCE, OriginSign.BRINGS_DATA
+    elif bad and not inputs and op.op is None:
+        origin, sign = Origin.UNKNOWN, OriginSign.NO_GRAPH
+    elif bad and not inputs:
+        origin, sign = Origin.SOURCE, OriginSign.NOT_FED
+    elif inputs and len(seen.unseen) == len(inputs):
+        origin, sign = Origin.UNKNOWN, OriginSign.INPUTS_UNSEEN
+    elif bad:
+        origin, sign = Origin.OWN, OriginSign.CLEAN_INPUTS
+    elif not inputs:
+        origin, sign = Origin.UNKNOWN, OriginSign.NOTHING_SHOWN
+    elif not outputs_seen:
+        origin, sign = Origin.UNKNOWN, OriginSign.OUTPUTS_UNSEEN
+    else:
+        origin, sign = Origin.HIDDEN, OriginSign.INSIDE
+    return origin, replace(seen, sign=sign)
 
 
-def bad_words(extremes: Extremes | None) -> str:
-    """`2,624 values of ±65504 (21.4 %), 3 NaN`."""
-    if extremes is None:
-        return "nothing"
-    some = "one or more values" if extremes.statistics_only else counted(extremes.saturated, "value")
-    parts = [
-        f"{some} of ±{extremes.limit:g}" * bool(extremes.saturated),
-        f"{extremes.inf_count:,} Inf" * bool(extremes.inf_count),
-        f"{extremes.nan_count:,} NaN" * bool(extremes.nan_count),
-    ]
-    words = ", ".join(filter(None, parts))
-    if extremes.statistics_only and extremes.saturated:
-        return words
-    return f"{words} ({share_text(extremes.bad, extremes.count)})"
-
-
-def share_text(part: int, whole: int) -> str:
-    """A share in percent, which is never shown as 0 or 100 unless it is."""
-    if not whole:
-        return "-"
-    share = part / whole
-    if part and share < 0.0005:
-        return "< 0.1 %"
-    if part < whole and share >= 0.9995:
-        return "> 99.9 %"
-    return f"{share:.1%}".replace("%", " %")
+def _bad(slots: Iterable[SlotValues]) -> tuple[BadSlot, ...]:
+    return tuple(BadSlot(slot=one.slot, extremes=one.extremes) for one in slots)
 
 
 def with_summaries(op: OverflowOp, values: RunValues) -> OverflowOp:
@@ -398,7 +421,7 @@ def _compared(found: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp
         same = (mine.nan_count, mine.inf_count) == (other.nan_count, other.inf_count)
         if not same or (mine.saturated and other.largest != mine.limit):
             return found
-    return replace(found, origin=Origin.MEANT, why=f"the benchmark has the same: {found.why}")
+    return replace(found, origin=Origin.MEANT, evidence=replace(found.evidence, in_benchmark=True))
 
 
 def _mode(ops: Iterable[OverflowOp]) -> Mode:

@@ -12,10 +12,9 @@ from precision_tool.lib.checks.headroom import LossScale
 from precision_tool.lib.checks.overflow import LeafOverflow, Origin, OverflowOp, OverflowReport
 from precision_tool.lib.collect.mixlist import keep_dtype_text
 from precision_tool.lib.engine.run_values import KEPT_TYPES
-from precision_tool.lib.formats.opdebug import CORE_BITS
 from precision_tool.lib.graph.neighbourhood import Node, Wiring
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.wording import counted
 
 #: Types whose range is small, so that computing in float32 helps.
 _SMALL_RANGE = ("float16", "complex32")
@@ -36,12 +35,111 @@ class AdviceKind(StrEnum):
     IGNORE = "ignore"
 
 
+# What there is to do, and with which op:
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookAtIntegers(Evidence):
+    """The op overflows in integers, as the `bits` of its status say: another floating-point type does not help."""
+
+    op_name: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookForUndefined(Evidence):
+    """The range of its type does not explain it: a division by 0, or a log or root of what is not positive, may."""
+
+    op_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookForNan(Evidence):
+    """The op has NaN and no Inf, as of 0 / 0, or of a log or root of what is not positive."""
+
+    op_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitLossScale(Evidence):
+    """A loss scale that fits; its exponent is known."""
+
+    scale: LossScale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookAtSpender(Evidence):
+    """An op on the way uses more bits of the range (`growth`) than `overflowed` does; its values reach `largest`."""
+
+    op_name: str
+    op_type: str
+    largest: float
+    growth: float
+    overflowed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeWider(Evidence):
+    """To compute an op in float32, by its type; a cast's type follows from what reads it (`readers`)."""
+
+    op_name: str
+    is_cast: bool
+    readers: tuple[str, ...]
+    op_types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepType(Evidence):
+    """To keep the type of so many ops of the script only."""
+
+    ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBefore(Evidence):
+    """The op that keeps a value from step to step held it before this step."""
+
+    producer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpstream(Evidence):
+    """The op only received the overflow, from `producer` where that is known."""
+
+    op_name: str
+    producer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckData(Evidence):
+    """The op is fed by no op."""
+
+    op_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpInputs(Evidence):
+    """Only its inputs would tell whether the op overflowed itself."""
+
+    op_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MayIgnore(Evidence):
+    """An op lets loss scaling skip a step that overflows, as `overflowed` of the `steps` dumped do."""
+
+    op_name: str
+    op_type: str
+    overflowed: int
+    steps: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """One thing to do. `op_types` go on the black list of a mixed-precision list, `lines` are code to copy."""
 
     kind: AdviceKind
-    text: str
+    evidence: Evidence
     op_types: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
@@ -65,32 +163,19 @@ def _about_range(report: OverflowReport, op: OverflowOp, leaf: LeafOverflow | No
             for unit in status.units:
                 bits = reduce(or_, unit.status, bits)
     if op.origin is Origin.HIDDEN and bits & _INTEGER_BITS and not bits & ~_INTEGER_BITS:
-        words = "; ".join(meaning for bit, meaning in CORE_BITS.items() if bits & bit)
-        return [
-            Advice(
-                kind=AdviceKind.VALUES,
-                text=f"look at the integers that {op.name} is fed ({words}): another floating-point type does not help",
-            )
-        ]
+        return [Advice(kind=AdviceKind.VALUES, evidence=LookAtIntegers(op_name=op.name, bits=bits))]
     if not _is_small(op):
-        return [
-            Advice(
-                kind=AdviceKind.VALUES,
-                text=f"the range of its type does not explain it: look for a division by 0, or a log or root of what "
-                f"is not positive, in {op.name}",
-            )
-        ]
+        return [Advice(kind=AdviceKind.VALUES, evidence=LookForUndefined(op_name=op.name))]
     advice = []
     scale = leaf.scale if leaf is not None else None
     if op.is_gradient and scale is not None and scale.exponent is not None:
-        advice.append(Advice(kind=AdviceKind.LOSS_SCALE, text=f"{scale_words(scale)}: {scale.reason}"))
+        advice.append(Advice(kind=AdviceKind.LOSS_SCALE, evidence=FitLossScale(scale=scale)))
     if not advice:
         advice += _spender(op, leaf)
     advice += _wider(op, leaf)
     bad = [one.extremes for one in op.bad_outputs if one.extremes is not None]
     if bad and not any(one.saturated or one.inf_count for one in bad):
-        text = f"or look for 0 / 0, or a log or root of what is not positive, in {op.name}: it has NaN, and no Inf"
-        advice.append(Advice(kind=AdviceKind.VALUES, text=text))
+        advice.append(Advice(kind=AdviceKind.VALUES, evidence=LookForNan(op_name=op.name)))
     return advice
 
 
@@ -101,14 +186,14 @@ def _spender(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
     most = max(used, key=lambda step: step.growth or 0.0, default=None)
     if most is None or most is trail[-1] or not most.growth or most.growth <= 0:
         return []
-    kind = f" ({most.op_type})" if most.op_type else ""
-    return [
-        Advice(
-            kind=AdviceKind.UPSTREAM,
-            text=f"look at {most.op_name}{kind}: its values of up to {most.extremes.largest:g} use {most.growth:.1f} "
-            f"bits of the range, more than {op.name} itself",
-        )
-    ]
+    spender = LookAtSpender(
+        op_name=most.op_name,
+        op_type=most.op_type,
+        largest=most.extremes.largest,
+        growth=most.growth,
+        overflowed=op.name,
+    )
+    return [Advice(kind=AdviceKind.UPSTREAM, evidence=spender)]
 
 
 def _is_small(op: OverflowOp) -> bool:
@@ -121,27 +206,25 @@ def _is_small(op: OverflowOp) -> bool:
 def _wider(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
     """Computing the op in float32: by type with a list, by place with a scope."""
     types: tuple[str, ...] = (op.op_type,)
-    names, who = op.original_names or (op.name,), op.name
+    names = op.original_names or (op.name,)
     readers = _readers(op, leaf) if op.op_type == "Cast" else []
     if op.op_type == "Cast":  # casts follow from what reads them
         types = tuple(dict.fromkeys(reader.type for reader in readers))
         names = tuple(name for reader in readers for name in reader.original_names or (reader.name,))
-        who = f"what reads {op.name}" + (f" ({', '.join(reader.name for reader in readers)})" if readers else "")
     advice = []
     if types:
-        advice.append(
-            Advice(
-                kind=AdviceKind.MIXLIST,
-                text=f"compute {who} in float32: put {', '.join(types)} on the black list (`overflow --mixlist` writes "
-                "the file for modify_mixlist); it holds for all ops of a type",
-                op_types=types,
-            )
+        wider = ComputeWider(
+            op_name=op.name,
+            is_cast=op.op_type == "Cast",
+            readers=tuple(reader.name for reader in readers),
+            op_types=types,
         )
+        advice.append(Advice(kind=AdviceKind.MIXLIST, evidence=wider, op_types=types))
     if names:
         advice.append(
             Advice(
                 kind=AdviceKind.KEEP_DTYPE,
-                text=f"or keep the type of {counted(len(names), 'op')} of the script only",
+                evidence=KeepType(ops=len(names)),
                 lines=tuple(keep_dtype_text(names).splitlines()),
             )
         )
@@ -163,18 +246,14 @@ def _readers(op: OverflowOp, leaf: LeafOverflow | None) -> list[Op]:
 
 def _look_back(op: OverflowOp) -> Advice:
     bad = [one for one in op.slots if one.slot.startswith("input") and one.is_bad and one.producer]
-    producers = [one.producer for one in bad]
     if op.origin is Origin.RECEIVED:
         if bad and bad[0].producer_type in KEPT_TYPES:
-            text = f"{producers[0]} held it before this step: look at the step that wrote it, or at what was loaded"
-            return Advice(kind=AdviceKind.UPSTREAM, text=text)
-        where = f"look upstream: at {producers[0]}, or at what feeds it" if producers else "look upstream"
-        return Advice(kind=AdviceKind.UPSTREAM, text=f"{where}. {op.name} only received it")
+            return Advice(kind=AdviceKind.UPSTREAM, evidence=HeldBefore(producer=bad[0].producer))
+        upstream = LookUpstream(op_name=op.name, producer=bad[0].producer if bad else "")
+        return Advice(kind=AdviceKind.UPSTREAM, evidence=upstream)
     if op.origin is Origin.SOURCE:
-        return Advice(kind=AdviceKind.VALUES, text=f"check the data: {op.name} is fed by no op")
-    return Advice(
-        kind=AdviceKind.UPSTREAM, text=f"dump inputs too (dump_mode all), to see whether {op.name} overflowed itself"
-    )
+        return Advice(kind=AdviceKind.VALUES, evidence=CheckData(op_name=op.name))
+    return Advice(kind=AdviceKind.UPSTREAM, evidence=DumpInputs(op_name=op.name))
 
 
 def _ignoring(report: OverflowReport, leaf: LeafOverflow | None) -> list[Advice]:
@@ -185,28 +264,8 @@ def _ignoring(report: OverflowReport, leaf: LeafOverflow | None) -> list[Advice]
         return []
     steps = {one.leaf.step for one in report.leaves if one.leaf.device == leaf.leaf.device}
     bad = {one.leaf.step for one in report.leaves if one.leaf.device == leaf.leaf.device and one.first}
-    seen = f"{len(bad)} of {counted(len(steps), 'dumped step')} overflowed" if len(steps) > 1 else "one step was dumped"
-    return [
-        Advice(
-            kind=AdviceKind.IGNORE,
-            text=f"or ignore it: {skips[0].name} ({skips[0].type}) lets loss scaling skip a step that overflows, and "
-            f"lower the scale; single steps do no harm, several in a row do ({seen})",
-        )
-    ]
-
-
-def scale_words(scale: LossScale) -> str:
-    """What to do with the loss scale."""
-    assert scale.exponent is not None
-    most = "at most " if scale.is_bound else ""
-    if scale.fitting is not None:
-        return f"set the loss scale to {most}{scale.fitting:g} (it is {scale.current:g}, {scale.source})"
-    if scale.exponent == 0:
-        return "keep the loss scale"
-    if scale.exponent > 0:
-        return f"{2**scale.exponent} times the present loss scale (1 where there is none) fits"
-    least = "at least " if scale.is_bound else ""
-    return f"divide the loss scale by {least}{2**-scale.exponent}"
+    may_ignore = MayIgnore(op_name=skips[0].name, op_type=skips[0].type, overflowed=len(bad), steps=len(steps))
+    return [Advice(kind=AdviceKind.IGNORE, evidence=may_ignore)]
 
 
 def black_list(advice: Sequence[Advice]) -> tuple[str, ...]:

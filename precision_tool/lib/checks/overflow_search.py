@@ -16,7 +16,8 @@ from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
 from precision_tool.lib.engine.workers import working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.graph.catalog import FoundOp, RunGraph
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.kinds import check_command

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from precision_tool.lib.checks.overflow import OverflowOp, StatusReport, judge, with_summaries
 from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, files_of_task, leaves_below
 from precision_tool.lib.storage.stores import real_path
 
 #: The graph of a leaf; None if there is none.
-
-#: The graph of a leaf; None if there is none.
 GraphOf = Callable[[DumpLeaf], RunGraph | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InDataDump(Evidence):
+    """The task was found in a data dump, where tasks may have other numbers than in the overflow dump."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTask(Evidence):
+    """So many ops ran as this task; the one that ran last before the status is named."""
+
+    ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDumpOfTask(Evidence):
+    """No dump file is of the task that the status tells of."""
+
+    task: int
+    stream: int
+    context: int | None
+    thread: int | None
 
 
 class StatusReader:
@@ -72,11 +94,8 @@ class StatusReader:
 
     def _with_op(self, known: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:
         of_model = [one for one in self._leaves if one is not leaf and one.model_id == str(unit.model_id)]
-        places = [("", one) for one in (*([leaf] if leaf is not None else []), *of_model)]
-        places += [
-            (f"found in the data dump {one.path}, where tasks may have other numbers", one) for one in self._others
-        ]
-        for place_doubt, place in places:
+        mine = [*([leaf] if leaf is not None else []), *of_model]
+        for place in (*mine, *self._others):
             files = files_of_task(self._of_task(place, unit.task_id), unit.stream_id, unit.context_id, unit.thread_id)
             if not files:
                 continue
@@ -84,14 +103,14 @@ class StatusReader:
             before = [one for one in files if one.name.timestamp <= known.file.name.timestamp]
             found = self._op(place, (before or list(files))[-1], detailed)
             different = len({one.name.op_name for one in files})
-            several = f"{counted(different, 'op')} ran as this task, this one last" if different > 1 else ""
-            return replace(known, op=found, doubt="; ".join(filter(None, (place_doubt, several))))
-        wanted = f"task {unit.task_id} on stream {unit.stream_id}"
-        if unit.context_id is not None:
-            wanted += f", context {unit.context_id}"
-        if unit.thread_id is not None:
-            wanted += f", thread {unit.thread_id}"
-        return replace(known, doubt=f"no dump file is of {wanted}: which op it was cannot be told")
+            doubts: list[Evidence] = []
+            if not any(place is one for one in mine):
+                doubts.append(InDataDump(path=place.path))
+            if different > 1:
+                doubts.append(SharedTask(ops=different))
+            return replace(known, op=found, doubts=tuple(doubts))
+        nowhere = NoDumpOfTask(task=unit.task_id, stream=unit.stream_id, context=unit.context_id, thread=unit.thread_id)
+        return replace(known, doubts=(nowhere,))
 
     def _of_task(self, leaf: DumpLeaf, task: int) -> Sequence[DumpFile]:
         """The files of a task number, found once for all statuses: either may be thousands."""

@@ -13,19 +13,38 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from precision_tool.lib.checks.memory import Stomp
+from precision_tool.lib.checks.random_evidence import (
+    ByStatistics,
+    ComputedDifferently,
+    FirstThread,
+    InputDiffers,
+    InputsUnknown,
+    NoNumbers,
+    NotCompared,
+    OneRunOnly,
+    OnlyStatistics,
+    OtherData,
+    OtherForm,
+    OutputNotCompared,
+    RandomType,
+    Size,
+    UnknownInputs,
+    ValuesInOneRun,
+)
 from precision_tool.lib.engine.bits import is_alike, same_range
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
 from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.pairing.align import align
-from precision_tool.lib.pairing.match import Counterpart, same_name
+from precision_tool.lib.pairing.match_names import Counterpart, same_name
 
 #: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(
@@ -75,20 +94,20 @@ class SlotPair:
     left: AnyTensor | None = None
     right: AnyTensor | None = None
     metrics: Metrics | None = None
-    reason: str = ""
+    reason: Evidence | None = None
     producer: str = ""
     in_place: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomOp:
-    """One op that ran in both runs. `why` is a sentence."""
+    """One op that ran in both runs, and from what its kind is known; None of an op that is the same in both."""
 
     name: str
     op_type: str
     kind: Kind
     slots: tuple[SlotPair, ...]
-    why: str = ""
+    evidence: Evidence | None = None
     number: int = 0
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
@@ -220,7 +239,7 @@ def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpD
     for thread in sorted({*left, *right}):
         parts = [slot_of(run[thread], slot) if thread in run else None for run in (left, right)]
         pair = _compared(slot, Fed(slot=one.slot, tensor=parts[0]), Fed(slot=one.slot, tensor=parts[1]))
-        pairs.append(replace(pair, reason=pair.reason or f"thread {thread}"))
+        pairs.append(replace(pair, reason=pair.reason or FirstThread(thread=thread)))
     order = (State.DIFFERENT, State.UNKNOWN, State.EQUAL)
     return min(pairs, key=lambda pair: order.index(pair.state))
 
@@ -228,24 +247,27 @@ def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpD
 def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
     left, right = one.tensor, None if two is None else two.tensor
     if left is None or right is None:
-        reason = one.reason or ("" if two is None else two.reason) or "only one run has it"
-        return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=reason)
+        reason = one.reason or ("" if two is None else two.reason)
+        why: Evidence = NotCompared(reason=reason) if reason else OneRunOnly()
+        return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=why)
     known = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
         if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
-            return replace(known, state=State.UNKNOWN, reason="only one run has more than statistics of it")
+            return replace(known, state=State.UNKNOWN, reason=ValuesInOneRun())
         same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
-        return replace(known, state=State.EQUAL if same else State.DIFFERENT, reason="by its statistics")
+        return replace(known, state=State.EQUAL if same else State.DIFFERENT, reason=ByStatistics())
     if not is_alike(left, right):
-        return replace(known, reason=_two_types(left, right))
+        return replace(known, reason=_other_form(left, right))
     try:
         return replace(known, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
-        return replace(known, state=State.UNKNOWN, reason=error.advice)
+        return replace(known, state=State.UNKNOWN, reason=NotCompared(reason=error.advice))
 
 
-def _two_types(left: AnyTensor, right: AnyTensor) -> str:
-    return f"{left.dtype} {list(left.shape)} and {right.dtype} {list(right.shape)}"
+def _other_form(left: AnyTensor, right: AnyTensor) -> OtherForm:
+    return OtherForm(
+        left_dtype=left.dtype, left_shape=tuple(left.shape), right_dtype=right.dtype, right_shape=tuple(right.shape)
+    )
 
 
 def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
@@ -265,7 +287,7 @@ def _measured(
             if slot.state is not State.DIFFERENT:
                 continue
             pair = _pair(op, slot)
-            if isinstance(pair, str):
+            if isinstance(pair, Evidence):
                 result[at][number] = replace(slot, reason=slot.reason or pair)
             else:
                 places.append((at, number))
@@ -276,16 +298,16 @@ def _measured(
     return result
 
 
-def _pair(op: RunOp, slot: SlotPair) -> Pair | str:
+def _pair(op: RunOp, slot: SlotPair) -> Pair | Evidence:
     left, right = slot.left, slot.right
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):
-        return "only statistics"
+        return OnlyStatistics()
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (left, right)):
-        return f"elements of type {left.dtype} are no numbers"
+        return NoNumbers(dtype=left.dtype)
     try:
         alignment = align(left, right, None, None)
     except LayoutError as error:
-        return str(error)
+        return NotCompared(reason=str(error))
     return Pair(
         index=op.index,
         op_name=op.name,
@@ -305,7 +327,11 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | str:
 def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
     if row.metrics is None:
         unread = row.pair.status is Status.UNREADABLE
-        return replace(slot, state=State.UNKNOWN if unread else slot.state, reason=slot.reason or row.reason)
+        return replace(
+            slot,
+            state=State.UNKNOWN if unread else slot.state,
+            reason=slot.reason or (NotCompared(reason=row.reason) if row.reason else None),
+        )
     equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
     same = (
         equal and isinstance(slot.left, Tensor) and isinstance(slot.right, Tensor) and is_alike(slot.left, slot.right)
@@ -314,58 +340,59 @@ def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
 
 
 def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
-    kind, why = _kind(op, slots)
+    kind, evidence = _kind(op, slots)
     return RandomOp(
         name=op.name,
         op_type=op.op_type,
         kind=kind,
         slots=tuple(slots),
-        why=why,
+        evidence=evidence,
         number=op.index,
         pass_names=() if op.op is None else op.op.pass_names,
         original_names=() if op.op is None else op.op.original_names or (),
     )
 
 
-def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, str]:
+def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Evidence | None]:
     put_out = [one for one in slots if one.slot.startswith("output")]
     outputs = [one for one in put_out if one.state is State.DIFFERENT]
     if not outputs:
         unread = next((one for one in put_out if one.state is State.UNKNOWN), None)
         if unread is not None:
-            return Kind.NOT_COMPARED, f"{unread.slot}: {unread.reason}"
-        return (Kind.EQUAL, "") if put_out else (Kind.NOT_COMPARED, "no output of it was dumped")
+            return Kind.NOT_COMPARED, OutputNotCompared(slot=unread.slot, reason=unread.reason)
+        return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, OutputNotCompared())
     fed = [one for one in slots if one.slot.startswith("input")]
     inputs = [one for one in fed if not one.in_place]
     differing = [one for one in inputs if one.state is State.DIFFERENT]
-    unknown = [one.slot for one in inputs if one.state is State.UNKNOWN]
-    names = ", ".join(one.slot for one in outputs)
+    unknown = tuple(one.slot for one in inputs if one.state is State.UNKNOWN)
+    names = tuple(one.slot for one in outputs)
     if differing:
-        source = f", from {differing[0].producer}" if differing[0].producer else ""
-        return Kind.FOLLOWER, f"{differing[0].slot} already differs{source}"
+        return Kind.FOLLOWER, InputDiffers(slot=differing[0].slot, producer=differing[0].producer)
     if is_random_type(op.op_type):
-        return Kind.EXPECTED, f"{op.op_type} is random by design"
+        return Kind.EXPECTED, RandomType(op_type=op.op_type)
     if op.op_type in SOURCE_TYPES:
-        return Kind.DATA, f"{names} differs: the runs had different data"
+        return Kind.DATA, OtherData(outputs=names, is_fed=True)
     if not inputs:
         if op.op is not None and not any(edge is not None for edge in op.op.inputs):
-            return Kind.DATA, f"{names} differs and nothing feeds it: the runs had different data"
-        why = "what it writes over is only known from afterwards" if fed else "its inputs were not dumped"
-        return Kind.UNSURE, f"{names} differs, {why}"
+            return Kind.DATA, OtherData(outputs=names, is_fed=False)
+        why = UnknownInputs.WRITTEN_OVER if fed else UnknownInputs.NOT_DUMPED
+        return Kind.UNSURE, InputsUnknown(outputs=names, why=why)
     if len(unknown) == len(inputs):
-        return Kind.UNSURE, f"{names} differs, and none of its inputs can be compared"
-    but = f"; {', '.join(unknown)} could not be compared" if unknown else ""
-    return Kind.RANDOM, f"its inputs are the same bit by bit, {names} is not: {_cause(outputs)}{but}"
-
-
-def _cause(outputs: Sequence[SlotPair]) -> str:
-    """What the size of the difference says."""
+        return Kind.UNSURE, InputsUnknown(outputs=names, why=UnknownInputs.NOT_COMPARED)
     for one in outputs:
         left, right = one.left, one.right
         if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
-            return f"{one.slot} is {_two_types(left, right)}"
+            form = _other_form(left, right)
+            return Kind.RANDOM, ComputedDifferently(
+                outputs=names, size=Size.UNKNOWN, unknown=unknown, other_slot=one.slot, other_form=form
+            )
+    return Kind.RANDOM, ComputedDifferently(outputs=names, size=_size(outputs), unknown=unknown)
+
+
+def _size(outputs: Sequence[SlotPair]) -> Size:
+    """What the size of the difference says."""
     if all(one.metrics is None for one in outputs):
-        return "by how much cannot be measured"
+        return Size.UNKNOWN
     small = []
     for one in outputs:
         epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")
@@ -373,6 +400,4 @@ def _cause(outputs: Sequence[SlotPair]) -> str:
             small.append(False)
         else:
             small.append(one.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
-    if all(small):
-        return "by roundings only, as of sums in another order (deterministic=True fixes it)"
-    return "by more than roundings"
+    return Size.ROUNDING if all(small) else Size.MORE

@@ -16,7 +16,7 @@ from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.inserted import counterparts
-from precision_tool.lib.pairing.match import same_name
+from precision_tool.lib.pairing.match_names import same_name
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.kinds import check_command
 from precision_tool.lib.sources.names import flatten

@@ -11,17 +11,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_tool.lib.checks.missing import NotOneGraphEach
 from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Edge, GraphFile, Op
-from precision_tool.lib.model.wording import counted, first_of
 
-NAME, TITLE = "graph_similarity", "Graph similarity"
-DEFINITION = "share of ops with one of the same name and type in the other graph, ops put in by the compiler by type"
+NAME = "graph_similarity"
 #: Ops put in one after the other that a walk back to what they pass on goes through at most.
 _MAX_STEPS = 64
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +57,19 @@ class Similarity:
         """The similarity, 0 to 1."""
         total = self.left_ops + self.right_ops
         return 2 * self.alike / total if total else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphsCompared(Evidence):
+    """The graphs of one run, each beside the one of the other run that is most like it."""
+
+    graphs: tuple[Similarity, ...]
+
+    @property
+    def share(self) -> float:
+        """The similarity of all of them, 0 to 1."""
+        total = sum(one.left_ops + one.right_ops for one in self.graphs)
+        return sum(2 * one.alike for one in self.graphs) / total if total else 1.0
 
 
 def compare_graphs(left: GraphFile, right: GraphFile) -> Similarity:
@@ -153,51 +164,16 @@ def check_similarity(
     """The graphs of debug_0 beside those of debug_1 that are most like them."""
     left, right = ([run for run in runs if run.number == number] for number in (0, 1))
     if not left or not right:
-        only = next((f"debug_{number}" for number, found in ((0, left), (1, right)) if found), "")
-        reason = f"only {only} has a graph" if only else "neither debug_0 nor debug_1 has a graph that was looked at"
-        unseen = [f"debug_{one.number} has no graph: {one.reason}" for one in missing if one.number in (0, 1)]
-        reason = "; ".join(unseen) or reason
-        return CheckResult(name=NAME, title=TITLE, skipped=f"{reason}; it takes the graphs of two NPU runs")
+        only = next((number for number, found in ((0, left), (1, right)) if found), None)
+        unseen = tuple(one for one in missing if one.number in (0, 1))
+        return CheckResult(name=NAME, skipped=NotOneGraphEach(only=only, missing=unseen))
     found = [_closest(run.file, right) for run in left]
-    total = sum(one.left_ops + one.right_ops for one in found)
-    share = sum(2 * one.alike for one in found) / total if total else 1.0
-    finding = Finding(
-        kind=FindingKind.GRAPH_SIMILARITY,
-        grade=Grade.INFO,
-        message=f"the graphs of debug_0 and debug_1 are alike to {share:.1%} ({DEFINITION})",
-        facts=tuple(fact for one in found for fact in _facts(one)),
-    )
-    sizes = "; ".join(f"{counted(one.left_ops, 'op')} with {one.right_ops:,}" for one in found)
-    looked_at = f"types, dtypes, layouts, shapes, inputs and passes of the ops of debug_0 and debug_1: {sizes}"
-    return CheckResult(name=NAME, title=TITLE, looked_at=looked_at, finding=finding, details=tuple(found))
+    evidence = GraphsCompared(graphs=tuple(found))
+    finding = Finding(kind=FindingKind.GRAPH_SIMILARITY, grade=Grade.INFO, evidence=evidence)
+    return CheckResult(name=NAME, finding=finding, details=evidence.graphs)
 
 
 def _closest(file: GraphFile, others: Sequence[RunGraph]) -> Similarity:
     names = {op.name for op in file.ops}
     best = max(others, key=lambda run: sum(op.name in names for op in run.file.ops) / max(len(run.file.ops), 1))
     return compare_graphs(file, best.file)
-
-
-def _facts(one: Similarity) -> list[tuple[str, str]]:
-    differing = len({found.op_name for found in one.differences})
-    facts = [
-        ("in both", f"{counted(one.in_both, 'op')}, different: {differing:,}"),
-        ("only debug_0", _named(one.only_left)),
-        ("only debug_1", _named(one.only_right)),
-    ]
-    facts += [("fused away", f"{name}: {counted(count, 'op')} of debug_1") for name, count in one.fused_away[:_SHOWN]]
-    inserted = [f"{name} {left} / {right}" for name, left, right in one.inserted]
-    if inserted:
-        facts.append(("put in", f"by the compiler, in debug_0 / debug_1: {', '.join(inserted)}"))
-    kinds = Counter(found.what for found in one.differences)
-    if kinds:
-        facts.append(("differ in", ", ".join(f"{what}: {count}" for what, count in kinds.most_common())))
-    facts += [
-        ("first", f"{found.op_name}: {found.what} {found.left or 'none'} / {found.right or 'none'}")
-        for found in one.differences[:_SHOWN]
-    ]
-    return facts
-
-
-def _named(names: Sequence[str]) -> str:
-    return f"{counted(len(names), 'op')}: {first_of(names, _SHOWN)}" if names else "none"

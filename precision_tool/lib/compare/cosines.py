@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from math import isnan
 
 from precision_tool.lib.compare.result_source import ResultSource, read_source
-from precision_tool.lib.graph.catalog import RunGraph, where_of
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.lookup import where_of
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures
 from precision_tool.lib.sources.names import flatten

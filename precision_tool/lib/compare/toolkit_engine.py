@@ -14,8 +14,8 @@ from precision_tool.lib.compare.folders import (
     no_other_graph,
 )
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
+from precision_tool.lib.formats.ge_graph_tree import is_json, read_graph_bytes
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange

@@ -6,7 +6,7 @@ import posixpath
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -25,9 +25,10 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionT
 from precision_tool.lib.graph import catalog
 from precision_tool.lib.graph import chosen as graph_choice
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs
+from precision_tool.lib.graph.catalog import MissingGraph, RunFolder, RunGraph, RunGraphs
 from precision_tool.lib.graph.choice import GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.graph.chosen import Choice
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.listing import find_ops
@@ -71,6 +72,8 @@ class Place:
 
     leaves: tuple[str, ...]
     golden: str = ""
+    #: Of each leaf what changes when its dump, and its benchmark, do; of the same place these may change.
+    prints: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
 
 
 def alone(method: Callable[Concatenate[DataFolder, P], T]) -> Callable[Concatenate[DataFolder, P], T]:

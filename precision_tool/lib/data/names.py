@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.graph import catalog
+from precision_tool.lib.graph import lookup
 from precision_tool.lib.graph.choice import find_graph_files
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.results.result_files import results_in
@@ -81,7 +81,7 @@ class DataNames:
         return self._sorted(
             what,
             runs,
-            lambda: (name for _, _, op in catalog.every_op(runs) for name in names_of(op) if name),
+            lambda: (name for _, _, op in lookup.every_op(runs) for name in names_of(op) if name),
         )
 
     def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.graph.catalog import FoundOp, RunGraph
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.inserted import counterparts
-from precision_tool.lib.pairing.match import Counterpart, GraphMatcher, match_name, same_name
+from precision_tool.lib.pairing.match import GraphMatcher
+from precision_tool.lib.pairing.match_names import Counterpart, match_name, same_name
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.names import flatten

@@ -89,8 +89,18 @@ class TensorReader:
     """Reads boxes of one tensor as `dtype` (a float, or its own 64-bit integer) in the logical order of `plan`."""
 
     def __init__(
-        self, tensor: Tensor, plan: Plan, dtype: np.dtype, scratch: Scratch, name: str, opens: Opens = open_bytes
+        self,
+        tensor: Tensor,
+        plan: Plan,
+        dtype: np.dtype,
+        scratch: Scratch,
+        name: str,
+        opens: Opens = open_bytes,
+        stored: npt.NDArray[np.uint8] | None = None,
+        *,
+        reads_whole: bool = True,
     ) -> None:
+        """`stored` are its bytes where they are in memory already; without `reads_whole` they never are all at once."""
         self._tensor = tensor
         self._type = data_types.BY_NAME[tensor.dtype]
         self._reals = decode.reals_per_element(self._type)
@@ -117,7 +127,8 @@ class TensorReader:
         )
         #: What stored items are moved as before they are decoded: what is decoded is then in order, and half as long.
         self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
-        self._raw: npt.NDArray[np.uint8] | None = None
+        self._raw = stored
+        self._reads_whole = reads_whole
         self.is_flat = self._plan.is_flat
 
     def close(self) -> None:
@@ -222,6 +233,13 @@ class TensorReader:
         """The items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
         self._read_run(start, stop - start, out)
 
+    def in_memory(self, start: int, stop: int) -> Numbers | None:
+        """The items `start` to `stop` as they lie in memory; None where they would have to be read or decoded."""
+        if self._raw is None or not self._is_direct:
+            return None
+        items: Numbers = self._raw[start * self.dtype.itemsize : stop * self.dtype.itemsize].view(self.dtype)
+        return items
+
     def read_box(self, box: Box, out: Numbers) -> None:
         """The items of `box` in logical order into `out` (flat, as long as the box)."""
         plan = self._plan
@@ -231,7 +249,7 @@ class TensorReader:
         slices = storage_slices(plan, box)
         shape = tuple(part.stop - part.start for part in slices)
         extents = [stop - start for start, stop in box]
-        if self._raw is None and self._tensor.nbytes <= _WHOLE_READ:
+        if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
             self._file.read_into(self._tensor.offset, whole.data)
             self._raw = whole

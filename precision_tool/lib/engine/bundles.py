@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.engine.bits import equal_bytes
 from precision_tool.lib.engine.blocks import Opens, Scratch
 from precision_tool.lib.engine.budget import DEFAULT, Budget
 from precision_tool.lib.engine.compared_statistics import has_statistics, row_of_statistics
@@ -89,6 +90,8 @@ class Worker:
     opened: OpenTensors = field(init=False)
     #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
     known: Numbers | None = None
+    #: Which of the tensors that were watched beside it have its very values.
+    twins: list[bool] = field(default_factory=list)
     #: The benchmark tensor that statistics were held against last, and its own.
     summarized: tuple[AnyTensor, Summary] | None = None
 
@@ -99,10 +102,16 @@ class Worker:
         """The stream of a pair, to be used in a `with`."""
         return open_stream(pair, self.opened, self.scratch, self.budget, limit)
 
-    def compare(self, pair: Pair, tell: Tell | None = None, measures: Measures = PLAIN) -> Row:
-        """The finished row of one pair. `tell` hears of the bytes of a large one as they are done."""
-        self.known = None
+    def compare(
+        self, pair: Pair, tell: Tell | None = None, measures: Measures = PLAIN, beside: Sequence[Pair] = ()
+    ) -> Row:
+        """The finished row of one pair. `tell` hears of the bytes of a large one as they are done.
+
+        The NPU tensors of the pairs `beside` are held against its own while that is read (`twins`).
+        """
+        self.known, self.twins = None, []
         with self.stream(pair, measures.limit) as stream:
+            stream.watch(beside)
             passes = measures.passes(pair)
             # Each element of a tensor that is not kept is read, and told of, twice.
             share = cost(pair) / (2 * stream.size) if tell and not stream.is_kept else 0.0
@@ -112,7 +121,7 @@ class Worker:
             whole = [one for one in passes if one not in parted]
             results = run_passes(stream, parted, heard, cuts)
             results += run_passes(stream, whole) if whole else []
-            self.known = stream.kept_values()
+            self.known, self.twins = stream.kept_values(), stream.twins()
             return row_of_results(pair, [*parted, *whole], results)
 
     def equals_last(self, pair: Pair) -> bool:
@@ -141,29 +150,18 @@ class Worker:
             return False
         one, two = self.opened.stored(left), self.opened.stored(right)
         if one is not None and two is not None:
-            return _equal(one, two)
-        return self.same_range(left, right, 0, left.nbytes)
-
-    def same_range(self, left: Tensor, right: Tensor, first: int, size_of_range: int) -> bool:
-        """True if two tensors have the same bytes in a range."""
+            return equal_bytes(one, two)
         size = self.budget.compare_bytes
         buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
         with self.opened.open(left) as a, self.opened.open(right) as b:
-            for start in range(first, first + size_of_range, size):
+            for start in range(0, left.nbytes, size):
                 check_stopping()
-                count = min(size, first + size_of_range - start)
+                count = min(size, left.nbytes - start)
                 a.read_into(left.offset + start, buffers[0, :count].data)
                 b.read_into(right.offset + start, buffers[1, :count].data)
-                if not _equal(buffers[0, :count], buffers[1, :count]):
+                if not equal_bytes(buffers[0, :count], buffers[1, :count]):
                     return False
         return True
-
-
-def _equal(one: Any, two: Any) -> bool:
-    words = one.size // 8 * 8  # eight bytes at a time, then the rest
-    return np.array_equal(one[:words].view(np.uint64), two[:words].view(np.uint64)) and np.array_equal(
-        one[words:], two[words:]
-    )
 
 
 #: One worker a thread, so that an executor of threads works as well as one of processes.
@@ -328,61 +326,104 @@ def compare_bundle(
 
     `tell` hears of the bytes of large tensors as they are done.
     """
-    done: dict[object, list[Row]] = {}
-    last: Row | None = None
+    one = _Bundle([pair for _, pair in bundle], worker, measures, tell)
     rows = []
-    for number, pair in bundle:
+    for place, (number, pair) in enumerate(bundle):
         check_stopping()
         try:
-            if len(bundle) > 1:
-                for tensor in (pair.golden, pair.npu):
-                    if isinstance(tensor, Tensor):
-                        worker.opened.keep(tensor)
-            if pair.status != Status.COMPARED:
-                rows.append((number, with_tensor(worker.uncompared(pair, measures), measures, worker)))
-                continue
-            row, is_new = _row_in_bundle(pair, done, last, worker, measures, tell)
-            last = row if is_new else last
+            row = one.row(place)
         except Exception as error:
-            row, last = failed_row(pair, error), None
+            row = failed_row(pair, error)
+            one.last = None
         rows.append((number, row))
     return rows
 
 
-def _row_in_bundle(
-    pair: Pair, done: dict[object, list[Row]], last: Row | None, worker: Worker, measures: Measures, tell: Tell | None
-) -> tuple[Row, bool]:
-    """The row of a pair, and whether it was really compared; `done` are those before it in the bundle."""
-    same = done.setdefault(storage_key(pair), [])
-    npu = tensors_of(pair)[0]
-    for known in same:
-        if worker.same_bytes(tensors_of(known.pair)[0], npu):
-            return take_over(known, pair), False
-    is_known = last is not None and _is_alike(last.pair, pair) and worker.equals_last(pair)
-    if is_known:
-        assert last is not None
-        row = with_tensor(changed(take_over(last, pair), overflow=None, extremes=None), measures, worker)
-    else:
-        row = with_tensor(worker.compare(pair, tell, measures), measures, worker)
-    same.append(row)
-    return row, not is_known
+class _Bundle:
+    """Pairs that share a benchmark tensor, while they are compared one after the other."""
+
+    def __init__(self, pairs: Sequence[Pair], worker: Worker, measures: Measures, tell: Tell | None) -> None:
+        self._pairs, self._worker, self._measures, self._tell = pairs, worker, measures, tell
+        #: The place and the row of the pair that was really compared last.
+        self.last: tuple[int, Row] | None = None
+        #: Places of pairs that were compared, by what tells which may have the same bytes, with their rows.
+        self._done: dict[object, list[tuple[int, Row]]] = {}
+        #: Of which pair, by their places, another was seen to have the very values; and which were held against which.
+        self._twins: dict[int, Row] = {}
+        self._held: set[tuple[int, int]] = set()
+
+    def row(self, place: int) -> Row:
+        """The row of the pair at a place."""
+        pair, worker = self._pairs[place], self._worker
+        if place in self._twins:
+            return with_tensor(same_values(self._twins[place], pair), self._measures, worker)
+        if len(self._pairs) > 1:
+            for tensor in (pair.golden, pair.npu):
+                if isinstance(tensor, Tensor):
+                    worker.opened.keep(tensor)
+        if pair.status != Status.COMPARED:
+            return with_tensor(worker.uncompared(pair, self._measures), self._measures, worker)
+        return self._known(place) or self._compared(place)
+
+    def _known(self, place: int) -> Row | None:
+        """The row of a pair whose tensor is one that was compared; None of another."""
+        pair, worker = self._pairs[place], self._worker
+        npu = tensors_of(pair)[0]
+        for other, known in self._done.get(storage_key(pair), []):
+            if (other, place) not in self._held and worker.same_bytes(tensors_of(known.pair)[0], npu):
+                return take_over(known, pair)
+        if self.last is None:
+            return None
+        last, known = self.last
+        if (last, place) in self._held or not is_alike(known.pair, pair) or not worker.equals_last(pair):
+            return None
+        row = with_tensor(same_values(known, pair), self._measures, worker)
+        self._done.setdefault(storage_key(pair), []).append((place, row))
+        return row
+
+    def _compared(self, place: int) -> Row:
+        pair, worker = self._pairs[place], self._worker
+        beside = [other for other in range(place + 1, len(self._pairs)) if self._is_watched(place, other)]
+        row = worker.compare(pair, self._tell, self._measures, [self._pairs[other] for other in beside])
+        row = with_tensor(row, self._measures, worker)
+        self.last = place, row
+        self._done.setdefault(storage_key(pair), []).append((place, row))
+        self._held.update((place, other) for other in beside)
+        self._twins.update((other, row) for other, is_twin in zip(beside, worker.twins, strict=True) if is_twin)
+        return row
+
+    def _is_watched(self, place: int, other: int) -> bool:
+        """Whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
+        return (
+            other not in self._twins
+            and is_alike(self._pairs[place], self._pairs[other])
+            and tensors_of(self._pairs[other])[0].nbytes > self._worker.budget.stored_tensor
+        )
 
 
-def _is_alike(known: Pair, pair: Pair) -> bool:
-    """Whether equal values give equal results."""
-    return bundle_key(known) == bundle_key(pair) and known.error_shape == pair.error_shape
+def is_alike(known: Pair, pair: Pair) -> bool:
+    """Whether equal values of the NPU give equal results."""
+    if known.status != Status.COMPARED or pair.status != Status.COMPARED:
+        return False
+    return bundle_key(known) == bundle_key(pair) and known.error_shape == pair.error_shape and _same_order(known, pair)
+
+
+def _same_order(known: Pair, pair: Pair) -> bool:
+    """Whether the benchmark's elements come in one order."""
+    one, two = known.golden_plan, pair.golden_plan
+    return one == two or (one is not None and two is not None and one.is_flat and two.is_flat)
+
+
+def same_values(row: Row, pair: Pair) -> Row:
+    """The result of a tensor with equal values, without what padding or another type changes."""
+    same_type = tensors_of(row.pair)[0].dtype == tensors_of(pair)[0].dtype
+    return changed(take_over(row, pair), overflow=None, extremes=row.extremes if same_type else None)
 
 
 def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
     """Several bundles as one task."""
     with worker(budget) as one:
         return [row for bundle in bundles for row in compare_bundle(bundle, one, measures)]
-
-
-def same_range(left: Tensor, right: Tensor, start: int, size: int, budget: Budget) -> bool:
-    """Whether `size` bytes from `start` of two tensors are the same, as a task."""
-    with worker(budget) as one:
-        return one.same_range(left, right, start, size)
 
 
 # --- parts of a large pair, as tasks ----------------------------------------------------------------------------------
@@ -396,6 +437,8 @@ class Part:
     start: int
     stop: int
     limit: int = 0
+    #: Pairs whose NPU tensors are held against its own.
+    beside: tuple[Pair, ...] = ()
 
 
 def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
@@ -410,12 +453,13 @@ def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
     return [(start, min(len(stream.boxes), start + step)) for start in range(0, len(stream.boxes), step)]
 
 
-def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> list[Any]:
-    """One round of passes over a part: their states."""
+def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> tuple[list[Any], list[bool]]:
+    """One round of passes over a part: their states, and which of the tensors beside it have its values there."""
     with worker(budget) as one, one.stream(part.pair, part.limit) as stream:
+        stream.watch(part.beside)
         states = [each.start(stream) for each in passes]
         update_all(passes, states, stream.blocks(part.start, part.stop))
-        return states
+        return states, stream.twins()
 
 
 def looked_at(row: Row, measures: Measures, budget: Budget) -> Row:

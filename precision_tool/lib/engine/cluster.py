@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import precision_tool
@@ -117,7 +116,9 @@ def _connected(address: str) -> Any:
 
 def versions() -> dict[str, str]:
     """What has to be the same where the work is given out and where it is done."""
-    python = ".".join(platform.python_version_tuple()[:2])
+    from importlib import metadata  # only where there is a cluster: it takes as long to load as numpy
+
+    python = ".".join(map(str, sys.version_info[:2]))
     return {"Python": python, "Dask": metadata.version("distributed"), "precision_tool": precision_tool.__version__}
 
 

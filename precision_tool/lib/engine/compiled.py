@@ -85,10 +85,8 @@ class CompiledKernel(Kernel):
         elif code == _NOT_FINITE:
             self._add_together(sums, x, y, offset)
         elif code == _BEYOND and x.dtype == np.float32:
-            a, b, _ = self._space(x.size)
-            np.copyto(a, x)
-            np.copyto(b, y)
-            self.add_block(sums, a, b, offset)
+            # In memory of their own: finite pairs are brought together in that of `_space`.
+            self.add_block(sums, x.astype(np.float64), y.astype(np.float64), offset)
         else:
             super().add_block(sums, x, y, offset)
 

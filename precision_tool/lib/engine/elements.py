@@ -58,7 +58,7 @@ def compare_elements(
             try:
                 with working(workers, executor) as pool:
                     assert pool is not None
-                    (found,) = run_in_parts(pair, passes, pool, here, tell=tell)
+                    (found,), _ = run_in_parts(pair, passes, pool, here, tell=tell)
             except BrokenProcessPool as error:
                 hint = "was it killed for its memory? try fewer workers (--workers 1)"
                 raise WorkStoppedError("a worker process died", hint, (), exit_code=2) from error

@@ -21,7 +21,7 @@ from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
-from precision_tool.lib.pairing.match import groups_of, in_order
+from precision_tool.lib.pairing.groups import groups_of, in_order
 from precision_tool.lib.pairing.op_dumps import OpDumps
 from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Missing
 from precision_tool.lib.sources.names import base_name, flatten, whole_name

@@ -23,12 +23,11 @@ from precision_tool.lib.engine.bundles import (
     cost,
     cuts_of,
     failed_row,
+    is_alike,
     looked_at,
     round_of,
     row_of_results,
-    same_range,
-    storage_key,
-    take_over,
+    same_values,
     uncompared,
     whole_pass,
     worker,
@@ -37,7 +36,6 @@ from precision_tool.lib.engine.cluster import TASK_BYTES, ClusterExecutor, Clust
 from precision_tool.lib.engine.compared_statistics import has_statistics, judged
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
-from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool, thread_pool
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
@@ -213,52 +211,44 @@ class _Run:
                     self._try_alone(cluster, host, [bundle])
 
     def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
-        done: list[Row] = []
-        for number, pair in bundle:
+        twins: dict[int, Row] = {}  # pairs by their places that have the values of one that was compared
+        for place, (number, pair) in enumerate(bundle):
             before = self._done
             try:
                 if pair.status != Status.COMPARED:
                     self.rows[number] = self._looked_at(here.uncompared(pair, self._measures), pool)
                     self._tell(cost(pair))
                     continue
-                same = [known for known in done if storage_key(known.pair) == storage_key(pair)]
-                row = self._equal_row(same, pair, pool) or self._row_of_parts(pair, pool, here)
+                if place in twins:
+                    self.rows[number] = self._looked_at(same_values(twins[place], pair), pool)
+                    self._tell(cost(pair))
+                    continue
+                later = [
+                    at for at in range(place + 1, len(bundle)) if at not in twins and is_alike(pair, bundle[at][1])
+                ]
+                row, verdicts = self._row_of_parts(pair, [bundle[at][1] for at in later], pool, here)
+                twins.update((at, row) for at, is_twin in zip(later, verdicts, strict=True) if is_twin)
             except (BrokenProcessPool, ClusterLostError):
                 raise
             except Exception as error:
                 self.rows[number] = failed_row(pair, error)
                 self._tell(before + cost(pair) - self._done)
                 continue
-            done.append(row)
             self.rows[number] = row
 
-    def _equal_row(self, done: Sequence[Row], pair: Pair, pool: Executor) -> Row | None:
-        npu, size = tensors_of(pair)[0], self._budget.part_bytes
-        for known in done:
-            other = tensors_of(known.pair)[0]
-            verdicts: list[bool] = []
-            futures = [
-                pool.submit(same_range, other, npu, start, min(size, npu.nbytes - start), self._budget)
-                for start in range(0, npu.nbytes, size)
-            ]
-            collect(futures, verdicts.append)
-            if all(verdicts):
-                self._tell(cost(pair))
-                return take_over(known, pair)
-        return None
-
-    def _row_of_parts(self, pair: Pair, pool: Executor, here: Worker) -> Row:
+    def _row_of_parts(self, pair: Pair, beside: Sequence[Pair], pool: Executor, here: Worker) -> tuple[Row, list[bool]]:
+        """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
         limit, asked = self._measures.limit, self._measures.passes(pair)
         passes = [one for one in asked if one.splits]
         whole = [one for one in asked if not one.splits]
         told = self._done
-        results = run_in_parts(pair, passes, pool, here, limit=limit, tell=self._tell)
+        results, twins = run_in_parts(pair, passes, pool, here, limit=limit, tell=self._tell, beside=beside)
         if whole:
             (found,) = _all([pool.submit(whole_pass, pair, whole, self._budget, limit)])
             results += found
         self._tell(cost(pair) - (self._done - told))
         row = row_of_results(pair, [*passes, *whole], results)
-        return self._looked_at(row, pool)
+        return self._looked_at(row, pool), twins
 
     def _looked_at(self, row: Row, pool: Executor) -> Row:
         """The row with what was asked for of the NPU's tensor alone."""
@@ -276,23 +266,32 @@ def run_in_parts(
     *,
     limit: int = 0,
     tell: Callable[[int], None] | None = None,
-) -> list[Any]:
-    """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done."""
+    beside: Sequence[Pair] = (),
+) -> tuple[list[Any], list[bool]]:
+    """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done.
+
+    And which of the pairs `beside` have the very values of its NPU tensor.
+    """
     with here.stream(pair, limit) as stream:
         cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
         parts = [Part(pair, *cut, limit) for cut in cuts]
         share = cost(pair) // (2 * len(parts))
 
-        def one_round(asked: Sequence[Pass[Any, Any]]) -> list[Any]:
-            """The states of a whole tensor, merged in the order of the parts."""
-            futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in parts]
+        def one_round(
+            asked: Sequence[Pass[Any, Any]], beside: Sequence[Pair] = ()
+        ) -> tuple[list[Any], list[list[bool]]]:
+            """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
+            given = [replace(part, beside=tuple(beside)) for part in parts]
+            futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in given]
             collect(futures, lambda _: tell(share) if tell is not None else None)
-            return merge_all(asked, (future.result() for future in futures))
+            found = [future.result() for future in futures]
+            return merge_all(asked, [states for states, _ in found]), [twins for _, twins in found]
 
-        rounds = Rounds(passes, one_round(passes))
+        states, twins = one_round(passes, beside)
+        rounds = Rounds(passes, states)
         seconds = rounds.second()
-        states = one_round([follow for _, follow in seconds]) if seconds else []
-        return rounds.results(stream, seconds, states)
+        more, _ = one_round([follow for _, follow in seconds]) if seconds else ([], [])
+        return rounds.results(stream, seconds, more), [all(said) for said in zip(*twins, strict=True)]
 
 
 def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[list[list[Numbered]]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
+from precision_tool.lib.engine.bits import equal_bytes
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.metrics import unravel
@@ -73,6 +74,18 @@ def tensors_of(pair: Pair) -> tuple[Tensor, Tensor]:
     return pair.npu, pair.golden
 
 
+@dataclass(slots=True)
+class _Twin:
+    """A tensor that may have the very values of the one that is compared, and in how many boxes it had them."""
+
+    reader: TensorReader | None
+    seen: int = 0
+    is_alike: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_alike = self.reader is not None
+
+
 class PairStream:
     """Both sides of a pair, in blocks; with `limit` only the first so many elements."""
 
@@ -85,9 +98,13 @@ class PairStream:
         self._budget = budget
         npu_type = data_types.BY_NAME[npu.dtype]
         self._dtype, self._golden_dtype = decode.compute_types(npu_type, data_types.BY_NAME[golden.dtype])
-        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open)
+        self._opened = opened
+        self._twins: list[_Twin] = []
+        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open, opened.stored(npu))
         try:
-            self._golden = TensorReader(golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open)
+            self._golden = TensorReader(
+                golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open, opened.stored(golden)
+            )
         except PrecisionToolError:
             self._npu.close()
             raise
@@ -131,9 +148,35 @@ class PairStream:
         return list(zip(self._npu.head(count).tolist(), self._golden.head(count).tolist(), strict=True))
 
     def close(self) -> None:
-        """Closes both sides."""
-        self._npu.close()
-        self._golden.close()
+        """Closes all that is open."""
+        for reader in (self._npu, self._golden, *(twin.reader for twin in self._twins if twin.reader is not None)):
+            reader.close()
+
+    def watch(self, pairs: Sequence[Pair]) -> None:
+        """Holds the NPU tensors of other pairs of the same benchmark against this one's, when that is read."""
+        self._twins = [_Twin(self._twin_reader(pair)) for pair in pairs]
+
+    def _twin_reader(self, pair: Pair) -> TensorReader | None:
+        """What reads a tensor in the boxes of this stream; None where it cannot, or has other values for sure."""
+        npu, golden = tensors_of(pair)
+        types = decode.compute_types(data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype])
+        if types != self.dtypes or pair.npu_plan is None:
+            return None
+        try:
+            found = TensorReader(
+                npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open, reads_whole=False
+            )
+        except PrecisionToolError:
+            return None  # it will be told when its own turn comes
+        shape = (found.size,) if self.is_flat else found.logical_shape
+        if shape == self.shape and (found.is_flat or not self.is_flat):
+            return found
+        found.close()
+        return None
+
+    def twins(self) -> list[bool]:
+        """Which of the watched tensors had the very values of this one in all boxes that were read."""
+        return [twin.is_alike for twin in self._twins]
 
     def blocks(self, start: int = 0, stop: int | None = None, keep: bool = False) -> Iterator[Block]:
         """The blocks of the boxes `start` to `stop`.
@@ -148,7 +191,9 @@ class PairStream:
             x = self._scratch.numbers("x", capacity, self._dtype)[place : place + count]
             y = self._scratch.numbers("y", capacity, self._golden_dtype)[place : place + count]
             self._read(self._npu, box, x)
-            self._read(self._golden, box, y)
+            y = self._golden_values(box, y)
+            for twin in self._twins:
+                self._look_at(twin, box, x)
             wanted = self._wanted(box)
             for begin in range(0, wanted, self._budget.block):
                 end = min(wanted, begin + self._budget.block)
@@ -165,13 +210,12 @@ class PairStream:
         """True if the NPU tensor, decoded and in order, is bit for bit `values`."""
         if values.dtype != self._dtype or values.size != self.size or not self.is_ordered:
             return False
-        words = np.dtype(f"i{self._dtype.itemsize}")
         position = 0
         for box in self.boxes:
             count = box_size(box)
             x = self._scratch.numbers("candidate", count, self._dtype)
             self._read(self._npu, box, x)
-            if not np.array_equal(x.view(words), values[position : position + count].view(words)):
+            if not equal_bytes(x, values[position : position + count]):
                 return False
             position += count
         return True
@@ -192,6 +236,27 @@ class PairStream:
             side.read_flat(*box[0], out)
         else:
             side.read_box(box, out)
+
+    def _golden_values(self, box: Box, out: Numbers) -> Numbers:
+        """The benchmark's values of a box: where they lie in memory, else read into `out`."""
+        known = self._golden.in_memory(*box[0]) if self.is_flat else None
+        if known is not None:
+            return known
+        self._read(self._golden, box, out)
+        return out
+
+    def _look_at(self, twin: _Twin, box: Box, x: Numbers) -> None:
+        """Holds a box of a twin against that of this stream, until they differ or were all looked at."""
+        if twin.reader is None or not twin.is_alike or twin.seen == len(self.boxes):
+            return
+        values = self._scratch.numbers("twin.values", x.size, x.dtype)
+        try:
+            self._read(twin.reader, box, values)
+        except PrecisionToolError:  # it will be told when its own turn comes
+            twin.is_alike = False
+            return
+        twin.is_alike = equal_bytes(x, values)
+        twin.seen += 1
 
     def _flat_index(self, box: Box, position: int) -> int:
         """The position in the whole tensor of item `position` of a box."""

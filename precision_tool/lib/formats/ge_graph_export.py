@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.ge_graph import Node, Scalars, graph_nodes, graph_tree, is_json, read_graph_bytes
+from precision_tool.lib.formats.ge_graph_tree import Node, Scalars, graph_nodes, graph_tree, is_json, read_graph_bytes
 from precision_tool.lib.formats.ge_schema import ENUMS, MESSAGES, Field
 from precision_tool.lib.formats.om_file import MAGIC, WireScalars, parse_om
 from precision_tool.lib.formats.proto_text import escape, paused_gc

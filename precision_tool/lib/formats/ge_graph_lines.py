@@ -13,17 +13,10 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats import proto_text
-from precision_tool.lib.formats.ge_graph import (
-    Attrs,
-    GraphBuilder,
-    Node,
-    TextScalars,
-    attr_nodes,
-    graph_nodes,
-    lines_of,
-    load_graph_file,
-    read_graph_bytes,
-)
+from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.formats.ge_graph_model import Attrs, GraphBuilder, attr_nodes
+from precision_tool.lib.formats.ge_graph_skim import lines_of
+from precision_tool.lib.formats.ge_graph_tree import Node, TextScalars, graph_nodes, read_graph_bytes
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.storage.store import Signature
 from precision_tool.lib.storage.stores import open_file, signature_of

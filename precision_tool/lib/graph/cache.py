@@ -16,16 +16,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TypeVar
 
-from precision_tool.lib.formats.ge_graph import (
-    DATA_SOURCE_TYPES,
-    GraphSkim,
-    load_graph_bytes,
-    load_graph_file,
-    peek_graph_name,
-    read_graph_bytes,
-    skim_graph_file,
-)
+from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.formats.ge_graph_lines import AttrSource, LazyAttrs, load_graph_lines
+from precision_tool.lib.formats.ge_graph_skim import DATA_SOURCE_TYPES, GraphSkim, peek_graph_name, skim_graph_file
+from precision_tool.lib.formats.ge_graph_tree import read_graph_bytes
 from precision_tool.lib.formats.proto_text import paused_gc
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.storage.cache_files import LARGE, CacheFiles, OddCacheError

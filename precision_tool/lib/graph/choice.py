@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.formats.ge_graph import GraphSkim
+from precision_tool.lib.formats.ge_graph_skim import GraphSkim
 from precision_tool.lib.formats.om_file import is_om, name_in_model
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.formats.ge_graph import skim_ops
+from precision_tool.lib.formats.ge_graph_skim import skim_ops
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.catalog import RunFolder, RunGraph, closest_hint
+from precision_tool.lib.graph.catalog import RunFolder, RunGraph
 from precision_tool.lib.graph.choice import dumped_ops, find_graph_files
+from precision_tool.lib.graph.lookup import closest_hint
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
 from precision_tool.lib.storage.stores import real_path, size_of

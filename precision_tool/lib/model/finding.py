@@ -1,4 +1,4 @@
-"""Findings: what a check found, graded, as values that the report shows and programs read."""
+"""Findings: what a check found, graded, with the values behind it."""
 
 from __future__ import annotations
 
@@ -30,30 +30,48 @@ class FindingKind(StrEnum):
     OVERFLOW = "overflow"
 
 
+class Evidence:
+    """What a check found out, as values: each kind is a frozen dataclass beside its check, with its words in `present`.
+
+    `checks/casts.py` has the evidence on casts, `present/evidence/casts.py` the sentences: no check writes any.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmade(Evidence):
+    """A check could not be made: what the error says that stood in its way."""
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding. `message` is a sentence; `facts` are the name and value pairs behind it."""
+    """One finding: what is claimed of which op, and from what (`evidence`).
+
+    `caveats` say what the evidence does not cover, `besides` what else must be known.
+    """
 
     kind: FindingKind
     grade: Grade
-    message: str
+    evidence: Evidence
     op_name: str = ""
     op_type: str = ""
     pass_names: tuple[str, ...] = ()
     original_ops: tuple[str, ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()
+    caveats: tuple[Evidence, ...] = ()
+    besides: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check of a run looked at and found; without a finding it was not made, and `skipped` says why.
+    """What one check of a run found; without a finding it was not made, and `skipped` says why.
 
     `details` are the check's own values, for programs.
     """
 
     name: str
-    title: str
-    looked_at: str = ""
     finding: Finding | None = None
-    skipped: str = ""
+    skipped: Evidence | None = None
     details: tuple[Any, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
-from precision_tool.lib.pairing.match import in_order, originals
+from precision_tool.lib.pairing.groups import in_order, originals
 from precision_tool.lib.sources.names import flatten
 
 _COUNTED = re.compile(r"trans_\w*?_?\d+")

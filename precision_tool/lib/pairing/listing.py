@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from math import isnan
 
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.graph import catalog
-from precision_tool.lib.graph.catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, where_of
+from precision_tool.lib.graph import lookup
+from precision_tool.lib.graph.catalog import RunFolder, RunGraph
+from precision_tool.lib.graph.lookup import FoundOp, closest_hint, every_op, where_of
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.pairing.match import groups_of
+from precision_tool.lib.pairing.groups import groups_of
 from precision_tool.lib.sources.names import base_name, flatten, op_number, pattern
 from precision_tool.lib.storage.store import Kind
 from precision_tool.lib.storage.stores import stat_of
@@ -64,13 +65,13 @@ class OpListing:
 
 
 def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
-    """The op of this name in every graph that has it (see `catalog.find_ops`); `[17]` names it by its number.
+    """The op of this name in every graph that has it (see `lookup.find_ops`); `[17]` names it by its number.
 
     Ops that share a number, as the compiler made them of the same original, are all given.
     """
     number = op_number(name)
     if number is None:
-        return catalog.find_ops(runs, name)
+        return lookup.find_ops(runs, name)
     found = []
     for run in runs:
         ops = _numbered(run).get(number, ())

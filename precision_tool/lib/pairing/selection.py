@@ -11,8 +11,8 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.wording import counted, first_of
+from precision_tool.lib.pairing.groups import groups_of
 from precision_tool.lib.pairing.listing import find_ops
-from precision_tool.lib.pairing.match import groups_of
 from precision_tool.lib.sources.names import op_number
 
 #: Of many names or numbers, as many are listed in a message.

@@ -14,7 +14,9 @@ from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.model.comparison import NO_OPS
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places, originals
+from precision_tool.lib.pairing.groups import groups_of, in_order, originals
+from precision_tool.lib.pairing.match import input_places
+from precision_tool.lib.pairing.origins import NoOrigin, Origins
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, Found, Missing, NoBenchmark
 from precision_tool.lib.sources.names import flatten
 

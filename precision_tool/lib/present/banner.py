@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from precision_tool.lib.graph.catalog import DataOverview, RunOverview
+from precision_tool.lib.graph.overview import DataOverview, RunOverview
 from precision_tool.lib.present.text import LabelledLines, counted, plain, whole_path
 from precision_tool.lib.workspace import shown_path
 

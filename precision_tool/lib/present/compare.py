@@ -19,6 +19,8 @@ from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, joined
+from precision_tool.lib.present.evidence.passports import pair_json
+from precision_tool.lib.present.evidence.told import ToldFinding, sentence, tell, tell_check
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -124,7 +126,7 @@ def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None])
     """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
     lines = []
     for analysis, verdict in zip(analyses, verdicts, strict=True):
-        found = verdict or plain("; ".join(finding.message for finding in analysis.findings))
+        found = verdict or plain("; ".join(sentence(finding.evidence) for finding in analysis.findings))
         if verdict is None:
             found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
         lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
@@ -320,7 +322,7 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
     """The first `limit` ops (0: all) below the threshold, in execution order, and how many more there are."""
     below = [op for op in analysis.ops if op.is_below]
     if not analysis.overview.compared:
-        return Group(*(plain(finding.message, "yellow") for finding in analysis.findings))
+        return Group(*(plain(sentence(finding.evidence), "yellow") for finding in analysis.findings))
     if not below:
         return Text(f"No op is below a cosine of {analysis.threshold:.9g}.", style="green")
     parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[: limit or None]]
@@ -371,7 +373,8 @@ def finding_panel(finding: Finding) -> RenderableType:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
         label = "benchmark" if originals.startswith("/") else "original ops"
         rows.append((label, _listed(finding.original_ops)))
-    rows += [(name, plain(shown_reason(value))) for name, value in finding.facts]
+    told = tell(finding)
+    rows += [(name, plain(shown_reason(value))) for name, value in told.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",
         FindingKind.DIFFERENT_INPUT: "Different input",
@@ -383,7 +386,7 @@ def finding_panel(finding: Finding) -> RenderableType:
         title = "First op with other statistics"
     style = GRADE_STYLE[finding.grade]
     return Box(
-        Group(plain(finding.message, "bold"), LabelledLines(rows)) if rows else plain(finding.message, "bold"),
+        Group(plain(told.message, "bold"), LabelledLines(rows)) if rows else plain(told.message, "bold"),
         title=Text(title),
         style=style,
     )
@@ -392,7 +395,7 @@ def finding_panel(finding: Finding) -> RenderableType:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: ToldFinding) -> dict[str, Any]:
     facts = [{"name": name, "value": value} for name, value in finding.facts]
     names = {"pass_name": ",".join(finding.pass_names), "original_ops": joined(finding.original_ops)}
     document = asdict(finding) | {"grade": finding.grade.name.lower(), **names, "facts": facts}
@@ -416,13 +419,14 @@ def _element_json(element: Element) -> dict[str, Any]:
     return {**asdict(element), "error": element.error, "relative": relative}
 
 
-def _check_json(check: CheckResult) -> dict[str, Any]:
+def _check_json(result: CheckResult) -> dict[str, Any]:
+    check = tell_check(result)
     return {
         "name": check.name,
         "looked_at": check.looked_at,
         "skipped": check.skipped,
         "finding": None if check.finding is None else _finding_json(check.finding),
-        "details": [asdict(detail) for detail in check.details],
+        "details": list(check.details),
     }
 
 
@@ -436,7 +440,7 @@ def _result_json(analysis: Analysis) -> dict[str, Any]:
         "notes": list(leaf.notes) if leaf else [analysis.part] if analysis.part else [],
         "threshold": analysis.threshold,
         "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
-        "findings": [_finding_json(finding) for finding in analysis.findings],
+        "findings": [_finding_json(tell(finding)) for finding in analysis.findings],
         "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
         "rows": [row_json(row, analysis.choice) for row in analysis.rows],
     }
@@ -462,7 +466,7 @@ def to_json(
             documents[-1]["verdict"] = verdict.to_dict()
     made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
     if checks is not None:
-        made["passports"] = None if passports is None else passports.to_dict()
+        made["passports"] = None if passports is None else pair_json(passports)
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
     if alone is not None:
         made["verdict"] = alone.to_dict()

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.judged import allowed_words
 from precision_tool.lib.present.text import LabelledLines, counted, off_by, percent, plain, shown_reason
 from precision_tool.lib.present.whole import Heading, NameTable
 
@@ -38,7 +39,7 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
     if judged.own_error is not None:
         how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
         rows.append(("own error", plain(f"{how}{off_by(judged.own_error)}")))
-        rows.append(("rounding", plain(f"explains {percent(judged.rounding)}")))
+        rows.append(("rounding", plain(f"explains {percent(judged.rounding)}{allowed_words(judged)}")))
     if judged.fed is not None:
         rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
     if judged.benchmark_own is not None:

@@ -16,7 +16,16 @@ def judged_words(judged: JudgedOp) -> str:
         words = f"{at} is beyond the range of its type in {judged.overflowed:,} elements, up to {judged.largest:.6g}"
         return words if judged.state != "wrong" else f"{words}; the others are {figures}"
     if judged.state == "right":
-        return f"it computes right what it is fed: {figures}"
+        return f"it computes right what it is fed: {figures}{allowed_words(judged)}"
     if judged.state == "wrong":
         return f"it computes wrong by itself, its true result fits its type: {figures}"
     return f"in doubt: {figures}" + (f" ({judged.reason})" if judged.reason else "")
+
+
+def allowed_words(judged: JudgedOp) -> str:
+    """Why an op is right although its error is more than the rms of rounding: how far single elements may be off."""
+    if judged.state != "right" or judged.worst is None or not judged.slack:
+        return ""
+    if (judged.own_error or 0.0) <= (judged.rounding or 0.0):
+        return ""
+    return f" on average, up to {judged.slack:.3g} times as much in an element; here at most {judged.worst:.3g} times"

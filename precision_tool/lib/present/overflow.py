@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.checks.headroom import LossScale, TrailStep
+from precision_tool.lib.checks.headroom import TrailStep
 from precision_tool.lib.checks.overflow import (
     LeafOverflow,
     Mode,
@@ -20,15 +20,22 @@ from precision_tool.lib.checks.overflow import (
     OverflowReport,
     SlotValues,
     StatusReport,
-    bad_words,
-    share_text,
 )
-from precision_tool.lib.checks.overflow_advice import Advice, scale_words
-from precision_tool.lib.checks.overflow_check import ORIGIN_WORDS, unit_words
+from precision_tool.lib.checks.overflow_advice import Advice
 from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.evidence.overflow import (
+    ORIGIN_WORDS,
+    bad_words,
+    doubt_words,
+    origin_words,
+    share_text,
+    statuses_words,
+    unit_words,
+)
+from precision_tool.lib.present.evidence.overflow_advice import advice_words, loss_scale_words, scale_reason
 from precision_tool.lib.present.judged import judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -126,7 +133,7 @@ def _share(part: int, whole: int, is_least: bool) -> Text:
 
 def _origin_line(op: OverflowOp) -> Text:
     words, style = ORIGIN_WORDS[op.origin], _ORIGIN_STYLES[op.origin]
-    return Text.assemble((words, style), plain(f": {op.why}"))
+    return Text.assemble((words, style), plain(f": {origin_words(op.evidence)}"))
 
 
 def status_block(one: StatusReport) -> RenderableType:
@@ -141,7 +148,7 @@ def status_block(one: StatusReport) -> RenderableType:
         lines.append(("origin", _origin_line(one.op)))
         lines += _judged_lines(one.op)
         lines += _op_lines(one.op)
-    lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, one.doubt) if note]
+    lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, doubt_words(one)) if note]
     lines.append(("file", whole_path(one.file.path)))
     lines += [("dump" if not at else "", whole_path(path)) for at, path in enumerate(one.op.paths if one.op else ())]
     parts: list[RenderableType] = [Heading(title), LabelledLines(lines)]
@@ -281,13 +288,6 @@ def _bits(value: float) -> str:
     return "-" if isnan(value) else "all" if value == inf else f"{value:.1f}"
 
 
-def loss_scale_words(scale: LossScale) -> str:
-    """The loss scale that fits, and why."""
-    if scale.exponent is None:
-        return scale.reason
-    return f"{scale_words(scale)}: {scale.reason}"
-
-
 # --- everything -------------------------------------------------------------------------------------------------------
 
 
@@ -297,14 +297,14 @@ def overflow_lines(
     """All that `overflow` shows."""
     parts: list[RenderableType] = []
     number = len(report.statuses)
-    told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
+    told = f"{statuses_words(number)} in {shown_path(looked_in)}"
     parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
     parts += unreadable_lines([why for _, why in report.unreadable])
     parts += [status_block(one) for one in report.statuses[:limit]]
     if number > limit:
         parts.append(Text(f"{limit} of {number} statuses shown, earliest first; -l N shows more", style="dim"))
     shown = {one.op.name for one in report.statuses[:limit] if one.op is not None}
-    advised = {item.text for item in advice}
+    advised = {advice_words(item) for item in advice}
     is_many = len(report.leaves) > _SHOWN_LEAVES
     for leaf in report.leaves:
         is_short = is_many and not leaf.ops and not leaf.unreadable
@@ -312,7 +312,7 @@ def overflow_lines(
     if advice:
         parts.append(Heading(Text("advice")))
         for item in advice:
-            parts.append(plain(f"- {item.text}"))
+            parts.append(plain(f"- {advice_words(item)}"))
             parts += [plain(f"    {line}", "cyan") for line in item.lines]
     return parts
 
@@ -330,7 +330,7 @@ def to_json(report: OverflowReport, advice: Sequence[Advice], mixlist: str = "")
             "unreadable": [{"file": path, "reason": why} for path, why in report.unreadable],
             "leaves": [_leaf_json(one) for one in report.leaves],
             "advice": [
-                {"kind": one.kind, "text": one.text, "op_types": list(one.op_types), "lines": list(one.lines)}
+                {"kind": one.kind, "text": advice_words(one), "op_types": list(one.op_types), "lines": list(one.lines)}
                 for one in advice
             ],
             "mixlist": mixlist or None,
@@ -361,7 +361,7 @@ def _status_json(one: StatusReport) -> dict[str, Any]:
             for unit in one.units
         ],
         "op": None if one.op is None else _op_json(one.op),
-        "doubt": one.doubt,
+        "doubt": doubt_words(one),
         "notes": list(one.notes),
     }
 
@@ -371,7 +371,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "name": op.name,
         "type": op.op_type,
         "origin": op.origin,
-        "why": op.why,
+        "why": origin_words(op.evidence),
         "judged": None if op.judged is None else asdict(op.judged),
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
@@ -445,6 +445,6 @@ def _leaf_json(one: LeafOverflow) -> dict[str, Any]:
             "is_bound": scale.is_bound,
             "fitting": scale.fitting,
             "tightest": scale.tightest or None,
-            "reason": scale.reason,
+            "reason": scale_reason(scale),
         },
     }

@@ -135,6 +135,8 @@ def _device(culprit: Culprit) -> str:
 
 def _rows(study: Study, culprit: Culprit) -> list[tuple[str, Text]]:
     rows = [("cause", plain(f"{culprit.cause}, {_GROUNDS[culprit.ground]}"))]
+    if culprit.run is not None:
+        rows.append(("run", plain(f"debug_{culprit.run}, which was dumped beside the run under test")))
     if culprit.pass_name:
         rows.append(("pass", plain(marked_pass(culprit.pass_name))))
     if len(culprit.steps) > 1:

@@ -32,6 +32,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Heading, NameTable
+from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.workspace import shown_path
 
 #: An axis of which no index has so many times its fair share holds the error evenly.
@@ -45,17 +46,11 @@ _SUMMARY_ROWS = (
 )  # fmt: skip
 #: What a statistics dump does not tell.
 _NOT_IN_STATISTICS = ("std", "zero_count")
-_METRIC_ROWS = (
-    ("CosineSimilarity", "cosine"),
-    ("MaxAbsoluteError", "max_absolute_error"),
-    ("MeanAbsoluteError", "mean_absolute_error"),
-    ("RootMeanSquareError", "root_mean_square_error"),
-    ("RelativeEuclideanDistance", "relative_euclidean_distance"),
-    ("MaxRelativeError", "max_relative_error"),
-    ("MeanRelativeError", "mean_relative_error"),
-    ("AccumulatedRelativeError", "accumulated_relative_error"),
-    ("KullbackLeiblerDivergence", "kullback_leibler_divergence"),
-)
+#: Metrics that stand first, those of one kind beside each other; the others follow in the order of the columns.
+_FIRST_METRICS = (
+    "cosine", "max_absolute_error", "mean_absolute_error", "root_mean_square_error", "relative_euclidean_distance",
+    "max_relative_error", "mean_relative_error",
+)  # fmt: skip
 
 
 def number_text(value: float | complex | None, digits: int = 6) -> str:
@@ -332,10 +327,10 @@ def _metrics(metrics: Metrics, npu: Summary | None, golden: Summary | None) -> T
     table = NameTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
-    for label, name in _METRIC_ROWS:
+    for name in dict.fromkeys((*_FIRST_METRICS, *METRIC_FIELDS)):
         value = getattr(metrics, name)
         text = f"{value:.6f}" if name == "cosine" else number_text(value)
-        table.add_row(label, Text(text, style="red" if isnan(value) else ""))
+        table.add_row(METRIC_FIELDS[name], Text(text, style="red" if isnan(value) else ""))
     if npu is not None and golden is not None:
         deviations = (f"({number_text(side.mean, 4)}; {number_text(side.std, 4)})" for side in (npu, golden))
         table.add_row("StandardDeviation", Text(", ".join(deviations)))

@@ -38,13 +38,19 @@ _SENTENCES = {
     Cause.NONE: "nothing computes wrong",
 }
 _MISTAKES = {
-    "axes": "every value is there, in another order of the axes",
+    "axes": "every value is there, with the axes in another order",
     "shifted": "every value is there, some steps further",
     "permuted": "every value is there, in another order",
     "zero": "all of it is 0: nothing was written",
     "scaled": "the wrong ones are the right ones times one factor",
     "tail": "only the end of it, or of its rows, is wrong",
     "not_finite": "numbers that are not finite where they should be",
+}
+#: What says which of two copies of a tensor is the true one, where the op that put it out was not dumped.
+_TOLD = {
+    "recomputed": ", and the op that put it out, recomputed, is right by the other one",
+    "benchmark": ", and the benchmark has the other one",
+    "readers": ", and most that read it have the other one",
 }
 #: Whether another run of the same script has the same random numbers.
 _REPEATS = {
@@ -152,8 +158,7 @@ def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, Text]]:
     if first.pass_name:
         rows.append(("pass", plain(marked_pass(first.pass_name))))
     rows += [("why" if not number else "", plain(line)) for number, line in enumerate(_why(first))]
-    if first.also:
-        rows.append((_also_label(first), plain(_named(first.also))))
+    rows += [(label, plain(_named(names))) for label, names in _also(first) if names]
     rows.append(("sure", plain(f"{_words(verdict.confidence)} ({verdict.confidence:.0%}): {_proof(first)}")))
     spoils = f"{counted(first.followers, 'op')} {'is' if first.followers == 1 else 'are'} fed by it, directly or not"
     if first.below:
@@ -162,8 +167,12 @@ def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, Text]]:
     return rows
 
 
-def _also_label(first: Suspect) -> str:
-    return {Cause.STOMP: "put out by", Cause.FUSION: "also", Cause.CAST: "back by"}.get(first.cause, "also")
+def _also(first: Suspect) -> list[tuple[str, Sequence[str]]]:
+    """The further culprits of the same fault, and what they are to it."""
+    if first.cause is not Cause.STOMP:
+        return [("back by" if first.cause is Cause.CAST else "also", first.also)]
+    producer = first.fact("producer")
+    return [("put out by", [producer] if producer else []), ("so read by", first.fact("other_readers") or [])]
 
 
 def _words(confidence: float) -> str:
@@ -172,9 +181,7 @@ def _words(confidence: float) -> str:
 
 def _proof(first: Suspect) -> str:
     if first.proof is Proof.COPIES:
-        if first.fact("producer_is_right"):
-            return "two copies of one tensor differ, and the op that put it out is right"
-        return "two copies of one tensor differ"
+        return f"two copies of one tensor differ{_told(first)}"
     if first.proof is Proof.SOURCE:
         return "nothing in the graph computes it, so nothing in the graph made the difference"
     if first.proof is Proof.RUNS:
@@ -191,6 +198,16 @@ def _proof(first: Suspect) -> str:
     if first.fact("another_obeys"):
         return "recomputed from its own inputs; another op that is fused in the same way obeys the same formula"
     return "recomputed from its own inputs"
+
+
+def _told(first: Suspect) -> str:
+    """What says which of two copies is the true one."""
+    by = first.fact("told_by")
+    if by == "producer" and first.fact("producer_is_right"):
+        return ", and the op that put it out is right"
+    if by == "nobody":
+        return f"; which of them was overwritten is not known: it may be the one that {first.also[0]} read"
+    return _TOLD.get(by, "")
 
 
 def _why(first: Suspect) -> list[str]:
@@ -213,11 +230,14 @@ def _why(first: Suspect) -> list[str]:
             f"its true result reaches {_figure(fact('largest'))}, {fact('type')} ends at {_figure(fact('limit'))}: "
             f"{fact('overflowed_elements'):,} of {counted(fact('elements'), 'element')}, from finite inputs"
         )
+        if fact("at_limit") is not None and fact("at_limit") != fact("overflowed_elements"):
+            lines[-1] += f"; {fact('at_limit'):,} stand there at the limit or beyond"
     elif fact("lost") is not None:
         lines.append(f"{fact('from')} goes through {fact('to')}, which takes {_share(fact('lost'))} of it away")
     elif fact("first_byte") is not None:
         lines.append(
-            f"{fact('reader')} differs from {fact('tensor')} in bytes {fact('first_byte'):,} to "
+            f"{fact('reader')} differs from {fact('held_against') or fact('tensor')} in bytes "
+            f"{fact('first_byte'):,} to "
             f"{fact('last_byte'):,} of {fact('bytes'):,} ({counted(fact('different_elements'), 'element')})"
         )
     elif fact("not_recomputed") is not None:
@@ -258,7 +278,7 @@ def _detail(first: Suspect) -> str:
     fact = first.fact
     parts = []
     if fact("order"):
-        parts.append(f"axes {tuple(fact('order'))}")
+        parts.append(", ".join(map(str, fact("order"))))
     if fact("steps"):
         parts.append(f"{fact('steps'):+d} along axis {fact('axis')}")
     elif fact("axis") is not None:
@@ -274,7 +294,8 @@ def _clean_head(verdict: Verdict) -> Text:
         scale = verdict.suspects[0]
         text = Text.assemble(("no fault", "bold"), f": {safe(scale.culprit)} scales the loss")
         factor = scale.fact("factor")
-        return text.append(f" by {_figure(factor)} against the benchmark's, and the gradients back" if factor else "")
+        against = " against the benchmark's" if verdict.has_benchmark else ""
+        return text.append(f" by {_figure(factor)}{against}, and the gradients back" if factor else "")
     text = Text("nothing computes wrong" if _is_whole(verdict) else "nothing that could be recomputed computes wrong")
     text.stylize("bold")
     if worst is not None and worst.cosine < 1 and _is_whole(verdict):

@@ -10,6 +10,9 @@ from precision_tool.lib.verdict.model import Proof, Suspect, Verdict
 
 Sentence = dict[str, Any]
 
+#: What may say which of two copies is the true one where the op that put it out was not dumped.
+_TOLD_BY = ("recomputed", "benchmark", "readers", "nobody")
+
 
 def _sentence(key: str, **values: Any) -> Sentence:
     return {"key": key, "values": sound(values)}
@@ -38,8 +41,8 @@ def _figures(one: Suspect) -> Iterator[Sentence]:
         yield _sentence("why.lost", wide=fact("from"), narrow=fact("to"), lost=fact("lost"))
     elif fact("first_byte") is not None:
         yield _sentence(
-            "why.bytes", reader=fact("reader"), tensor=fact("tensor"), first=fact("first_byte"),
-            last=fact("last_byte"), bytes=fact("bytes"), count=fact("different_elements"),
+            "why.bytes", reader=fact("reader"), tensor=fact("held_against") or fact("tensor"),
+            first=fact("first_byte"), last=fact("last_byte"), bytes=fact("bytes"), count=fact("different_elements"),
         )  # fmt: skip
     elif fact("not_recomputed") is not None:
         if fact("distance") is not None:
@@ -76,8 +79,11 @@ def _where(one: Suspect) -> Iterator[Sentence]:
 
 def proof_key(suspect: Suspect) -> str:
     """The key of the sentence on what a suspicion rests on."""
-    if suspect.proof is Proof.COPIES and suspect.fact("producer_is_right"):
-        return "proof.copies_producer_right"
+    if suspect.proof is Proof.COPIES:
+        by = suspect.fact("told_by")
+        if by in _TOLD_BY:
+            return f"proof.copies_{by}"
+        return "proof.copies_producer_right" if suspect.fact("producer_is_right") else "proof.copies"
     if suspect.proof is Proof.RECOMPUTED and suspect.fact("benchmark_obeys"):
         return "proof.recomputed_benchmark_obeys"
     if suspect.proof is Proof.RECOMPUTED and suspect.fact("another_obeys"):

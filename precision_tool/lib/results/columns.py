@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from precision_tool.lib.errors import UsageError, shown
 from precision_tool.lib.model.comparison import NO_OPS, Status
@@ -31,13 +31,18 @@ SCALAR_NOTE = "This tensor is scalar"
 # --- how values are written and read ----------------------------------------------------------------------------------
 
 
+#: What the values of a column are: a text, several, positions, a whole number, or any.
+Kind = Literal["text", "names", "indices", "whole", "number"]
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the values of a column are written and read; `none` is the cell of no value."""
+    """How the values of a column are written and read; `none` is the cell of no value, `kind` what they are."""
 
     write: Callable[[Any], str]
     read: Callable[[str], Any]
     none: str = NO_RESULT
+    kind: Kind = "text"
 
 
 def text_cell(value: str) -> str:
@@ -75,7 +80,7 @@ def _read_sequence(cell: str) -> int | None:
 
 
 @lru_cache(maxsize=1024)  # a result has few shapes, and many rows
-def _read_indices(cell: str) -> tuple[int, ...] | None:
+def read_indices(cell: str) -> tuple[int, ...] | None:
     """A cell like `[8,28]`."""
     if not re.fullmatch(r"\[(\d+(,\s*\d+)*)?\]", cell, re.ASCII):
         return None
@@ -105,7 +110,7 @@ def _write_custom(value: float | str) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9g}"
 
 
-def _write_indices(values: Iterable[int]) -> str:
+def write_indices(values: Iterable[int]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
@@ -117,13 +122,13 @@ _TEXT = Form(text_cell, read_text, "")
 _KNOWN_TEXT = Form(lambda value: text_cell(value) or NO_RESULT, _read_known)
 _TYPE_NAME = Form(lambda value: value or NO_RESULT, _read_known)
 #: Of very many names the first. Those of a group that are not written in full before are, see `result_csv`.
-NAMES = Form(_write_names, _read_names, "")
-ALL_NAMES = Form(lambda names: text_cell(",".join(names)), _read_names, "")
-_COUNT = Form(str, int)
-_NUMBER = Form(lambda value: f"{value:.6f}", read_number)
-_PRECISE = Form(lambda value: f"{value:.9g}", read_number)
-_WHOLE = Form(str, _read_count)
-_INDICES = Form(_write_indices, _read_indices)
+NAMES = Form(_write_names, _read_names, "", "names")
+ALL_NAMES = Form(lambda names: text_cell(",".join(names)), _read_names, "", "names")
+_COUNT = Form(str, int, kind="whole")
+_NUMBER = Form(lambda value: f"{value:.6f}", read_number, kind="number")
+_PRECISE = Form(lambda value: f"{value:.9g}", read_number, kind="number")
+_WHOLE = Form(str, _read_count, kind="whole")
+_INDICES = Form(write_indices, read_indices, kind="indices")
 _CUSTOM = Form(_write_custom, read_custom)
 
 
@@ -232,7 +237,7 @@ def _metric(name: str, field: str, **more: Any) -> Column:
 #: The cosine has a column of our own, `Cosine`, where the metrics, as asked for, are without it.
 COSINE = replace(
     _metric("CosineSimilarity", "cosine", value=_cosine, others=("Cosine",), strict=True, for_bool=True),
-    form=Form(str, read_number),
+    form=Form(str, read_number, kind="number"),
 )
 #: The vendor's metrics in its order, which is also that of the numbers its `-alg` takes.
 METRICS = (
@@ -341,6 +346,10 @@ READABLE = {
     )
     for name in (*column.others, column.name)
 }  # fmt: skip
+#: The metrics of one number: the field of `Metrics`, and the column.
+METRIC_FIELDS = {
+    field: column.name for column in METRICS for part, _, field in [column.field.partition(".")] if part == "metrics"
+}
 METRIC_COLUMNS = tuple(column.name for column in METRICS)
 EXTRA_COLUMNS = tuple(column.name for column in EXTRA)
 

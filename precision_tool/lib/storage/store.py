@@ -7,8 +7,9 @@ be written.
 
 from __future__ import annotations
 
+import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -79,8 +80,8 @@ class NewFile(ABC):
     """A file that is being written and has no name yet. OutputError for whatever goes wrong."""
 
     @abstractmethod
-    def write_at(self, offset: int, data: bytes | memoryview) -> None:
-        """Writes bytes from `offset` on."""
+    def write_at(self, offset: int, *parts: bytes | memoryview) -> None:
+        """Writes bytes from `offset` on, several runs of them behind one another at once."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -106,6 +107,9 @@ class NewFile(ABC):
 class Store(ABC):
     """A place of files."""
 
+    #: Whether the size and time of a file are known without a request of its own.
+    lists_sizes: bool = True
+
     @abstractmethod
     def open(self, path: str) -> StoredFile:
         """A regular file for reading."""
@@ -117,6 +121,12 @@ class Store(ABC):
     @abstractmethod
     def entries(self, folder: str) -> Sequence[Entry]:
         """What a folder holds, in the order of the names. DataNotFoundError for what is no folder."""
+
+    def sizes_and_times(self, folder: str, file_names: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """Size and modification time (ns since 1970) of files in a folder; (0, 0) for one that is gone."""
+        for name in file_names:
+            found = self.stat(posixpath.join(folder, name))
+            yield (0, 0) if found is None else found.signature[:2]
 
     @abstractmethod
     def create(self, path: str, *, place: str = "") -> NewFile:

@@ -59,6 +59,8 @@ class Culprit:
     unknown: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
     pass_name: str = ""
+    #: N of npu/debug_N, where it is another run than the one under test that computes wrong.
+    run: int | None = None
     model: str = ""
     path: str = ""
     #: What replicas say of the op, or else of the first one after it that they do not agree on.
@@ -215,7 +217,7 @@ def _culprit(
         step=state.leaf.step, rank=state.leaf.rank, op=accused.op, type=accused.type, cause=str(accused.cause),
         ground=Ground.VERDICT, reach=_reach(wrong, right), confidence=accused.confidence, number=accused.number,
         ranks=tuple(sorted(wrong)), right=tuple(sorted(right)), unknown=tuple(sorted(unknown)), steps=steps,
-        pass_name=accused.pass_name, model=state.leaf.model, path=state.leaf.path, departure=departure,
+        pass_name=accused.pass_name, run=accused.run, model=state.leaf.model, path=state.leaf.path, departure=departure,
         replicas_agree_on=counted.agreed,
     )  # fmt: skip
 

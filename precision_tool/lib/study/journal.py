@@ -13,7 +13,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -23,15 +23,22 @@ from precision_tool.lib.study.plan import LeafPlan
 from precision_tool.lib.study.task import LeafDone
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 1
+_VERSION = 3
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
+# With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS leaves (
-    path TEXT NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, judged INTEGER NOT NULL,
-    given_up INTEGER NOT NULL, outcome TEXT NOT NULL, votes BLOB NOT NULL, rows BLOB NOT NULL,
+    path TEXT NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, dump TEXT NOT NULL,
+    benchmark TEXT NOT NULL, benchmark_print TEXT NOT NULL,
+    judged INTEGER NOT NULL, given_up INTEGER NOT NULL, outcome TEXT NOT NULL, votes BLOB NOT NULL,
     PRIMARY KEY (path, options)
-) WITHOUT ROWID;
+);
+CREATE TABLE IF NOT EXISTS tensors (
+    path TEXT NOT NULL, options TEXT NOT NULL, rows BLOB NOT NULL, statistics BLOB NOT NULL,
+    PRIMARY KEY (path, options)
+);
 """
+_NAMES = ("leaves", "tensors")
 #: Paths that one question to the database names.
 _AT_ONCE = 500
 
@@ -45,15 +52,19 @@ class Journal:
 
     def keep(self, done: Sequence[tuple[LeafPlan, LeafDone]], options: str, *, given_up: bool = False) -> None:
         """Keeps what a task found, all of it or nothing. OutputError where that cannot be written."""
-        rows = [
+        leaves = [
             (
-                plan.leaf.path, options, plan.fingerprint, one.outcome.judged, given_up,
-                json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes), one.rows,
+                plan.leaf.path, options, plan.fingerprint, plan.leaf.fingerprint, plan.benchmark,
+                plan.benchmark_print,
+                one.outcome.judged, given_up, json.dumps(replace(one.outcome, votes=()).to_dict()),
+                _packed(one.outcome.votes),
             )
             for plan, one in done
         ]  # fmt: skip
+        tensors = [(plan.leaf.path, options, one.rows, one.statistics) for plan, one in done]
         with self._errors(), self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._connection.executemany("INSERT OR REPLACE INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", leaves)
+            self._connection.executemany("INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?)", tensors)
 
     def known(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
         """What is known of leaves that are as they were, without their votes. Given up ones are not known."""
@@ -82,20 +93,26 @@ class Journal:
 
     def rows(self, path: str, options: str) -> bytes:
         """The rows of a leaf, as `packed.unpack` reads them; b"" for none."""
-        row: bytes | None = self._one("rows", path, options)
+        row: bytes | None = self._one("rows", path, options, "tensors")
         return row or b""
 
-    def _one(self, column: str, path: str, options: str) -> Any:
+    def statistics(self, path: str, options: str) -> bytes:
+        """What a leaf was dumped as, if that was statistics, as `unpack_statistics` reads them; b"" for none."""
+        row: bytes | None = self._one("statistics", path, options, "tensors")
+        return row or b""
+
+    def _one(self, column: str, path: str, options: str, table: str = "leaves") -> Any:
         with self._errors():
             found = self._connection.execute(
-                f"SELECT {column} FROM leaves WHERE path = ? AND options = ?", (path, options)
+                f"SELECT {column} FROM {table} WHERE path = ? AND options = ?", (path, options)
             ).fetchone()
         return None if found is None else found[0]
 
     def forget(self) -> None:
         """Forgets all of it."""
         with self._errors(), self._connection:
-            self._connection.execute("DELETE FROM leaves")
+            for table in _NAMES:
+                self._connection.execute(f"DELETE FROM {table}")
 
     def close(self) -> None:
         """Puts everything into the one file and closes it."""
@@ -145,17 +162,33 @@ def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
             yield journal
 
 
-def read_rows(path: str, leaf: str) -> bytes:
-    """The rows that the journal at `path` has of a leaf, while a study may be writing it; b"" for none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRows:
+    """The rows of a leaf, the folder of its benchmark, and the fingerprints that its dump and this had."""
+
+    rows: bytes
+    dump: str
+    benchmark: str
+    benchmark_print: str
+
+
+def read_rows(path: str, leaf: str) -> KeptRows | None:
+    """What the journal at `path` has of a leaf, while a study may be writing it; None where it has no rows.
+
+    FormatError for a damaged journal, or one of another release.
+    """
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
             found = connection.execute(
-                "SELECT rows FROM leaves WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1", (leaf,)
+                "SELECT rows, dump, benchmark, benchmark_print FROM leaves JOIN tensors USING (path, options) "
+                "WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1",
+                (leaf,),
             ).fetchone()
     except sqlite3.DatabaseError as error:
         raise _damaged(path, error) from error
-    rows: bytes = b"" if found is None else found[0]
-    return rows
+    if found is None or not found[0]:
+        return None
+    return KeptRows(rows=found[0], dump=found[1], benchmark=found[2], benchmark_print=found[3])
 
 
 def _connected(path: str) -> sqlite3.Connection:
@@ -165,7 +198,8 @@ def _connected(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=NORMAL")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != _VERSION:
-            connection.execute("DROP TABLE IF EXISTS leaves")
+            for table in _NAMES:
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
         with connection:
             connection.executescript(_TABLES)
             connection.execute(f"PRAGMA user_version={_VERSION}")

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.sources.dumps import DumpIndex, Found
+from precision_tool.lib.study.packed import Columns, coded, pack, unpack
 from precision_tool.lib.study.votes import role_of
 
 Doubles = npt.NDArray[np.float64]
@@ -89,6 +90,8 @@ def aligned(one: LeafStatistics, names: TensorNames, *, of_one_size: bool = True
     """
     if one.names is names:
         return one
+    if _is_alike(one.names, names):
+        return replace(one, names=names)
     places = {key: number for number, key in enumerate(_keys(one.names))}
     found = np.array([places.get(key, -1) for key in _keys(names)], np.int64)
     known = found >= 0
@@ -106,6 +109,12 @@ def aligned(one: LeafStatistics, names: TensorNames, *, of_one_size: bool = True
         nans=spread(one.nans, 0), infs=spread(one.infs, 0), digests=spread(one.digests, UNKNOWN),
         is_constant=spread(one.is_constant, False),
     )  # fmt: skip
+
+
+def _is_alike(one: TensorNames, other: TensorNames) -> bool:
+    """Whether two networks have the same tensors in the same order."""
+    fields = ("op_of", "is_output", "slots", "counts")
+    return one.ops == other.ops and all(np.array_equal(getattr(one, each), getattr(other, each)) for each in fields)
 
 
 def _keys(names: TensorNames) -> list[tuple[str, bool, int]]:
@@ -169,6 +178,32 @@ def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str,
         is_constant=np.array([one.minimum == one.maximum for *_, one in tensors], bool),
         unread=unread,
     )
+
+
+#: The arrays of a leaf, and of its names.
+_OF_LEAF = ("sizes", "means", "largest", "nans", "infs", "digests", "is_constant")
+_OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
+
+
+def pack_statistics(leaf: LeafStatistics) -> bytes:
+    """The statistics as bytes that a worker hands back and a journal keeps."""
+    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": coded(leaf.unread)}
+    columns |= {name: getattr(leaf.names, name) for name in _OF_NAMES}
+    return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
+
+
+def unpack_statistics(data: bytes, step: int, rank: int) -> LeafStatistics:
+    """The statistics of a leaf again. FormatError for bytes that `pack_statistics` did not give."""
+    columns: dict[str, Any] = {**unpack(data)}
+    if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
+        raise FormatError("statistics that the study kept cannot be read", "`ac --all --fresh` begins anew")
+    names = TensorNames(
+        ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
+    )
+    return LeafStatistics(
+        step=step, rank=rank, names=names, unread=tuple(columns["unread"]),
+        **{name: columns[name] for name in _OF_LEAF},
+    )  # fmt: skip
 
 
 def _known(side: Mapping[int, Found]) -> list[tuple[int, TensorStatistics]]:

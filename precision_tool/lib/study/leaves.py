@@ -18,11 +18,13 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.walk import MAPPING_FILE, STATUS_OP_TYPE
-from precision_tool.lib.storage.stores import folder_exists, stat_of
+from precision_tool.lib.storage.stores import folder_exists, store_of
 from precision_tool.lib.workspace import open_workspace
 
-#: Of the files of a folder the sizes and times of so many are looked at, spread evenly.
+#: Of files that a server has to be asked of one by one so many are, of a folder, spread evenly.
 _LOOKED_AT = 256
+#: How the names of overflow status files begin, whichever way the documents spell it.
+_STATUS = f"{STATUS_OP_TYPE}.".casefold()
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
 _STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
 #: How time folders are named, and how far apart those of one step may be.
@@ -36,8 +38,9 @@ class StudyLeaf:
     """One folder of dump files: one step of one rank and model.
 
     `rank` counts over all data folders, `device` is the server's own number of it. `data` is the data folder it was
-    found in, "" where the folder of dumps itself was named. `nbytes` is an estimate, from some of the `files`;
-    `fingerprint` changes when the folder does. `statistics` tells that no file of it holds values.
+    found in, "" where the folder of dumps itself was named. `nbytes` is that of all `files`, or an estimate;
+    `fingerprint` changes when one of them does. `statistics` tells that no file of it holds values, `statuses` are the
+    names of overflow status files among them.
     """
 
     path: str
@@ -51,6 +54,7 @@ class StudyLeaf:
     nbytes: int
     fingerprint: str
     statistics: bool = False
+    statuses: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[int, int, str, str]:
@@ -200,13 +204,18 @@ def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None
         nbytes=nbytes,
         fingerprint=fingerprint,
         statistics=stats == len(dumps),
+        statuses=tuple(filter(_is_status, file_names)),
     )
 
 
 def _is_dump(name: str, has_mapping: bool) -> bool:
     if names.is_number(name.removesuffix(".csv")):
         return has_mapping
-    return not name.casefold().startswith(f"{STATUS_OP_TYPE.casefold()}.") and names.is_dump_file(name)
+    return not _is_status(name) and names.is_dump_file(name)
+
+
+def _is_status(name: str) -> bool:
+    return name[: len(_STATUS)].casefold() == _STATUS and not name.endswith(".json")
 
 
 def placed(folder: str) -> tuple[int | None, int | None]:
@@ -221,17 +230,17 @@ def placed(folder: str) -> tuple[int | None, int | None]:
 
 
 def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
-    """About how many bytes the files have, and what changes when they do: names, sizes and times of some."""
+    """How many bytes the files have, and what changes when they do: names, sizes and modification times of all.
+
+    Where each would be a request of its own (HTTP), only some are asked for: what is put in the place of a file under
+    the same name may then go unnoticed, and the bytes are an estimate.
+    """
     digest = hashlib.sha256("\0".join(file_names).encode("utf-8", "surrogateescape"))
-    stride = -(-len(file_names) // _LOOKED_AT)
-    chosen = file_names[::stride] if file_names else []
-    size = 0
-    for name in chosen:
-        stat = stat_of(posixpath.join(folder, name))
-        if stat is not None:
-            size += stat.size
-            digest.update(f"{stat.size},{stat.signature[1]};".encode())
-    return size * len(file_names) // max(len(chosen), 1), digest.hexdigest()
+    store = store_of(folder)
+    chosen = file_names if store.lists_sizes else file_names[:: -(-len(file_names) // _LOOKED_AT) or 1]
+    known = list(store.sizes_and_times(folder, chosen))
+    digest.update(repr(known).encode())
+    return sum(size for size, _ in known) * len(file_names) // max(len(chosen), 1), digest.hexdigest()
 
 
 def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:

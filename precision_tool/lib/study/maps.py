@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.study.packed import Columns
+from precision_tool.lib.study.packed import Columns, Texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,16 @@ class Maps:
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
         """Adds the rows of a leaf."""
-        outputs = np.flatnonzero([str(slot).startswith("output") for slot in columns["slot"]])
-        ops = columns["op"]
-        names = [str(ops[at]) for at in outputs.tolist()]
-        for name, number in zip(names, np.asarray(columns["number"])[outputs].tolist(), strict=True):
+        ops, slots = columns["op"], columns["slot"]
+        assert isinstance(ops, Texts)
+        assert isinstance(slots, Texts)
+        outputs = np.flatnonzero(slots.where(lambda slot: slot.startswith("output")))
+        seen, first, of_op = np.unique(ops.codes[outputs], return_index=True, return_inverse=True)
+        numbers = np.asarray(columns["number"])[outputs][first].tolist()
+        names = [ops.texts[code] for code in seen.tolist()]
+        for name, number in zip(names, numbers, strict=True):
             self._order.setdefault(name, number)
-        places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)
+        places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)[of_op]
         distances, is_compared = _distances(columns)
         distances, kinds = distances[outputs], np.where(is_compared[outputs], 0, 1)
         for what, place in (("step", step), ("rank", rank)):

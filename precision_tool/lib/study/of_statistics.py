@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.tensor import TensorStatistics
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.study.evidence import Evidence
 from precision_tool.lib.study.exact import edges
-from precision_tool.lib.study.leaf_statistics import LeafStatistics, OpStatistics, of_ops, read_leaf
+from precision_tool.lib.study.leaf_statistics import LeafStatistics, OpStatistics, of_ops
 from precision_tool.lib.study.packed import Columns
 from precision_tool.lib.study.states import LeafState
 from precision_tool.lib.study.statistics import StatisticsJudge, Suspicion, suspicions
-from precision_tool.lib.study.task import dump_leaf
 
 #: What of a leaf's rows tells of its benchmark.
 NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
@@ -73,11 +71,14 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judge_statistics(
-    states: Sequence[LeafState], columns: Callable[[LeafState, Sequence[str]], Columns | None]
+    states: Sequence[LeafState],
+    columns: Callable[[LeafState, Sequence[str]], Columns | None],
+    statistics: Callable[[LeafState], LeafStatistics | None],
 ) -> StatisticsFound | None:
     """The evidence in all leaves, in order, that were dumped as statistics; None if none was.
 
     `columns` gives a leaf's rows, which tell its benchmark's tensors; only one of its own step and rank counts.
+    `statistics` gives what workers read of a leaf; None for one that failed.
     """
     told = [state for state in states if state.leaf.statistics]
     if not told:
@@ -93,12 +94,11 @@ def judge_statistics(
         leaves, golden = [], {}
         judge = judges.setdefault(model, StatisticsJudge())
         for state in of_step:
-            try:
-                leaf = read_leaf(dump_leaf(state.leaf.path), step, state.leaf.rank)
-            except PrecisionToolError as error:
-                unread.append(error.message)
+            found = statistics(state)
+            if found is None:
+                unread.append(state.failure)
                 continue
-            leaf = judge.admitted(leaf)
+            leaf = judge.admitted(found)
             leaves.append(leaf)
             tensors += len(leaf.names.op_of)
             unread += leaf.unread

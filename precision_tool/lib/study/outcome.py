@@ -39,12 +39,11 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstOp:
-    """The op that the comparison alone names: `kind` is that of the finding, `message` its sentence."""
+    """The op that the comparison alone names: `kind` is that of the finding."""
 
     op: str
     type: str
     kind: str
-    message: str
     number: int
     epoch: int
 
@@ -85,6 +84,8 @@ class LeafOutcome(LeafCounts):
     """
 
     graph: str = ""
+    #: N of npu/debug_N that it is of; None where it is of none.
+    run: int | None = None
     first: FirstOp | None = None
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
@@ -96,6 +97,7 @@ class LeafOutcome(LeafCounts):
         return {
             **self.counts(),
             "graph": self.graph,
+            "run": self.run,
             "first": None if self.first is None else asdict(self.first),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "epochs": None if self.epochs is None else dict(self.epochs),
@@ -110,7 +112,8 @@ class LeafOutcome(LeafCounts):
         return cls(
             **{name: document[name] for name in COUNTS},
             graph=document["graph"],
-            first=None if first is None else FirstOp(**first),
+            run=document["run"],
+            first=None if first is None else FirstOp(**{one.name: first[one.name] for one in fields(FirstOp)}),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
             votes=tuple(read_vote(vote) for vote in document["votes"]),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from precision_tool.lib.data.folder import Place
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.table import ColumnChoice, Table
-from precision_tool.lib.study.benchmarks import pair_benchmarks
-from precision_tool.lib.study.journal import JOURNAL, read_rows
+from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
+from precision_tool.lib.study.journal import JOURNAL, KeptRows, read_rows
 from precision_tool.lib.study.leaves import list_leaves, sources_of, spans
 from precision_tool.lib.study.packed import rows_of, unpack
 
@@ -31,24 +31,39 @@ def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tu
         )
     first = fitting[0]
     leaves = [leaf for leaf in fitting if (leaf.step, leaf.rank) == (first.step, first.rank)]
-    folder = pair_benchmarks(listing.leaves).folders.get(first.path)
-    golden = "" if folder is None else folder.path
-    return Place(leaves=tuple(leaf.path for leaf in leaves), golden=golden), first.data
+    benchmarks = pair_benchmarks(listing.leaves).folders
+    prints = {leaf.path: (leaf.fingerprint, _print_of(benchmarks.get(leaf.path))) for leaf in leaves}
+    golden = benchmarks[first.path].path if first.path in benchmarks else ""
+    return Place(leaves=tuple(leaf.path for leaf in leaves), golden=golden, prints=prints), first.data
 
 
-def kept_rows(results: Sequence[str], place: Place) -> list[tuple[str, Table]]:
+def _print_of(folder: BenchmarkFolder | None) -> str:
+    return "" if folder is None else folder.fingerprint
+
+
+def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tuple[str, Table]]:
     """What studies in these folders of results have of a place, a table for each model, and the journal that has it.
 
-    DataNotFoundError where none has anything.
+    `notes` is told what has changed since. DataNotFoundError where none has anything.
     """
     journals = [os.path.join(folder, "study", JOURNAL) for folder in results]
     found = []
     for path in place.leaves:
         for journal in filter(os.path.exists, journals):
-            rows = read_rows(journal, path)
-            if rows:
-                found.append((journal, Table(tuple(rows_of(unpack(rows))), ColumnChoice(own_error=True))))
+            kept = read_rows(journal, path)
+            if kept is not None:
+                found.append((journal, Table(tuple(rows_of(unpack(kept.rows))), ColumnChoice(own_error=True))))
+                notes += _changed(path, kept, place)
                 break
     if not found:
         raise DataNotFoundError(f"{place.leaves[0]}: no study has anything of it yet", "`ac --all` makes one")
     return found
+
+
+def _changed(path: str, kept: KeptRows, place: Place) -> list[str]:
+    """What has changed since a study had a leaf; of another benchmark than the place's nothing is known."""
+    dump, benchmark = place.prints.get(path, (kept.dump, kept.benchmark_print))
+    changed = ["its dump"] if dump != kept.dump else []
+    if kept.benchmark == place.golden and benchmark != kept.benchmark_print:
+        changed.append("its benchmark")
+    return [f"{path}: {' and '.join(changed)} changed since the study: `ac --all` does it anew"] if changed else []

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby, zip_longest
 
+from precision_tool.lib.study.beside import NOTHING, Beside
 from precision_tool.lib.study.leaves import StudyLeaf
 
 #: What changes when leaves are judged in another way, so that what a journal keeps is done again.
@@ -46,7 +47,7 @@ class LeafOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafPlan:
-    """A leaf and the folder that it is compared with ("": none).
+    """A leaf, the folder that it is compared with ("": none), and what is beside it.
 
     `fingerprint` changes when anything does that the result depends on, `benchmark_print` when the benchmark does.
     """
@@ -55,6 +56,7 @@ class LeafPlan:
     benchmark: str = ""
     benchmark_print: str = ""
     fingerprint: str = ""
+    beside: Beside = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ class Accused:
     number: int
     epoch: int
     pass_name: str = ""
+    #: N of npu/debug_N in which it computes wrong, where that is another run than the one under test.
+    run: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,12 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
     """
     verdict = outcome.verdict
     epochs = outcome.epochs or {}
+    run = None if verdict is None or verdict.run == outcome.run else verdict.run
     suspects = () if verdict is None or verdict.culprit is None else verdict.suspects
     accused = tuple(
         Accused(
             op=one.culprit, type=one.op_type, cause=one.cause, proof=one.proof, confidence=one.confidence,
-            number=one.number, epoch=epochs.get(one.culprit, 0), pass_name=one.pass_name,
+            number=one.number, epoch=epochs.get(one.culprit, 0), pass_name=one.pass_name, run=run,
         )
         for one in suspects
         if one.cause is not Cause.LOSS_SCALE

@@ -23,13 +23,15 @@ from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.storage.stores import exists, signature_of
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
+from precision_tool.lib.study.beside import NOTHING, find_beside
 from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.study.journal import Journal, open_journal
+from precision_tool.lib.study.leaf_statistics import LeafStatistics, unpack_statistics
 from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of, spans
 from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
 from precision_tool.lib.study.of_statistics import StatisticsFound, judge_statistics
 from precision_tool.lib.study.outcome import LeafOutcome
-from precision_tool.lib.study.packed import Columns, unpack
+from precision_tool.lib.study.packed import Columns, Texts, unpack
 from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches, digest_of
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
@@ -199,22 +201,32 @@ def prepare(options: StudyOptions) -> Prepared:
     if golden is None and options.npu is not None and len(options.folders) == 1:
         listing = _of_folder(listing, options.folders[0])
     paired = pair_benchmarks(listing.leaves, golden)
+    unread: list[str] = []
+    beside = find_beside(listing.leaves, unread)
     graphs: dict[str, str] = {}
     plans = []
     for leaf in listing.leaves:
         folder = paired.folders.get(leaf.path)
-        parts = [leaf.fingerprint, _graph_print(leaf, options.graph, graphs), "" if folder is None else folder.path]
+        around = beside.get(leaf.path, NOTHING)
+        parts = [
+            leaf.fingerprint,
+            _graph_print(leaf.path, options.graph, graphs),
+            "" if folder is None else folder.path,
+        ]
+        parts += ["" if folder is None else folder.fingerprint, around.fingerprint]
+        parts += [_graph_print(one.paths[0], None, graphs) for one in around.runs]
         plans.append(
             LeafPlan(
                 leaf=leaf,
                 benchmark="" if folder is None else folder.path,
                 benchmark_print="" if folder is None else folder.fingerprint,
-                fingerprint=digest_of([*parts, "" if folder is None else folder.fingerprint]),
+                fingerprint=digest_of(parts),
+                beside=around,
             )
         )
     one_step, one_rank = len(listing.steps) == 1, len(listing.ranks) == 1
     return Prepared(
-        plans=tuple(plans), notes=(*listing.notes, *paired.notes),
+        plans=tuple(plans), notes=(*listing.notes, *paired.notes, *unread),
         own=frozenset(
             leaf.path for leaf in listing.leaves if _is_own(paired.folders.get(leaf.path), one_step, one_rank)
         ),
@@ -241,9 +253,9 @@ def _is_own(folder: BenchmarkFolder | None, one_step: bool, one_rank: bool) -> b
     return folder is None or ((folder.step is not None or one_step) and (folder.rank is not None or one_rank))
 
 
-def _graph_print(leaf: StudyLeaf, graph: str | None, known: dict[str, str]) -> str:
-    """What changes when the graphs that a leaf may have do."""
-    folders = [graph] if graph is not None else graph_folders(leaf.path)
+def _graph_print(path: str, graph: str | None, known: dict[str, str]) -> str:
+    """What changes when the graphs that the leaf at `path` may have do."""
+    folders = [graph] if graph is not None else graph_folders(path)
     key = "\0".join(folders)
     if key not in known:
         paths = [graph] if graph is not None else find_graph_files(folders)
@@ -354,19 +366,27 @@ class Runner:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
 
+    def _statistics(self, state: LeafState) -> LeafStatistics | None:
+        """What a worker read of a leaf that was dumped as statistics; None if it could not."""
+        kept = self._journal.statistics(state.leaf.path, self._key)
+        return unpack_statistics(kept, state.leaf.step, state.leaf.rank) if kept else None
+
     def _telling(self, state: LeafState, ops: Collection[str]) -> Mapping[str, int]:
         """Which of the ops a leaf tells of: 2 where one was recomputed or compared, 1 where it was only dumped."""
         columns = self.columns(state, ("op", "status", "own_error", "cosine"))
         if columns is None:
             return {}
-        levels: dict[str, int] = {}
+        ops_of, statuses = columns["op"], columns["status"]
+        assert isinstance(ops_of, Texts)
+        assert isinstance(statuses, Texts)
+        is_asked = ops_of.where(lambda name: name in ops)
         is_known = ~np.isnan(np.asarray(columns["own_error"]))
         if state.is_own:
             is_known |= ~np.isnan(np.asarray(columns["cosine"]))
-        for name, status, known in zip(columns["op"], columns["status"], is_known.tolist(), strict=True):
-            if name in ops:
-                levels[name] = max(2 if known else int(status not in _NOT_THERE), levels.get(name, 0))
-        return levels
+        levels = np.where(is_known, 2, statuses.where(lambda status: status not in _NOT_THERE))
+        best = np.zeros(len(ops_of.texts), np.int64)
+        np.maximum.at(best, ops_of.codes[is_asked], levels[is_asked])
+        return {ops_of.texts[code]: int(best[code]) for code in np.unique(ops_of.codes[is_asked]).tolist()}
 
     def final_states(self) -> list[LeafState]:
         """Every leaf in order, as if it had been worked on alone, one after the other."""
@@ -406,7 +426,7 @@ class Runner:
             conclusion=conclude(states, votes, self._telling), leaves=tuple(states), votes=tuple(votes),
             maps=maps.maps(), notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
-            statistics=judge_statistics(states, self.columns), names=self._names(states),
+            statistics=judge_statistics(states, self.columns, self._statistics), names=self._names(states),
             table=table, csvs=self.csvs,
         )  # fmt: skip
 

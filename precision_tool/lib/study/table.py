@@ -13,11 +13,12 @@ from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.storage.store import NewFile
 from precision_tool.lib.storage.stores import store_of
-from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, rows_of
+from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, Texts, coded, rows_of
 from precision_tool.lib.study.states import LeafState
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 #: The name of the table in the folder of a study.
 TABLE = "study.parquet"
@@ -55,30 +56,46 @@ def write_table(path: str, states: Sequence[LeafState], read: Read) -> int:
     with (
         store_of(path).create(path) as new,
         pa.PythonFile(_Sink(new), mode="w") as sink,
-        pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False) as writer,
+        pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False, use_dictionary=_texts(schema)) as writer,
     ):
         waiting: list[pa.RecordBatch] = []
         for state in states:
             waiting.append(_batch(state, read(state), schema))
             count += waiting[-1].num_rows
             if sum(batch.num_rows for batch in waiting) >= _GROUP:
-                writer.write_table(pa.Table.from_batches(waiting, schema))
+                _write_group(writer, waiting, schema)
                 waiting = []
         if waiting:
-            writer.write_table(pa.Table.from_batches(waiting, schema))
+            _write_group(writer, waiting, schema)
     return count
 
 
-def _schema() -> pa.Schema:
+def _write_group(writer: pq.ParquetWriter, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
     import pyarrow as pa
 
+    # Texts of one column chunk with one dictionary are written as they are, those with several one by one.
+    writer.write_table(pa.Table.from_batches(batches, schema).unify_dictionaries())
+
+
+def _schema() -> pa.Schema:
+    """The columns. Texts have a dictionary while they are written; readers of the file see plain ones."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
     fields = [(name, pa.int64()) for name in _PLACE]
-    fields += [(name, pa.string()) for name in _WHERE]
+    fields += [(name, text) for name in _WHERE]
     fields += [("judged", pa.bool_())]
-    fields += [(name, pa.string()) for name in TEXTS]
+    fields += [(name, text) for name in TEXTS]
     fields += [(name, pa.int64()) for name in WHOLE]
     fields += [(name, pa.float64()) for name in NUMBERS]
     return pa.schema(fields)
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """The columns whose values are few: of measured numbers a dictionary is only ever given up."""
+    import pyarrow as pa
+
+    return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
 def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.RecordBatch:
@@ -86,24 +103,34 @@ def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.R
     import pyarrow as pa
 
     if columns is None:
-        columns = {name: [""] for name in TEXTS}
+        columns = {name: coded([""]) for name in TEXTS}
         columns |= {name: np.zeros(1, np.int64) for name in WHOLE}
         columns |= {name: np.full(1, np.nan) for name in NUMBERS}
-        columns |= {"status": ["failed"], "reason": [state.failure]}
+        columns |= {"status": coded(["failed"]), "reason": coded([state.failure])}
     count = len(columns["op"])
     arrays: list[Any] = []
     for field in schema:
         name = field.name
         if name in columns:
-            values: Any = columns[name]
-            if isinstance(values, list):  # names of files may be no UTF-8
-                values = [text.encode("utf-8", "backslashreplace").decode() for text in values]
-            # NaN stands for no number.
-            arrays.append(pa.array(values, field.type, from_pandas=pa.types.is_floating(field.type)))
+            values = columns[name]
+            if isinstance(values, Texts):
+                arrays.append(_dictionary(values))
+            else:  # NaN stands for no number
+                arrays.append(pa.array(values, field.type, from_pandas=pa.types.is_floating(field.type)))
+        elif name in _WHERE:
+            arrays.append(_dictionary(Texts(np.zeros(count, np.int32), (getattr(state.leaf, name),))))
         else:
             value = state.judged if name == "judged" else getattr(state.leaf, name)
             arrays.append(pa.repeat(pa.scalar(value, field.type), count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _dictionary(values: Texts) -> pa.DictionaryArray:
+    import pyarrow as pa
+
+    # Names of files may be no UTF-8.
+    texts = [text.encode("utf-8", "backslashreplace").decode() for text in values.texts]
+    return pa.DictionaryArray.from_arrays(pa.array(values.codes), pa.array(texts, pa.string()))
 
 
 class _Sink(io.RawIOBase):

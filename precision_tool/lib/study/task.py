@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
 from precision_tool.lib.checks.agreement import agrees, find_first_fault, ops_of
+from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_matched, match_leaf
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.pairing.match import match_by_graph, match_by_name
+from precision_tool.lib.pairing.match import match_by_graph
+from precision_tool.lib.pairing.match_names import match_by_name
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.dumps import DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import Inputs, find_golden
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.sources.overflow_files import StatusFile, parse_status_name
 from precision_tool.lib.storage.cache_files import CacheFiles
+from precision_tool.lib.study.leaf_statistics import pack_statistics, read_leaf
 from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
 from precision_tool.lib.study.packed import columns_of, pack
 from precision_tool.lib.study.plan import LeafPlan, Task
 from precision_tool.lib.study.votes import Epochs, votes_of
 from precision_tool.lib.verdict.decide import Judged
-from precision_tool.lib.verdict.of_results import judged_on, own_errors
+from precision_tool.lib.verdict.model import Flag
+from precision_tool.lib.verdict.of_results import flags_of, judged_on, own_errors
 from precision_tool.lib.verdict.runs import Asked, judge
 
 #: Every tensor is looked at for NaN, Inf and the limits of its type, compared or not.
@@ -43,11 +52,15 @@ _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class LeafDone:
-    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none)."""
+    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none).
+
+    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
+    """
 
     path: str
     outcome: LeafOutcome
     rows: bytes = b""
+    statistics: bytes = b""
 
 
 def run_task(task: Task) -> list[LeafDone]:
@@ -75,10 +88,11 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
     below = sum(agrees(row, options.threshold) is False for row in result.rows)
     bad = [row for row in result.rows if _is_bad(row)]
     judges = task.judges and not (options.only_suspects and plan.benchmark and not below and not bad)
-    judged = _judged(result, task, faults if plan.benchmark else None) if judges else None
+    judged = _judged(result, plan, task, faults if plan.benchmark else None) if judges else None
     rows: Sequence[Row] = result.rows
     if judged is not None:
-        own = own_errors(judged)
+        mine = next((one for one in (judged, *judged.beside) if one.npu == result.leaf.path), judged)
+        own = own_errors(mine)
         rows = [replace(row, own_error=own.get((row.op_name, row.slot))) for row in rows]
     epochs = Epochs([(row.op_name, row.op_type, row.index) for row in rows])
     first = next((one for one in faults if one.op_name and one.kind in _NAMING), None)
@@ -95,9 +109,10 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         first_bad=bad[0].tensor_index if bad else "",
         network=_network(file, result.leaf),
         graph=file.path if file is not None else "",
+        run=plan.beside.number,
         lack="" if file is not None else next(iter(result.notes), ""),
         first=None if first is None else FirstOp(
-            op=first.op_name, type=first.op_type, kind=str(first.kind), message=first.message,
+            op=first.op_name, type=first.op_type, kind=str(first.kind),
             number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
         ),
         verdict=verdict,
@@ -106,7 +121,10 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         notes=result.notes,
         judged=judges,
     )  # fmt: skip
-    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)))
+    told = b""
+    if plan.leaf.statistics:
+        told = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
+    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=told)
 
 
 #: Findings of a comparison that name an op.
@@ -171,17 +189,55 @@ def _golden(plan: LeafPlan) -> GoldenFiles | Run:
     return found
 
 
-def _judged(result: LeafResult, task: Task, faults: Sequence[Finding] | None) -> Judged | None:
+def _judged(result: LeafResult, plan: LeafPlan, task: Task, faults: Sequence[Finding] | None) -> Judged | None:
     """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine.
 
     `faults` are what its comparison says; None where there is nothing to compare with.
     """
-    if faults is not None:
-        return judged_on(result, task.options.threshold, faults, seconds=inf, workers=task.workers)
     if result.graph is None:
         return None
-    asked = Asked(leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=task.options.threshold)
-    return judge(asked, (), seconds=inf, workers=task.workers)
+    mine = RunGraph(
+        number=plan.beside.number, leaf=result.leaf, file=result.graph.file, reason="", leaves=(result.leaf,)
+    )  # fmt: skip
+    runs, flagged = [mine, *_other_runs(plan, mine, task)], _flagged(plan, mine)
+    if faults is not None:
+        return judged_on(
+            result, task.options.threshold, faults, runs=runs, flagged=flagged, seconds=inf, workers=task.workers
+        )
+    asked = Asked(
+        leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=task.options.threshold, flagged=flagged
+    )
+    return judge(asked, runs, seconds=inf, workers=task.workers)
+
+
+def _other_runs(plan: LeafPlan, mine: RunGraph, task: Task) -> Iterator[RunGraph]:
+    """The same step and device of the data folder's other runs, one model of each; what cannot be read is left out."""
+    for run in plan.beside.runs:
+        found = []
+        for path in run.paths:
+            with suppress(PrecisionToolError):
+                leaf = dump_leaf(path)
+                graph = GraphChooser(store=_store(task.cache)).of(leaf)
+                found.append(
+                    RunGraph(number=run.number, leaf=leaf, file=graph.file, reason=graph.reason, leaves=(leaf,))
+                )
+        if found:  # of several models the one with the most ops in common
+            names = {flatten(op.name) for op in mine.file.ops}
+            yield max(found, key=lambda one: len(names & {flatten(op.name) for op in one.file.ops}))
+
+
+def _flagged(plan: LeafPlan, mine: RunGraph) -> dict[str, Flag]:
+    """What overflow status files say of the leaf's ops."""
+    assert mine.leaf is not None
+    parsed = [(path, parse_status_name(posixpath.basename(path))) for path in plan.beside.statuses]
+    files = [StatusFile(path=path, name=name[0], decoded=name[1]) for path, name in parsed if name is not None]
+    files.sort(key=lambda file: (file.name.timestamp, file.path))
+    if not files:
+        return {}
+    # Below the folder of the device: its other folders have dumps of the ops that are meant.
+    root = posixpath.dirname(posixpath.dirname(files[0].folder))
+    reader = StatusReader(root, (mine.leaf,), lambda leaf: graph_for(leaf, (mine,)))
+    return flags_of(read_statuses(files, reader, limit=0)[0])
 
 
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:

@@ -11,11 +11,14 @@ import numpy as np
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.verdict.copies import Departure, Overwritten
+from precision_tool.lib.sources.dumps import NoBenchmark
+from precision_tool.lib.verdict.copies import Departure
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.memory import Overwritten, stomps
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
+from precision_tool.lib.verdict.scales import is_scale, loss_scale
 from precision_tool.lib.verdict.trace import Flow, distance
 from precision_tool.lib.verdict.values import DATA_TYPES, Root, RunValues
 
@@ -25,8 +28,7 @@ _RANDOM = re.compile(
 )
 #: An op that cannot be recomputed is suspected if its output is so many times as far off as its inputs, and so far.
 _JUMP, _FAR = 30.0, 0.05
-#: How near a factor must be to a power of two to be a loss scale, and the tensors it scales to each other.
-_POWER = 1e-3
+#: How near the tensors that a loss scale scales must be to each other.
 _SCALED = 0.2
 
 
@@ -69,42 +71,26 @@ class Explainer:
 
     def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
         """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
-        stomps = list(self._stomps())
+        overwritten = list(stomps(self._values, self._findings.overwritten, self._by_id))
         departures, explained = self._borrowed()
         shared = list(self._shared_inputs(explained))
         explained |= {name for one in shared for name in (one.culprit, *one.also)}
         wrong = [*shared, *self._wrong(explained)]
         lost = list(self._lost_in_integers())
         sources, scale = self._sources([*self._findings.departures, *departures])
-        proven = [*stomps, *wrong, *lost]
+        proven = [*overwritten, *wrong, *lost]
         ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
         ops += [one.consumer for one in self._findings.overwritten]
         over = list(self._overflows([*ops, *self._ops_of(sources)]))
         proven += over
         found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
+        if scale is None and isinstance(self._values.benchmark, NoBenchmark):
+            scale = loss_scale(self._values, self._flow)
         if scale is not None:
             found.append(scale)
         found += self._told_by_status(found)
         found += self._jumps(found)
         return found or list(self._by_comparison(compared))
-
-    # --- memory ---
-
-    def _stomps(self) -> Iterator[Suspect]:
-        for one in self._findings.overwritten:
-            producer = self._by_id.get(id(one.producer))
-            right = producer is not None and producer.state is State.RIGHT
-            facts = [
-                Fact(name="tensor", value=one.root.name), Fact(name="reader", value=one.reader.name),
-                Fact(name="first_byte", value=one.first), Fact(name="last_byte", value=one.last),
-                Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
-                Fact(name="bytes", value=one.nbytes), Fact(name="producer_is_right", value=right),
-            ]  # fmt: skip
-            yield Suspect(
-                culprit=one.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES,
-                confidence=0.98 if right else 0.93, number=self._values.order[id(one.consumer)],
-                op_type=one.consumer.type, also=(one.producer.name,), facts=tuple(facts),
-            )  # fmt: skip
 
     # --- what recomputing says ---
 
@@ -170,10 +156,14 @@ class Explainer:
             done |= names
             first = min(together, key=lambda one: one.number)
             suspect = self._own_error(first)
-            facts = (Fact(name="tensor", value=roots[key].name), *suspect.facts)
+            others = sorted(names - {first.name})
+            facts = (
+                Fact(name="tensor", value=roots[key].name), Fact(name="producer", value=roots[key].op.name),
+                Fact(name="other_readers", value=others), *suspect.facts,
+            )  # fmt: skip
             yield replace(
                 suspect, cause=Cause.STOMP, confidence=0.75, pass_name="", facts=facts,
-                also=(*sorted(names - {first.name}), roots[key].op.name),
+                also=(*others, roots[key].op.name),
             )  # fmt: skip
 
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
@@ -273,10 +263,11 @@ class Explainer:
             facts = [
                 Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
+                Fact(name="at_limit", value=slot.at_limit),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
                 Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
-            sure = 0.98 if flag is not None and not flag.doubt else 0.95 if beyond_too else 0.9
+            sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
             yield Suspect(
                 culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
                 confidence=sure, number=one.number, op_type=one.op.type, facts=tuple(facts),
@@ -289,7 +280,7 @@ class Explainer:
         spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
         for one in sorted(self._findings.judged, key=lambda one: one.number):
             flag = self._findings.flagged.get(one.name)
-            if flag is None or flag.doubt or one.state is not State.NOT_RECOMPUTED:
+            if flag is None or flag.is_doubtful or one.state is not State.NOT_RECOMPUTED:
                 continue
             if one.name in named or id(one.op) in spoiled:
                 continue
@@ -297,7 +288,8 @@ class Explainer:
             facts = (*flag.facts, Fact(name="not_recomputed", value=one.reason),
                      Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
             yield Suspect(
-                culprit=one.name, cause=Cause.OVERFLOW, proof=Proof.STATUS, confidence=0.8, number=one.number,
+                culprit=one.name, cause=Cause.CAST if one.op.type == "Cast" else Cause.OVERFLOW,
+                proof=Proof.STATUS, confidence=0.8, number=one.number,
                 op_type=one.op.type, facts=facts, judgement=one,
                 pass_name=one.op.pass_names[0] if one.op.pass_names else "",
             )  # fmt: skip
@@ -396,7 +388,7 @@ class Explainer:
         if not one.is_scalar or one.factor is None or one.factor <= 0:
             return False
         power = log2(one.factor)
-        if abs(power - round(power)) > _POWER or not round(power):
+        if not is_scale(one.factor):
             return False
         followers = self._flow.behind([one.root.op])
         scaled = back = 0

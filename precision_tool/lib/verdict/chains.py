@@ -18,7 +18,7 @@ import numpy.typing as npt
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
-from precision_tool.lib.pairing.match import originals
+from precision_tool.lib.pairing.groups import originals
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.verdict.formulas import ROWS_FIRST, Formula, Ref, Stage, is_turned, run_stage
 from precision_tool.lib.verdict.rounding import norm

@@ -35,87 +35,7 @@ from precision_tool.lib.verdict.values import (
 _UPDATING = ("Assign", "Apply", "SparseApply", "ResourceApply", "ResourceSparse", "ScatterUpdate", "ScatterAdd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overwritten:
-    """A tensor whose reader read something else than was put out. Offsets are bytes in the tensor as stored.
-
-    `by_producer` is False where the producer was not dumped and another reader's copy stands for it.
-    """
-
-    root: Root
-    reader: Slot
-    first: int
-    last: int
-    different: int
-    size: int
-    nbytes: int
-    by_producer: bool = True
-
-    @property
-    def producer(self) -> Op:
-        return self.root.op
-
-    @property
-    def consumer(self) -> Op:
-        return self.reader.op
-
-
-def overwritten(values: RunValues) -> Iterator[Overwritten]:
-    """Every input that differs from the tensor it is, in the order in which the ops ran."""
-    found = []
-    for op in values.ops:
-        for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
-            if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
-                continue
-            one = _compare(values, root, slot)
-            if one is not None:
-                found.append(one)
-    yield from sorted(found, key=lambda one: values.order[id(one.consumer)])
-
-
-def _compare(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
-    mine = values.found(slot)
-    if not isinstance(mine, Tensor) or _is_in_place(values, slot, mine):
-        return None
-    own = values.found(values.output_slot(root))
-    by_producer = isinstance(own, Tensor)
-    other = own if isinstance(own, Tensor) else _earlier(values, root, slot)
-    if other is None or other.size != mine.size or other.dtype != mine.dtype:
-        return None
-    if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
-        return None
-    are_read = {key_of(mine), key_of(other)} <= values.checksums.keys()
-    if by_producer and not are_read and values.compared_alike(root, slot):
-        return None
-    different = _differences(values, mine, other, slot)
-    if different is None or not different.size:
-        return None
-    bits = data_types.BY_NAME[mine.dtype].bits
-    return Overwritten(
-        root=root,
-        reader=slot,
-        first=int(different[0]) * bits // 8,
-        last=(int(different[-1]) + 1) * bits // 8,
-        different=int(different.size),
-        size=mine.size,
-        nbytes=mine.nbytes,
-        by_producer=by_producer,
-    )
-
-
-def _earlier(values: RunValues, root: Root, slot: Slot) -> Tensor | None:
-    """The copy that the first other reader of a tensor read, if that ran before."""
-    for other in values.readers.get(root.key, ()):
-        if values.order[id(other.op)] >= values.order[id(slot.op)]:
-            return None
-        tensor = values.found(other)
-        if isinstance(tensor, Tensor) and not _is_in_place(values, other, tensor):
-            return tensor
-    return None
-
-
-def _differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
+def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
     """Flat places, as stored, where two copies differ; None where they cannot be compared."""
     if mine.size > MAX_ELEMENTS or not data_types.BY_NAME[mine.dtype].is_numeric:
         return None
@@ -175,8 +95,8 @@ def _stored(tensor: Tensor) -> np.ndarray:
         return reader.whole().reshape(-1)
 
 
-def _is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
-    """Whether the op writes over this input: then its dump shows what it wrote."""
+def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
+    """Whether the op of a slot writes over that input: then its dump shows what it wrote."""
     op = slot.op
     if slot.graph_index == 0 and op.type.startswith(_UPDATING):
         return True
@@ -391,7 +311,7 @@ def _keeps_digits(op: Op) -> bool:
 
 def _loaded(values: RunValues, root: Root) -> Iterator[Loaded]:
     for slot, tensor in values.copies(root):
-        if slot.side == "input" and _is_in_place(values, slot, tensor):
+        if slot.side == "input" and is_in_place(values, slot, tensor):
             continue
         try:
             yield Loaded(values.load(tensor, slot.desc), slot.side, slot, tensor)

@@ -12,14 +12,15 @@ from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.compared import Compared
-from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady, overwritten
+from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
+from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress, judge_ops
 from precision_tool.lib.verdict.trace import Flow
-from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues
+from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues, Slot
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
@@ -89,10 +90,13 @@ def judge_run(
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
+    again = _JudgedAgain(judge)
+    memory = overwritten(values, again.is_right)
+    judged = again.by_true_copies(judged, memory)
     findings = Findings(
         judged=tuple(judged),
         flagged=subject.flagged,
-        overwritten=tuple(overwritten(values)),
+        overwritten=memory,
         departures=tuple(departures(sides, values)),
     )
     explainer = Explainer(values, findings)
@@ -101,6 +105,31 @@ def judge_run(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path,
     )  # fmt: skip
+
+
+class _JudgedAgain:
+    """Judges ops that were not dumped by another of the copies that their readers have."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._computing = {id(op) for op in judge.computing()}
+
+    def is_right(self, root: Root, copy: Slot) -> bool | None:
+        """Whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
+        if id(root.op) not in self._computing:
+            return None
+        self._judge.values.take_for_true(root, copy)
+        state = self._judge.judge(root.op).state
+        return None if state is State.NOT_RECOMPUTED else state is State.RIGHT
+
+    def by_true_copies(self, judged: Sequence[OpJudgement], memory: Sequence[Overwritten]) -> list[OpJudgement]:
+        """The judgements with those done again whose readers do not all have the same."""
+        disputed = set()
+        for one in memory:
+            if one.told_by is not ToldBy.PRODUCER:
+                self._judge.values.take_for_true(one.root, one.true)
+                disputed.add(id(one.producer))
+        return [self._judge.judge(one.op) if id(one.op) in disputed else one for one in judged]
 
 
 def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
@@ -144,7 +173,7 @@ def departures(values: RunValues, judged: RunValues) -> list[Departure]:
 
 
 def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
-    names = {one.culprit, *one.also} if one.cause is not Cause.STOMP else {one.culprit}
+    names = {one.culprit, *one.also} - {one.fact("producer")}
     behind = explainer.flow.behind(op for op in values.ops if op.name in names)
     cosines = subject.cosines or {}
     low: dict[str, float] = {}

@@ -26,7 +26,8 @@ from precision_tool.lib.ops.base import (
     Places,
     Wanted,
 )
-from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, originals
+from precision_tool.lib.pairing.groups import groups_of, originals
+from precision_tool.lib.pairing.origins import NoOrigin, Origins
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.verdict.rounding import norm, rounded_to

@@ -53,6 +53,8 @@ class SlotJudgement:
     exact_share: float
     overflowed: int = 0
     largest: float = 0.0
+    #: Elements that were put out as the largest number of the type, or beyond it, whatever the true result.
+    at_limit: int = 0
     not_finite: int = 0
     places: Places | None = None
     #: Of an output with wrong elements, the cosine to the recomputed one.

@@ -53,11 +53,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """What an overflow status file of the device says of an op. `doubt` says why it may be of another op."""
+    """What an overflow status file of the device says of an op. It may be of another op if it `is_doubtful`."""
 
     path: str
     words: str
-    doubt: str = ""
+    is_doubtful: bool = False
 
     @property
     def facts(self) -> tuple[Fact, ...]:

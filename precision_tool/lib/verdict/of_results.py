@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.agreement import find_first_fault, ops_of
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.checks.overflow import Origin
+from precision_tool.lib.checks.overflow import Origin, StatusReport
 from precision_tool.lib.checks.overflow_search import told_statuses
 from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.compare.folders import LeafResult
@@ -96,12 +96,15 @@ def judged_on(
     threshold: float = 0.98,
     faults: Sequence[Finding] | None = None,
     *,
+    runs: Sequence[RunGraph] = (),
+    flagged: Mapping[str, Flag] | None = None,
     seconds: float = SECONDS,
     workers: int = 0,
 ) -> Judged | None:
     """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it.
 
-    `faults` are what `find_first_fault` says of the comparison, where that is known.
+    `runs` are this run and others of the data folder, `flagged` what overflow status files say. `faults` are what
+    `find_first_fault` says of the comparison, where that is known.
     """
     if result.graph is None:
         return None
@@ -110,8 +113,9 @@ def judged_on(
     asked = Asked(
         leaf=result.leaf, file=result.graph.file, golden=result.golden, dumps=result.dumps, rows=result.rows,
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
+        flagged=flagged or {},
     )  # fmt: skip
-    return judge(asked, (), seconds=seconds, workers=workers)
+    return judge(asked, runs, seconds=seconds, workers=workers)
 
 
 def judge_alone(
@@ -146,14 +150,22 @@ def judge_alone(
 
 def _flags(data: DataFolder, graph: str | None) -> dict[str, Flag]:
     """What the overflow status files of the data folder say of ops; not of those that only received an overflow."""
-    found: dict[str, Flag] = {}
     with suppress(PrecisionToolError):  # `overflow` says what is wrong with them
-        for one in told_statuses(data, graph):
-            if one.op is None or one.op.origin in (Origin.RECEIVED, Origin.MEANT):
-                continue
-            words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in one.units if unit.is_set]
-            if words:
-                found.setdefault(one.op.name, Flag(path=one.file.path, words="; ".join(words), doubt=one.doubt))
+        return flags_of(told_statuses(data, graph))
+    return {}
+
+
+def flags_of(statuses: Iterable[StatusReport]) -> dict[str, Flag]:
+    """What status files say, by name of the op; not of ops that only received an overflow."""
+    found: dict[str, Flag] = {}
+    for one in statuses:
+        if one.op is None or one.op.origin in (Origin.RECEIVED, Origin.MEANT):
+            continue
+        words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in one.units if unit.is_set]
+        if words:
+            found.setdefault(
+                one.op.name, Flag(path=one.file.path, words="; ".join(words), is_doubtful=bool(one.doubts))
+            )
     return found
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from precision_tool.lib.ops.base import Input, Kind, Output
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.places import Mistake, places_of
-from precision_tool.lib.verdict.rounding import UNIT, Misfit
+from precision_tool.lib.verdict.rounding import LIMIT, UNIT, Misfit
 
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
@@ -51,6 +51,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
         cosine=fit.cosine if count else None,
         overflowed=over,
         largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
+        at_limit=int(np.count_nonzero(~(np.abs(fit.got) < LIMIT[have.dtype]))) if over else 0,
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         places=places,
     )

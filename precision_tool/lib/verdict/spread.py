@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
+from precision_tool.lib.engine.cluster import PoisonedTaskError, near
 from precision_tool.lib.engine.workers import can_fork, cores, process_pool
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
@@ -85,12 +86,13 @@ def judge_ops(
 ) -> list[OpJudgement]:
     """Every op that computes something, in the order in which they ran; `workers` 0: one process a core.
 
-    Without `fork`, or beside other threads, this process does it all. An `executor` does it in any case.
+    Without `fork`, or beside other threads, this process does it all. An `executor` does it in any case: of a cluster
+    the workers where the dump lies. Ops of a task that no worker can do say so.
     """
     ops = judge.computing()
     sizes = [elements_of(judge, op) for op in ops]
     if executor is not None:
-        return _Spread(judge, ops, sizes, progress).run_by(executor)
+        return _Spread(judge, ops, sizes, progress).run_by(near(executor, judge.values.leaf.path), workers or cores())
     count = min(workers or cores(), _MOST_WORKERS, len(ops))
     if count <= 1 or sum(sizes) < _SERIAL_ELEMENTS or not can_fork():
         judged = []
@@ -137,11 +139,11 @@ class _Spread:
             _inherited.pop()
         return self._judgements()
 
-    def run_by(self, executor: Executor) -> list[OpJudgement]:
+    def run_by(self, executor: Executor, workers: int) -> list[OpJudgement]:
         """As `run`, by an executor whose workers read the run for themselves."""
         recipe = _Recipe(token_hex(8), self._judge.for_others())
         with suppress(BrokenExecutor):
-            self._hand_out(executor, 2 * cores(), recipe)
+            self._hand_out(executor, 2 * workers, recipe)
         return self._judgements()
 
     def _judgements(self) -> list[OpJudgement]:
@@ -173,7 +175,10 @@ class _Spread:
             for future in finished:
                 task = running.pop(future)
                 held -= task.nbytes
-                self._take(task, future.result())
+                try:
+                    self._take(task, future.result())
+                except PoisonedTaskError as error:
+                    self._give_up(task, error.message)
 
     def _behind(self, task: _Task) -> int:
         """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
@@ -192,6 +197,10 @@ class _Spread:
         self._next(task.key)
         if self._progress is not None:
             self._progress(len(self._done), len(self._ops))
+
+    def _give_up(self, task: _Task, reason: str) -> None:
+        self._done |= {number: self._not_judged(number, reason) for number in task.numbers}
+        self._next(task.key)
 
     def _next(self, key: object) -> None:
         """Hands out one op of a key, or all that wait once it is known how they hang together."""

@@ -30,8 +30,10 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
 from precision_tool.lib.ops.base import Input
-from precision_tool.lib.pairing.match import NoOrigin, Origins, groups_of, in_order, input_places
+from precision_tool.lib.pairing.groups import groups_of, in_order
+from precision_tool.lib.pairing.match import input_places
 from precision_tool.lib.pairing.op_dumps import OpDumps
+from precision_tool.lib.pairing.origins import NoOrigin, Origins
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpedOp, DumpIndex, Missing
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.rows import Rows
@@ -176,6 +178,8 @@ class RunValues:
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
         self.fed_by: dict[tuple[int, int], Root] = {}
+        #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
+        self._true_copies: dict[tuple[int, int], Slot] = {}
         #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
         self._passed_on: dict[tuple[int, int], list[Op]] = {}
         for op in self.ops:
@@ -252,6 +256,10 @@ class RunValues:
             self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
+    def take_for_true(self, root: Root, copy: Slot) -> None:
+        """From now on the tensor is what this copy says."""
+        self._true_copies[root.key] = copy
+
     def input_slots(self, op: Op) -> list[Slot]:
         """The connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
         dump = self.dumped(op)
@@ -277,8 +285,12 @@ class RunValues:
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
     def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
-        """Every copy of a tensor in the dump: what its op put out, then what its readers read."""
-        for slot in (self.output_slot(root), *self.readers.get(root.key, ())):
+        """Every copy of a tensor in the dump: what its op put out, then what its readers read, the true copy first."""
+        slots = [self.output_slot(root), *self.readers.get(root.key, ())]
+        true = self._true_copies.get(root.key)
+        if true is not None:
+            slots.sort(key=lambda slot: slot != true)
+        for slot in slots:
             tensor = self.found(slot)
             if isinstance(tensor, Tensor) and tensor.size:
                 yield slot, tensor
@@ -339,14 +351,11 @@ class RunValues:
     @cached_property
     def _copied(self) -> frozenset[tuple[str, str, int]]:
         """Tensors of which there are copies that the comparison does not show to be the same: their bytes have to."""
-        found = set()
-        for readers in self.readers.values():
-            root = self.fed_by[id(readers[0].op), readers[0].graph_index]
-            for slot in readers:
-                if not self.compared_alike(root, slot):
-                    found |= {key_of(one) for at in (self.output_slot(root), slot)
-                              if isinstance(one := self.found(at), Tensor)}  # fmt: skip
-        return frozenset(found)
+        pairs = (
+            (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
+        )
+        unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
+        return frozenset(key_of(one) for pair in unlike for one in map(self.found, pair) if isinstance(one, Tensor))
 
     def compared_alike(self, root: Root, slot: Slot) -> bool:
         """Whether what an op put out and what was read of it are the same in every figure of the comparison.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -20,6 +20,9 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
+
+if TYPE_CHECKING:
+    from precision_tool.lib.engine.cluster import ClusterExecutor
 
 DONE, FOUND = 0, 1
 #: What begins a command line of this tool in a shell.
@@ -180,7 +183,7 @@ def add_cluster(parser: Parser) -> None:
 
 
 @contextmanager
-def cluster_of(args: argparse.Namespace) -> Iterator[Executor | None]:
+def cluster_of(args: argparse.Namespace) -> Iterator[ClusterExecutor | None]:
     """The executor of the cluster that was asked for, to be handed to whatever takes one; None without."""
     if args.cluster is None:
         if args.worker_for:

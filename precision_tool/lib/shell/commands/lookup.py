@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.inspect.convert import Source, find_sources
 from precision_tool.lib.inspect.named_tensors import NamedTensor, tensors_of_file, tensors_of_pair
 from precision_tool.lib.model.comparison import Pair, Status

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.graph.catalog import FoundOp
+from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.inspect.convert import Origins, Source
 from precision_tool.lib.inspect.named_tensors import NamedTensor
 from precision_tool.lib.model.comparison import Pair

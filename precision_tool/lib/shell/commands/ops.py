@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.graph.catalog import RunGraph, where_of
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.lookup import where_of
 from precision_tool.lib.pairing.listing import DumpListing, OpFilter, list_dumps, list_ops
 from precision_tool.lib.present import ops as report
 from precision_tool.lib.session import Session

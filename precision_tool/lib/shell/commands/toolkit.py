@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.ge_graph import is_json
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
+from precision_tool.lib.formats.ge_graph_tree import is_json
 from precision_tool.lib.inspect.convert import Decoded, Source
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted

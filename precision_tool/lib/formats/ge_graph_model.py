@@ -1,0 +1,295 @@
+"""The model of a GE graph, made of its tree.
+
+Messages and fields are those of GE's `ge_ir.proto`, fields that are not known are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.formats.ge_graph_tree import WANTED, Node, Scalars
+from precision_tool.lib.model.graph import Edge, Graph, Op, TensorDesc
+from precision_tool.lib.numbers.data_types import BY_CODE, BY_GE_NAME
+
+#: The output index of an edge that carries no tensor, only the order of two ops.
+CONTROL_INDEX = -1
+
+
+# ---- building
+
+
+def _block(value: Any) -> Node:
+    if not isinstance(value, dict):
+        raise FormatError("a value where a block was expected", WANTED)
+    return value
+
+
+def _messages(node: Node, field: str) -> Iterator[Node]:
+    return map(_block, node.get(field, ()))
+
+
+def attr_nodes(node: Node, scalars: Scalars) -> dict[str, Node]:
+    """The AttrDefs of a message's attribute map, by key; of two with one key the last, as protobuf has it."""
+    nodes: dict[str, Node] = {}
+    for entry in _messages(node, "attr"):
+        # The vendor's JSON loses the key, or the value, of an attribute whose value is empty.
+        if "key" in entry:
+            values = entry.get("value")
+            nodes[scalars.text(entry["key"][-1])] = _block(values[-1]) if values else {}
+    return nodes
+
+
+class Attrs(Mapping[str, Any]):
+    """Attributes of a GE message as plain Python; each is decoded when it is asked for.
+
+    s → str, i and dt → int, f → float, b → bool, bt → bytes, list → list, list_list_int and list_list_float →
+    lists of lists, messages → dict, an attribute without a value → None.
+    """
+
+    __slots__ = ("_nodes", "_scalars")
+
+    def __init__(self, nodes: dict[str, Node], scalars: Scalars) -> None:
+        self._nodes = nodes
+        self._scalars = scalars
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return _attr_value(self._nodes[key], self._scalars)
+        except RecursionError:
+            raise FormatError(f"attribute {shown(key)} is nested too deep", WANTED) from None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._nodes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"Attrs({list(self._nodes)})"
+
+
+#: How the scalar kinds of AttrDef are decoded; in a list they are written a little differently in JSON.
+_KINDS: dict[str, Callable[[Scalars, Any], Any]] = {
+    "s": lambda scalars, value: scalars.bytes_text(value),
+    "i": lambda scalars, value: scalars.integer(value),
+    "f": lambda scalars, value: scalars.number(value),
+    "b": lambda scalars, value: scalars.boolean(value),
+    "bt": lambda scalars, value: scalars.data(value),
+    "dt": lambda scalars, value: scalars.integer(value),
+}
+_LIST_KINDS = _KINDS | {
+    "s": lambda scalars, value: scalars.text(value),
+    "bt": lambda scalars, value: scalars.listed_data(value),
+}
+#: Lists of lists: the field, the outer and the inner list, the kind of the elements.
+_NESTED_LISTS = {
+    "list_list_int": ("list_list_i", "list_i", "i"),
+    "list_list_float": ("list_list_f", "list_f", "f"),
+}
+#: Fields that are repeated in GE's messages, so a list also when there is one value.
+_REPEATED = frozenset(
+    {"graph", "op", "input", "output", "dim", "input_desc", "output_desc", "subgraph_name", "is_input_const"}
+    | {"input_name", "src_name", "src_index", "dst_name", "dst_index", "input_i", "output_i"}
+    | {"workspace", "workspace_bytes"}
+)
+
+
+def _attr_value(node: Node, scalars: Scalars) -> Any:
+    for kind, values in node.items():
+        if kind in _KINDS:
+            return _KINDS[kind](scalars, values[-1])
+        if kind == "list":
+            return _list_value(_block(values[-1]), scalars)
+        if kind in _NESTED_LISTS:
+            outer, inner, element = _NESTED_LISTS[kind]
+            rows = _messages(_block(values[-1]), outer)
+            return [[_KINDS[element](scalars, value) for value in row.get(inner, ())] for row in rows]
+    for values in node.values():  # func, td, t, g and kinds that a newer CANN may add
+        return _plain(values[-1], scalars)
+    return None
+
+
+def _list_value(node: Node, scalars: Scalars) -> list[Any]:
+    for kind, values in node.items():
+        if kind in _LIST_KINDS:
+            return [_LIST_KINDS[kind](scalars, value) for value in values]
+    for kind, values in node.items():
+        if kind != "val_type":
+            return [_plain(value, scalars) for value in values]
+    return []
+
+
+def _plain(value: Any, scalars: Scalars) -> Any:
+    """Any message as a dict, with attribute maps resolved."""
+    if not isinstance(value, dict):
+        return scalars.guess(value)
+    plain: dict[str, Any] = {}
+    for field, values in value.items():
+        if field == "attr":
+            attrs = attr_nodes(value, scalars)
+            plain[field] = {key: _attr_value(attr, scalars) for key, attr in attrs.items()}
+        elif field == "data":
+            plain[field] = scalars.data(values[-1])
+        elif field in _REPEATED:
+            plain[field] = [_plain(item, scalars) for item in values]
+        else:
+            plain[field] = _plain(values[-1], scalars)
+    return plain
+
+
+# ---- attributes the model knows, straight from their nodes; None is an attribute that is absent
+
+
+def _texts(node: Node | None, scalars: Scalars) -> tuple[str, ...]:
+    """The texts of an attribute that is s, list.s or (as a number) i."""
+    if not node:
+        return ()
+    if "s" in node:
+        return (scalars.bytes_text(node["s"][-1]),)
+    if "list" in node:
+        return tuple([scalars.text(value) for value in _block(node["list"][-1]).get("s", ())])
+    return (str(scalars.integer(node["i"][-1])),) if "i" in node else ()
+
+
+def _first_text(node: Node | None, scalars: Scalars) -> str | None:
+    texts = _texts(node, scalars)
+    return texts[0] if texts else None
+
+
+def _whole(node: Node | None, scalars: Scalars) -> int | None:
+    return scalars.integer(node["i"][-1]) if node and "i" in node else None
+
+
+def _position(node: Node | None, scalars: Scalars) -> int | None:
+    """A whole number that counts from 0; a negative one points nowhere."""
+    value = _whole(node, scalars)
+    return None if value is None or value < 0 else value
+
+
+def _whole_numbers(node: Node | None, scalars: Scalars) -> tuple[int, ...] | None:
+    if node is None:
+        return None
+    values = _block(node["list"][-1]).get("i", ()) if "list" in node else node.get("i", ())
+    return tuple([scalars.integer(value) for value in values])
+
+
+def _truth(node: Node | None, scalars: Scalars) -> bool:
+    """A flag, which is b by its kind but may be a number or a word."""
+    value = _attr_value(node, scalars) if node else False
+    return value.lower() in ("true", "1") if isinstance(value, str) else bool(value)
+
+
+class GraphBuilder:
+    """Makes the model from a tree; `path` is for errors."""
+
+    def __init__(self, scalars: Scalars, path: str) -> None:
+        self._scalars = scalars
+        self._path = path
+
+    def graph(self, node: Node) -> Graph:
+        where = "graph"
+        ops: list[Op] = []
+        try:
+            name = self._text(node, "name")
+            where = f"graph {shown(name)}"
+            attrs = Attrs(attr_nodes(node, self._scalars), self._scalars)
+            for op_node in _messages(node, "op"):
+                where = f"graph {shown(name)}, op number {len(ops)}"
+                op_name = self._text(op_node, "name")
+                where = f"graph {shown(name)}, op {shown(op_name)}"
+                ops.append(self.op(op_node, op_name))
+        except FormatError as error:
+            raise FormatError(f"{self._path}: {where}: {error.message}", error.hint) from None
+        return Graph(name=name, ops=tuple(ops), attrs=attrs)
+
+    def skim(self, node: Node) -> tuple[str, list[str]]:
+        """Name of a graph and the types of its ops."""
+        try:
+            return self._text(node, "name"), [self._text(op, "type") for op in _messages(node, "op")]
+        except FormatError as error:
+            raise FormatError(f"{self._path}: {error.message}", error.hint) from None
+
+    def op(self, node: Node, name: str, all_attrs: Mapping[str, Any] | None = None) -> Op:
+        """An op from its block; `all_attrs` where the block does not hold all attributes."""
+        scalars = self._scalars
+        attrs = attr_nodes(node, scalars)
+        inputs, control_inputs = self._inputs(node)
+        original = attrs.get("_datadump_original_op_names")
+        kernel = attrs.get(f"{name}_kernelname") or attrs.get("_kernelname")
+        return Op(
+            name=name,
+            type=self._text(node, "type"),
+            id=self._integer(node, "id"),
+            inputs=inputs,
+            control_inputs=control_inputs,
+            input_descs=tuple([self.desc(desc) for desc in _messages(node, "input_desc")]),
+            output_descs=tuple([self.desc(desc) for desc in _messages(node, "output_desc")]),
+            pass_names=tuple(filter(None, _texts(attrs.get("pass_name"), scalars))),
+            original_names=None if original is None else _texts(original, scalars),
+            stream_id=self._integer(node, "stream_id"),
+            kernel_name=_first_text(kernel, scalars) or "",
+            kernel_lib=_first_text(attrs.get("_ge_attr_op_kernel_lib_name"), scalars) or "",
+            l1_fusion_group=_first_text(attrs.get("_L1_fusion_sub_graph_no"), scalars),
+            is_multiop=_truth(attrs.get("_datadump_is_multiop"), scalars),
+            parent_index=_position(attrs.get("_parent_node_index"), scalars),
+            subgraph_names=tuple([scalars.text(value) for value in node.get("subgraph_name", ())]),
+            attrs=Attrs(attrs, scalars) if all_attrs is None else all_attrs,
+        )
+
+    def _inputs(self, node: Node) -> tuple[tuple[Edge | None, ...], tuple[str, ...]]:
+        data: list[Edge | None] = []
+        control: list[str] = []
+        for value in node.get("input", ()):
+            text = self._scalars.text(value)
+            producer, colon, index = text.rpartition(":")
+            if not text:
+                data.append(None)
+            elif not colon or not (index.isascii() and index.removeprefix("-").isdecimal()):
+                data.append(Edge(producer=text, index=0))
+            elif (number := self._scalars.integer(index)) >= 0:
+                data.append(Edge(producer=producer, index=number))
+            elif number == CONTROL_INDEX:
+                control.append(producer)
+            else:
+                raise FormatError(
+                    f"input {shown(text)} has the index {number}; only -1 (control) may be negative", WANTED
+                )
+        return tuple(data), tuple(control)
+
+    def desc(self, node: Node) -> TensorDesc:
+        """A tensor from its block."""
+        scalars = self._scalars
+        attrs = attr_nodes(node, scalars)
+        shape = node.get("shape")
+        return TensorDesc(
+            dtype=self._dtype(node),
+            layout=self._text(node, "layout"),
+            shape=tuple([scalars.integer(dim) for dim in _block(shape[-1]).get("dim", ())]) if shape else (),
+            origin_layout=_first_text(attrs.get("origin_format"), scalars),
+            origin_shape=_whole_numbers(attrs.get("origin_shape"), scalars),
+            dump_origin_name=_first_text(attrs.get("_datadump_origin_name"), scalars),
+            dump_origin_index=_whole(attrs.get("_datadump_origin_output_index"), scalars),
+            dump_origin_layout=_first_text(attrs.get("_datadump_origin_format"), scalars),
+        )
+
+    def _dtype(self, node: Node) -> str:
+        """Our name of the data type; one that has no name in our table stays as it is written."""
+        if "dtype" not in node:
+            return ""
+        word = self._scalars.word(node["dtype"][-1])
+        if word.isdecimal():  # how a writer shows a value that is newer than its own list of names
+            data_type = BY_CODE.get(self._scalars.integer(word))
+            return data_type.name if data_type else word
+        return BY_GE_NAME[word].name if word in BY_GE_NAME else word
+
+    def _text(self, node: Node, field: str) -> str:
+        return self._scalars.text(node[field][-1]) if field in node else ""
+
+    def _integer(self, node: Node, field: str) -> int:
+        """A number field of a message; protobuf does not write a 0, so an absent one is 0."""
+        return self._scalars.integer(node[field][-1]) if field in node else 0

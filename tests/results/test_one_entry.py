@@ -1,0 +1,93 @@
+"""A metric is a field, a formula and one entry in the table of columns: then it is in everything that shows metrics."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from command_line import by_tensor, only_result, tool
+from report_files import result_of
+from small_tree import chain, small_tree
+
+import precision_tool
+
+PACKAGE = Path(precision_tool.__file__).parent
+FIELD, COLUMN = "total_absolute_error", "TotalAbsoluteError"
+#: What a contributor writes, by the recipe of CONTRIBUTING.md: file, the line before, the line.
+RECIPE = (
+    ("model/comparison.py", "    mean_relative_error: float\n", f"    {FIELD}: float = float('nan')\n"),
+    (
+        "engine/metrics.py",
+        "        mean_relative_error=_mean_relative(first),\n",
+        f"        {FIELD}=sums.error_total / error_scale,\n",
+    ),
+    (
+        "results/columns.py",
+        '    _metric("MeanRelativeError", "mean_relative_error"),\n',
+        f'    _metric("{COLUMN}", "{FIELD}"),\n',
+    ),
+)
+TENSOR = "middle/Mul:output:0"
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the package has one metric more."""
+    root = tmp_path_factory.mktemp("extended")
+    shutil.copytree(PACKAGE, root / "precision_tool", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, before, line in RECIPE:
+        path = root / "precision_tool" / "lib" / name
+        text = path.read_text("utf-8")
+        assert text.count(before) == 1
+        path.write_text(text.replace(before, before + line), "utf-8")
+    return {"PYTHONPATH": str(root)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder in which one op of three is off by a half in each of its 1024 elements."""
+    root = tmp_path_factory.mktemp("data")
+    source, data, first, second, last = chain()
+    assert second.output is not None
+    wrong = replace(second, output=second.output + np.float32(0.5))
+    small_tree(root / "precision_data", [source, data, first, wrong, replace(last, inputs=(wrong,))])
+    return root
+
+
+def test_result_file_json_and_the_screen_of_one_tensor_have_it(extended: dict[str, str], folder: Path) -> None:
+    document = tool("vc", "--json", cwd=folder, env=extended)
+    assert float(by_tensor(only_result(folder))[TENSOR][COLUMN]) == 512
+    (result,) = document.results
+    (row,) = [row for row in result["rows"] if row["op"] == "middle/Mul" and row["slot"] == "output:0"]
+    assert row["metrics"][FIELD] == 512
+    read = tool("vcs", "--json", cwd=folder, env=extended)
+    (row,) = [row for row in read.results[0]["rows"] if row["op"] == "middle/Mul" and row["slot"] == "output:0"]
+    assert row["metrics"][FIELD] == 512
+    shown = tool("cp", "middle/Mul", cwd=folder, env=extended)
+    assert f"{COLUMN} 512" in shown.text
+
+
+def test_it_can_be_asked_for_alone(extended: dict[str, str], folder: Path) -> None:
+    result = tool("vc", "-alg", COLUMN, "--json", cwd=folder, env=extended).results[0]
+    metrics = next(row["metrics"] for row in result["rows"] if row["op"] == "middle/Mul" and row["slot"] == "output:0")
+    assert metrics[FIELD] == 512
+    assert metrics["mean_relative_error"] is None
+
+
+def test_the_report_has_it(extended: dict[str, str], folder: Path) -> None:
+    tool("ac", "-c", "--report", "report.html", cwd=folder, env=extended, code=None)
+    tensors = result_of(folder / "report.html")["tensors"]
+    assert 512 in tensors[FIELD]
+
+
+def test_a_study_keeps_it_in_its_table_and_its_result_files(extended: dict[str, str], folder: Path) -> None:
+    tool("ac", "--all", "--csv", "--table", "all.parquet", cwd=folder, env=extended, code=None)
+    rows = pq.read_table(folder / "all.parquet").to_pylist()
+    (row,) = [row for row in rows if row["op"] == "middle/Mul" and row["slot"] == "output:0"]
+    assert row[FIELD] == 512
+    (file,) = (folder / "precision_data").rglob("result_step_0_rank_0_*.csv")
+    assert float(by_tensor(file)[TENSOR][COLUMN]) == 512

@@ -1,0 +1,139 @@
+"""Which reader of a tensor read something else than was put out, also where the op that put it out was not dumped."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import Array
+from rich.console import Console
+from tiny_network import Network, Part, layers, numbers
+
+from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict.model import Cause, Verdict
+
+PRODUCER = "drop/mul"
+
+
+def verdict_of(data: Path) -> Verdict:
+    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
+    if session.has_dump_alone():
+        (alone,) = session.verdicts_alone()
+        return alone.verdict
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    assert judged is not None
+    return judged.verdict
+
+
+def told(verdict: Verdict) -> str:
+    out = io.StringIO()
+    Console(file=out, width=300).print(verdict_block(verdict))
+    return out.getvalue()
+
+
+def overwritten(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[16:48] = numbers(32, seed=9).astype(array.dtype)
+    return flat.reshape(array.shape)
+
+
+def end_overwritten(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[-16:] = numbers(16, seed=10).astype(array.dtype)
+    return flat.reshape(array.shape)
+
+
+def read_by(*readers: str, wrong: dict[str, Callable[[Array], Array]] | None = None, secret: bool = False) -> Network:
+    """The layers, with more ops that read what drop/mul puts out, of which some read it overwritten.
+
+    `secret`: nobody has a formula for drop/mul.
+    """
+    wrong = wrong or {}
+    network = layers()
+    if secret:
+        network = network.with_part(PRODUCER, type="Secret")
+    if "two/MatMul" in wrong:
+        network = network.with_part("two/MatMul", read={0: wrong["two/MatMul"]})
+    more = [
+        Part(name=name, type="Neg", inputs=(PRODUCER,), compute=np.negative, dtype="float16",
+             read={0: wrong[name]} if name in wrong else {})
+        for name in readers
+    ]  # fmt: skip
+    return replace(network, parts=(*network.parts, *more))
+
+
+@pytest.mark.parametrize("benchmark", [True, False])
+@pytest.mark.parametrize("reader", ["two/MatMul", "a/Neg"])
+def test_recomputing_the_op_tells_which_copy_is_its(tmp_path: Path, reader: str, benchmark: bool) -> None:
+    """Of two that read different numbers, be it the first or the last, the one is named that read others."""
+    network = read_by("a/Neg", wrong={reader: overwritten})
+    found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=benchmark))
+    assert (found.culprit, found.cause) == (reader, Cause.STOMP)
+    assert found.ranking == (reader, PRODUCER)
+    assert found.suspects[0].fact("told_by") == "recomputed"
+    assert found.tally.wrong == 0
+    assert found.confidence > 0.9
+    assert "recomputed, is right by the other one" in told(found)
+
+
+@pytest.mark.parametrize("reader", ["two/MatMul", "b/Neg"])
+def test_most_readers_are_right(tmp_path: Path, reader: str) -> None:
+    """Nothing tells what the op puts out."""
+    network = read_by("a/Neg", "b/Neg", wrong={reader: overwritten}, secret=True)
+    found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=False))
+    assert (found.culprit, found.cause) == (reader, Cause.STOMP)
+    assert found.suspects[0].fact("told_by") == "readers"
+    assert found.confidence < 0.9
+    assert "most that read it have the other one" in told(found)
+
+
+@pytest.mark.parametrize("reader", ["two/MatMul", "a/Neg"])
+def test_the_benchmark_tells(tmp_path: Path, reader: str) -> None:
+    network = read_by("a/Neg", wrong={reader: overwritten}, secret=True)
+    found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER]))
+    assert (found.culprit, found.cause) == (reader, Cause.STOMP)
+    assert found.suspects[0].fact("told_by") == "benchmark"
+    assert "the benchmark has the other one" in told(found)
+
+
+@pytest.mark.parametrize("reader", ["two/MatMul", "a/Neg"])
+def test_two_copies_of_which_nothing_tells(tmp_path: Path, reader: str) -> None:
+    """Both readers are named, and the verdict is no more than a guess."""
+    network = read_by("a/Neg", wrong={reader: overwritten}, secret=True)
+    found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=False))
+    assert found.cause is Cause.STOMP
+    assert set(found.ranking) == {"two/MatMul", "a/Neg", PRODUCER}
+    assert found.confidence < 0.65
+    shown = told(found)
+    assert "which of them was overwritten is not known: it may be the one that" in shown
+    assert "a/Neg" in shown
+    assert "two/MatMul" in shown
+
+
+@pytest.mark.parametrize("leave_out", [[], [PRODUCER]])
+def test_all_that_read_one_overwritten_place_are_one_fault(tmp_path: Path, leave_out: list[str]) -> None:
+    network = read_by("a/Neg", "b/Neg", wrong={"two/MatMul": overwritten, "b/Neg": overwritten})
+    found = verdict_of(network.write(tmp_path, leave_out=leave_out))
+    assert (found.culprit, found.cause, len(found.suspects)) == ("two/MatMul", Cause.STOMP, 1)
+    assert found.ranking == ("two/MatMul", PRODUCER, "b/Neg")
+    assert found.suspects[0].followers == 3  # Tanh, Cast, Square of the first; nothing reads the second
+    (line,) = (line for line in told(found).splitlines() if "so read by" in line)
+    assert "b/Neg" in line
+
+
+def test_two_places_that_were_overwritten_are_two_faults(tmp_path: Path) -> None:
+    network = read_by("a/Neg", wrong={"two/MatMul": overwritten, "a/Neg": end_overwritten})
+    found = verdict_of(network.write(tmp_path))
+    assert [one.culprit for one in found.suspects] == ["two/MatMul", "a/Neg"]
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_readers_that_agree_accuse_nobody(tmp_path: Path, secret: bool) -> None:
+    found = verdict_of(read_by("a/Neg", secret=secret).write(tmp_path, leave_out=[PRODUCER]))
+    assert found.cause is Cause.NONE
