@@ -88,13 +88,12 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
         return found, ("shape",), {}
 
     monkeypatch.setattr(spread, "_judge_task", judged)
-    monkeypatch.setattr(spread, "cores", lambda: 1)
     monkeypatch.setattr(spread, "elements_of", lambda _, op: sizes[int(op.name)])
     judge: Any = SimpleNamespace(
-        computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=SimpleNamespace(checksums={}),
+        computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run")),
         for_others=lambda: lambda: None,
     )  # fmt: skip
-    found = spread.judge_ops(judge, executor=AtOnce())
+    found = spread.judge_ops(judge, workers=1, executor=AtOnce())
     assert [one.op for one in found] == ops
     assert order[:4] == [(1, True), (4, False), (1, False), (3, True)]
     assert sorted(order[4:6]) == [(5, True), (6, True)]
