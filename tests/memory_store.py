@@ -89,7 +89,8 @@ class _NewMemoryFile(NewFile):
     def __init__(self, store: MemoryStore, path: str) -> None:
         self._store, self._path, self._data = store, path, bytearray()
 
-    def write_at(self, offset: int, data: bytes | memoryview) -> None:
+    def write_at(self, offset: int, *parts: bytes | memoryview) -> None:
+        data = b"".join(parts)
         end = offset + len(data)
         self._data.extend(bytes(max(0, end - len(self._data))))
         self._data[offset:end] = data

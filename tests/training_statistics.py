@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.demo.network import Step, Value
+from precision_tool.lib.demo.machine import Step, Value
 from precision_tool.lib.demo.ranks import Training, fault_of_ranks
 from precision_tool.lib.model.tensor import TensorStatistics
 from precision_tool.lib.sources.names import flatten

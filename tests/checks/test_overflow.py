@@ -27,6 +27,7 @@ from precision_tool.lib.checks.overflow import (
 )
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
+from precision_tool.lib.demo import faults
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.run_values import RunOp, RunValues
@@ -381,7 +382,6 @@ def test_no_gradients_no_loss_scale(tmp_path: Path) -> None:
 
 def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo generated anew with the loss scale that its overflow asks for has none; with four times that it has."""
-    from precision_tool.lib.demo import network
 
     truth = generate_demo(tmp_path / "a", fault="scale")
     report, _ = Session(Settings(data=tmp_path / "a")).overflow()
@@ -389,11 +389,11 @@ def test_the_scale_that_is_told_fits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert report.first is not None
     assert report.first.name == truth.culprit == truth.overflowed[0]
     assert leaf.scale is not None
-    assert leaf.scale.current == network.FAULTS["scale"].loss_scale
+    assert leaf.scale.current == faults.FAULTS["scale"].loss_scale
     assert leaf.scale.fitting is not None
     for factor, overflows in ((1, False), (4, True)):
-        fault = replace(network.FAULTS["scale"], loss_scale=leaf.scale.fitting * factor)
-        monkeypatch.setitem(network.FAULTS, "scale", fault)
+        fault = replace(faults.FAULTS["scale"], loss_scale=leaf.scale.fitting * factor)
+        monkeypatch.setitem(faults.FAULTS, "scale", fault)
         assert bool(generate_demo(tmp_path / "a", fault="scale").overflowed) is overflows
 
 

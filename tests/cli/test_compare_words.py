@@ -32,8 +32,8 @@ from command_line import (
 from small_tree import Node, SmallTree, chain, faulty_chain, small_tree, values
 
 from precision_tool.lib.api import run as run_word
+from precision_tool.lib.demo.faults import FAULTS
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.demo.network import FAULTS
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.results.result_csv import read_result
 

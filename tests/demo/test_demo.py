@@ -21,10 +21,10 @@ from builders import graph_op, one_op_tree, text_graph
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.demo import compiled_graphs, dump_writer, folder, generate, network, numerics
+from precision_tool.lib.demo import compiled_graphs, dump_writer, faults, folder, generate, layers, network, numerics
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name, pack
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.demo.network import Machine, Step, Streamed
+from precision_tool.lib.demo.machine import Machine, Step, Streamed
 from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.formats.proto_text import escape
 from precision_tool.lib.numbers.data_types import BY_CODE
@@ -306,12 +306,12 @@ def test_loss_and_its_gradient() -> None:
 def run_steps(fault: str = "none", seed: int = 1) -> tuple[list[Step], Machine]:
     """The small network's steps, in memory."""
     steps: list[Step] = []
-    chosen = network.FAULTS[fault]
+    chosen = faults.FAULTS[fault]
     machine = Machine(
         emit=steps.append,
         rng=np.random.default_rng(seed),
         fault=chosen,
-        target=network.TARGETS[chosen.target] if chosen.target else None,
+        target=faults.TARGETS[chosen.target] if chosen.target else None,
     )
     generate._run(machine, generate._Plan(), None)
     return steps, machine
@@ -496,7 +496,7 @@ def test_the_truth_is_plain_to_see(tmp_path: Path, fault: str, seed: int) -> Non
         cosine = truth.tensors[f"{truth.culprit}:output:0"].cosine
         assert cosine is not None
         assert cosine < 0.9
-        assert truth.culprit_passes == (network.CONV_PASS,)
+        assert truth.culprit_passes == (layers.CONV_PASS,)
         assert truth.culprit_originals == ("conv2/Conv2D", "conv2/BiasAdd", "conv2/Relu")
 
 
@@ -577,7 +577,7 @@ def test_the_tree(demo: DemoTruth) -> None:
     dumped = {path.name.split(".")[0] for path in demo.dump_dir.iterdir()}
     assert dumped.isdisjoint({"Variable", "Const", "NetOutput", "Reshape", "IteratorV2"})
     fusion = json.loads(demo.fusion_path.read_text())["session_and_graph_id_0_1"]
-    assert fusion["ub_fusion"][network.CONV_PASS] == {"match_times": "2", "effect_times": "2"}
+    assert fusion["ub_fusion"][layers.CONV_PASS] == {"match_times": "2", "effect_times": "2"}
     assert fusion["graph_fusion"][network.MEAN_PASS]["effect_times"] == "1"
     truth = json.loads((root / "truth.json").read_text())
     assert truth["culprit"] == demo.culprit

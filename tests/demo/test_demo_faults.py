@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precision_tool.lib.demo import network
+from precision_tool.lib.demo import faults
 from precision_tool.lib.demo.dump_writer import status_payload
 from precision_tool.lib.demo.folder import MARKER
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
@@ -97,7 +97,7 @@ def test_scale(tmp_path: Path, seed: int) -> None:
     assert truth.culprit == truth.overflowed[0]
     assert str(truth.culprit).startswith("gradients/")
     assert np.isinf(raw(dumps(truth.dump_dir)[str(truth.culprit).replace("/", "_")])).any()
-    scale = network.FAULTS["scale"].loss_scale
+    scale = faults.FAULTS["scale"].loss_scale
     (golden,) = truth.golden_dir.glob("loss_scale.0.*.npy")
     assert np.load(golden) == scale
     # The benchmark's updates are those of a step without a loss scale.

@@ -41,6 +41,25 @@ def test_boxes_in_any_order(tmp_path: Path, values: np.ndarray, limit: int, seed
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("dtype", ["i1", "f4", "c16"])
+@pytest.mark.parametrize("axes", [1, 30])  # headers of 128 and more bytes
+def test_pieces_end_where_pages_do(tmp_path: Path, dtype: str, axes: int) -> None:
+    size = (3 << 20) // np.dtype(dtype).itemsize + 5
+    values = (np.arange(size) % 97).astype(dtype)
+    path = tmp_path / "a.npy"
+    with NpyWriter(str(path), values.dtype, (size,) + (1,) * (axes - 1)) as writer:
+        pieces = list(writer.pieces(size))
+        for start, stop in pieces:
+            writer.write(((start, stop),), (size,), values[start:stop])
+        assert list(writer.pieces(0)) == []
+    np.testing.assert_array_equal(np.load(path).reshape(-1), values)
+    header = path.stat().st_size - values.nbytes
+    assert [start for start, _ in pieces] == [0, *(stop for _, stop in pieces[:-1])]
+    assert pieces[-1][1] == size
+    assert all((header + stop * values.itemsize) % (1 << 20) == 0 for _, stop in pieces[:-1])
+    assert all((stop - start) * values.itemsize <= 1 << 20 for start, stop in pieces)
+
+
 def test_boxes_of_another_shape_and_type(tmp_path: Path) -> None:
     values = np.arange(60)
     path = tmp_path / "deep" / "er" / "a.npy"

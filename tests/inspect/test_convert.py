@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,9 +19,9 @@ from builders import Array, write_dump
 from command_line import fingerprint
 
 from precision_tool.lib.demo.dump_writer import OutTensor, pack, write_statistics
-from precision_tool.lib.engine import blocks
+from precision_tool.lib.engine import blocks, workers
 from precision_tool.lib.formats import npy
-from precision_tool.lib.inspect import convert
+from precision_tool.lib.inspect import convert, decoded_npy
 from precision_tool.lib.inspect.convert import ConvertStoppedError, Decoded, Source, convert_files, find_sources
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers.layouts import LayoutError
@@ -27,9 +34,9 @@ NAME = "Add.block_add.1.0.1772443800000000"
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_FLAT_ITEMS", 128)
+    monkeypatch.setattr(npy, "_PIECE", 512)
     monkeypatch.setattr(blocks, "_BOX_ITEMS", 300)
-    monkeypatch.setattr(convert, "_BOX", 600)
+    monkeypatch.setattr(decoded_npy, "_BOX", 600)
 
 
 def source(folder: Path, *outputs: OutTensor | Array, inputs: tuple[OutTensor | Array, ...] = ()) -> Source:
@@ -226,9 +233,10 @@ def test_a_signal_that_ends_the_process_leaves_nothing_behind(tmp_path: Path, mo
             with pytest.raises(SystemExit):
                 decoded(one)
         assert os.listdir(tmp_path / "out") == []
-    monkeypatch.setattr(os, "pwrite", stop)  # while the header is written
-    with pytest.raises(SystemExit):
-        npy.NpyWriter(str(tmp_path / "out" / "a.npy"), np.dtype("f4"), (3,))
+    monkeypatch.setattr(os, "pwritev", stop)  # while the header is written
+    for size in (0, 3):
+        with pytest.raises(SystemExit), npy.NpyWriter(str(tmp_path / "out" / "a.npy"), np.dtype("f4"), (size,)) as file:
+            file.write(((0, size),), (size,), np.zeros(size, np.float32))
     assert os.listdir(tmp_path / "out") == []
 
 
@@ -288,16 +296,54 @@ def test_folders_of_several_devices_stay_apart(tmp_path: Path) -> None:
     assert [np.load(row.path)[0] for row in rows] == [0, 1]
 
 
-def test_processes_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _told(crews: list[str], crew: Callable[[int], AbstractContextManager[Executor]], count: int) -> object:
+    crews.append(crew.__name__)
+    return crew(count)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_threads_or_for_text_processes_share_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool
+) -> None:
     monkeypatch.setattr(convert, "_SERIAL_BYTES", 0)
+    crews: list[str] = []
+    for name in ("thread_pool", "process_pool"):
+        monkeypatch.setattr(convert, name, partial(_told, crews, getattr(workers, name)))
     sources = []
     for number in range(9):
         path = write_dump(tmp_path / "dump" / f"Add.op{number}.1.0.1772443800000000", "op", [], [np.full(3, number)])
-        sources.append(Source(path=str(path), name=path.name, folder=str(tmp_path / "out"), nbytes=1 << 19))
+        out = str(tmp_path / "out")
+        sources.append(Source(path=str(path), name=path.name, folder=out, nbytes=1 << 19, text=text))
     told: list[int] = []
     rows = convert_files(sources, workers=2, progress=lambda done, total: told.append(done))
     assert [int(np.load(row.path)[0]) for row in rows] == list(range(9))
     assert told[-1] == sum(one.nbytes for one in sources)
+    assert crews == ["process_pool" if text else "thread_pool"]
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(
+        os.path.basename(path) for row in rows for path in (row.path, row.text_path) if path
+    )
+
+
+def test_threads_stop_in_the_middle_of_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "_SERIAL_BYTES", 0)
+    writing = threading.Event()
+    write = npy.NpyWriter.write
+
+    def wait_and_write(*arguments: Any) -> None:
+        writing.set()
+        assert workers._local.stopping.wait(60)
+        write(*arguments)
+
+    def stop(done: int, total: int) -> None:  # after the small one, while the large one is written
+        assert writing.wait(60)
+        raise KeyboardInterrupt
+
+    large = source(tmp_path, np.zeros(1 << 20, np.float32))
+    bad = Source(path=str(tmp_path / "none"), name="none", folder=large.folder, nbytes=1)
+    monkeypatch.setattr(npy.NpyWriter, "write", wait_and_write)
+    with pytest.raises(ConvertStoppedError, match="1 of 2 files are done"):
+        convert_files([replace(large, nbytes=4 << 20), bad], workers=2, progress=stop)
+    assert os.listdir(large.folder) == []
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:

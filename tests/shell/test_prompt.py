@@ -30,7 +30,9 @@ from precision_tool.lib.settings import Settings
 from precision_tool.lib.shell import prompt as module
 from precision_tool.lib.shell.commands.base import Output, tell_notes
 from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.shell.prompt import KNOBS, Prompt, collect_garbage, quoted
+from precision_tool.lib.shell.prompt import Prompt, collect_garbage
+from precision_tool.lib.shell.prompt_settings import KNOBS
+from precision_tool.lib.shell.word_sets import quoted
 from precision_tool.lib.words import WORDS
 
 Open = Callable[[], Prompt]

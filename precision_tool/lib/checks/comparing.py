@@ -71,18 +71,7 @@ def compare(
     `executor`, share the work. `prefix` begins the names of the result files where it is given.
     """
     space, options = data.workspace, options or DEFAULT_OPTIONS
-    is_default = npu is None and golden is None
-    if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
-        space.notes.append(_second_run_note(space))
-    npu = npu or default_npu(space)
-    if golden is None:
-        golden = default_golden(space, npu)
-        newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
-        if newer is not None:
-            space.notes.append(newer)
-    if is_default and npu != str(space.pt_npu_dir) and any(pytorch_files(space)):
-        place = space.pt_npu_dir.parent
-        space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
+    npu, golden = _sides(space, npu, golden)
     chosen = data.chosen_graph() if graph is None else None
     folder = space.new_compare_dir()
     try:
@@ -113,6 +102,23 @@ def compare(
         analyse(path, with_noise(result.table, noise), threshold, result)
         for path, result in zip(paths, results, strict=True)
     ]
+
+
+def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, str]:
+    """The two folders, by default those of the data folder; notes tell what else could be compared."""
+    is_default = npu is None and golden is None
+    if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
+        space.notes.append(_second_run_note(space))
+    npu = npu or default_npu(space)
+    if golden is None:
+        golden = default_golden(space, npu)
+        newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
+        if newer is not None:
+            space.notes.append(newer)
+    if is_default and npu != str(space.pt_npu_dir) and any(pytorch_files(space)):
+        place = space.pt_npu_dir.parent
+        space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
+    return npu, golden
 
 
 def _second_run_note(space: Workspace) -> str:

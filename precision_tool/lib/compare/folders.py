@@ -152,31 +152,9 @@ def match_leaf(
 ) -> tuple[list[Pair], LeafResult]:
     """The pairs of one leaf and the result they will be part of, its rows still empty."""
     dumps = DumpIndex(leaf)
-    other: DumpIndex | None = None
-    other_choice: GraphChoice | None = None
-    side: BenchmarkSide
-    if other_graph is not None and not isinstance(inputs.golden, Run):
-        raise no_other_graph(inputs.golden.root)
-    if isinstance(inputs.golden, Run):
-        counterpart = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
-        golden_dumps: GoldenDumps | GraphDumps = GoldenDumps(counterpart)
-        if other_graph is not None:
-            models = {one.model_name for one in inputs.golden.leaves}
-            other_choice = replace(graphs, extra_folders=()).of(counterpart, other_graph or None, models)
-            if other_choice.reason == NAMED:
-                other_choice = replace(other_choice, reason="it was named with -cf")
-            check_fits(other_choice, "-cf")
-            golden_dumps = GraphDumps(counterpart, other_choice.file)
-        other, side, root = golden_dumps.index, golden_dumps, golden_dumps.root
-        notes = [
-            f"{what} {getattr(leaf, what)} is compared with {what} {getattr(counterpart, what)}"
-            for what in ("device", "step")
-            if getattr(leaf, what) != getattr(counterpart, what)
-        ]
-    else:
-        side, root = inputs.golden, inputs.golden.root
-        steps = {one.step for one in inputs.run.leaves}
-        notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
+    golden = _golden_of(leaf, inputs, position, graphs, other_graph)
+    other, other_choice, side = golden.index, golden.choice, golden.side
+    notes = [*golden.notes]
     choice: GraphChoice | None = None
     unread_graph = ""
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
@@ -203,20 +181,54 @@ def match_leaf(
         pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, graphs)))
     result = LeafResult(
         leaf=leaf,
-        golden_root=root,
-        golden=inputs.golden if other is None else Run(root=root, leaves=(other.leaf,)),
+        golden_root=golden.root,
+        golden=inputs.golden if other is None else Run(root=golden.root, leaves=(other.leaf,)),
         golden_is_dump=other is not None,
         rows=(),
         graph=choice,
         other_graph=other_choice,
         dumps=dumps,
         unread_graph=unread_graph,
-        notes=(
-            *notes,
-            *_ignored_notes(leaf),
-        ),
+        notes=(*notes, *_ignored_notes(leaf)),
     )
     return pairs, result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Golden:
+    """The benchmark side of a leaf; another NPU run has an `index`, and with -cf the `choice` of its graph."""
+
+    side: BenchmarkSide
+    root: str
+    notes: Sequence[str]
+    index: DumpIndex | None = None
+    choice: GraphChoice | None = None
+
+
+def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChooser, other_graph: str | None) -> _Golden:
+    """What a leaf is compared with."""
+    if not isinstance(inputs.golden, Run):
+        if other_graph is not None:
+            raise no_other_graph(inputs.golden.root)
+        steps = {one.step for one in inputs.run.leaves}
+        notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
+        return _Golden(side=inputs.golden, root=inputs.golden.root, notes=notes)
+    counterpart = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
+    notes = [
+        f"{what} {getattr(leaf, what)} is compared with {what} {getattr(counterpart, what)}"
+        for what in ("device", "step")
+        if getattr(leaf, what) != getattr(counterpart, what)
+    ]
+    if other_graph is None:
+        dumps = GoldenDumps(counterpart)
+        return _Golden(side=dumps, root=dumps.root, notes=notes, index=dumps.index)
+    models = {one.model_name for one in inputs.golden.leaves}
+    choice = replace(graphs, extra_folders=()).of(counterpart, other_graph or None, models)
+    if choice.reason == NAMED:
+        choice = replace(choice, reason="it was named with -cf")
+    check_fits(choice, "-cf")
+    by_graph = GraphDumps(counterpart, choice.file)
+    return _Golden(side=by_graph, root=by_graph.root, notes=notes, index=by_graph.index, choice=choice)
 
 
 def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs: GraphChooser) -> Counterpart:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.demo import network, tower
+from precision_tool.lib.demo import faults, machine, network, tower
 from precision_tool.lib.demo.compiled_graphs import GRAPH_ID, graph_path, model_name, write_graphs
 from precision_tool.lib.demo.dump_writer import (
     Array,
@@ -26,7 +26,7 @@ from precision_tool.lib.demo.dump_writer import (
     write_golden,
 )
 from precision_tool.lib.demo.folder import TRUTH, WORK, check_folder, check_space, move_in, write_errors
-from precision_tool.lib.demo.network import Machine, Step, Streamed, Value
+from precision_tool.lib.demo.machine import Machine, Step, Streamed, Value
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.model.graph import Op
 
@@ -99,7 +99,7 @@ def generate_demo(
     Raises UsageError if `root` holds something else or an option makes no sense, OutputError if writing fails.
     """
     _check_options(ops, size, bytes_total, giant_bytes)
-    chosen = network.fault_by_name(fault)
+    chosen = faults.fault_by_name(fault)
     root = Path(root)
     with write_errors(root):
         check_folder(root)
@@ -112,7 +112,7 @@ def generate_demo(
             runs = 2 if chosen.with_unfused else chosen.runs
             check_space(root, runs * ((bytes_total or 0) + 2 * (giant_bytes or 0)))
             if chosen.with_unfused:  # as documented, that is debug_0, and debug_1 the other
-                _Writer(work, seed, plan, is_unfused=True).write(network.FAULTS["none"], giant_bytes)
+                _Writer(work, seed, plan, is_unfused=True).write(faults.FAULTS["none"], giant_bytes)
                 truth = _Writer(work, seed, plan, folder_number=1).write(chosen, giant_bytes)
             else:
                 for number in reversed(range(1, chosen.runs)):
@@ -255,13 +255,13 @@ class _Writer:
         self.tensors: dict[str, TensorTruth] = {}
         self.counts: Counter[str] = Counter()
 
-    def write(self, fault: network.Fault, giant_bytes: int | None) -> DemoTruth:
+    def write(self, fault: faults.Fault, giant_bytes: int | None) -> DemoTruth:
         """Run the network and write everything but the marker; paths of the truth are relative."""
         parts = [self.dump_dir, self.graph_dir]
         parts += [self.golden_dir, Path("fusion")] if not self.number else []
         for part in (*parts, *([self.status_dir] if fault.with_status else [])):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
-        targets = tower.targets(self.plan.pairs) if self.plan.pairs else network.TARGETS
+        targets = tower.targets(self.plan.pairs) if self.plan.pairs else faults.TARGETS
         machine = Machine(
             emit=self.take,
             rng=np.random.default_rng(self.seed),
@@ -300,7 +300,7 @@ class _Writer:
         """Write one step's files and note its truth."""
         self.ops.append(step.op)
         for value in step.outputs:
-            self.offsets[value.op, value.index] = value.address - network.MEMORY_START
+            self.offsets[value.op, value.index] = value.address - machine.MEMORY_START
         for name, index, array in step.goldens if not self.number else ():
             self.write_golden(name, index, array)
         if step.dumped:

@@ -118,6 +118,35 @@ def generate_pytorch(root: Path, *, seed: int = 1, fault: bool = True) -> Pytorc
 
 def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> None:
     """Forward and backward of convolution, batch norm, relu, linear and loss."""
+    done = _forward(record, rng)
+    grad = _loss_backward(record, done)
+    _layers_backward(record, done, grad, fault=fault)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forward:
+    """What the backward pass needs of the forward pass: `flat` is `relu` as a matrix, `scale` the batch norm's."""
+
+    image: Array
+    windows: Array
+    weight: Array
+    gamma: Array
+    conv: Array
+    scale: Array
+    normal: Array
+    relu: Array
+    flat: Array
+    linear: Array
+    logs: Array
+    target: Array
+
+
+def _epsilon(record: _Recorder) -> str:
+    """What the device calls the epsilon of a batch norm."""
+    return "input/epsilon" if record.device is Device.GPU else "input/eps"
+
+
+def _forward(record: _Recorder, rng: np.random.Generator) -> _Forward:
     image = rng.normal(size=(_BATCH, _IN, _SIZE, _SIZE)).astype(np.float32)
     weight = (rng.normal(size=(_OUT, _IN, 3, 3)) / 5).astype(np.float32)
     place = _SIZE - 2
@@ -140,11 +169,10 @@ def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> 
     mean, variance = conv.mean((0, 2, 3), keepdims=True), conv.var((0, 2, 3), keepdims=True)
     scale = 1 / np.sqrt(variance + _EPSILON)
     normal = (conv - mean) * scale
-    epsilon = "input/epsilon" if record.device is Device.GPU else "input/eps"
     normal = record.op(
         "BatchNorm",
         {"input/input": conv, "input/weight": gamma, "input/bias": beta, "output/result0": normal},
-        {epsilon: _EPSILON},
+        {_epsilon(record): _EPSILON},
     )["output/result0"]
     relu = record.op("Relu", {"input/self": normal, "output/result": np.maximum(normal, 0)})["output/result"]
     flat = relu.reshape(_BATCH, -1)
@@ -163,8 +191,17 @@ def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> 
     loss = np.float32(-logs[np.arange(_BATCH), target].mean())
     record.op("NllLoss", {"input/self": logs, "input/target": target, "output/output": np.asarray(loss, np.float32)})
 
+    return _Forward(
+        image=image, windows=windows, weight=weight_kept, gamma=gamma, conv=conv, scale=scale, normal=normal, relu=relu,
+        flat=flat, linear=linear, logs=logs, target=target,
+    )  # fmt: skip
+
+
+def _loss_backward(record: _Recorder, done: _Forward) -> Array:
+    """The gradient of the loss by the output of the relu."""
+    logs, flat, linear = done.logs, done.flat, done.linear
     grad = np.zeros_like(logs)
-    grad[np.arange(_BATCH), target] = -1 / _BATCH
+    grad[np.arange(_BATCH), done.target] = -1 / _BATCH
     grad = record.op("NllLossBackward", {"input/grads/0": np.ones((), np.float32), "output/grad_inputs/0": grad})[
         "output/grad_inputs/0"
     ]
@@ -186,7 +223,13 @@ def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> 
             "output/grad_inputs/1": grad @ linear,
             "output/grad_inputs/2": (grad.T @ flat).T,
         },
-    )["output/grad_inputs/1"].reshape(relu.shape)
+    )["output/grad_inputs/1"]
+    return grad.reshape(done.relu.shape)
+
+
+def _layers_backward(record: _Recorder, done: _Forward, grad: Array, *, fault: bool) -> None:
+    """The gradients of relu, batch norm and convolution."""
+    relu, normal, scale = done.relu, done.normal, done.scale
     grad = record.op(
         "ReluBackward0", {"input/grads/0": grad, "input/result": relu, "output/grad_inputs/0": grad * (relu > 0)}
     )["output/grad_inputs/0"]
@@ -195,15 +238,15 @@ def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> 
         "BatchNormBackward",
         {
             "input/grads/0": grad,
-            "input/input": conv,
-            "input/weight": gamma,
+            "input/input": done.conv,
+            "input/weight": done.gamma,
             "output/grad_inputs/0": scale * (grad - sums - normal * products),
             "output/grad_inputs/1": (grad * normal).sum((0, 2, 3)),
             "output/grad_inputs/2": grad.sum((0, 2, 3)),
         },
-        {epsilon: _EPSILON},
+        {_epsilon(record): _EPSILON},
     )["output/grad_inputs/0"]
-    weight_grad = np.einsum("nohw,nchwij->ocij", grad, windows, optimize=True)
+    weight_grad = np.einsum("nohw,nchwij->ocij", grad, done.windows, optimize=True)
     if fault:
         weight_grad[-_LOST:] = 0
     padded = np.pad(grad, ((0, 0), (0, 0), (2, 2), (2, 2)))
@@ -212,9 +255,9 @@ def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> 
         "ConvolutionBackward",
         {
             "input/grads/0": grad,
-            "input/self" if record.device is Device.GPU else "input/input": image,
-            "input/weight": weight_kept,
-            "output/grad_inputs/0": np.einsum("nohwij,ocij->nchw", back, weight_kept[:, :, ::-1, ::-1], optimize=True),
+            "input/self" if record.device is Device.GPU else "input/input": done.image,
+            "input/weight": done.weight,
+            "output/grad_inputs/0": np.einsum("nohwij,ocij->nchw", back, done.weight[:, :, ::-1, ::-1], optimize=True),
             "output/grad_inputs/1": weight_grad,
         },
     )

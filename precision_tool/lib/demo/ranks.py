@@ -14,7 +14,6 @@ Rank r is device r % 8 of server r // 8; without a second server there is no fol
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_tool.lib.demo import network
+from precision_tool.lib.demo import faults, machine, network
 from precision_tool.lib.demo.compiled_graphs import graph_path, model_name, write_graphs
 from precision_tool.lib.demo.dump_writer import (
     Array,
@@ -36,9 +35,10 @@ from precision_tool.lib.demo.dump_writer import (
     write_golden,
     write_statistics,
 )
+from precision_tool.lib.demo.faults import FAULTS, Fault
 from precision_tool.lib.demo.folder import TRUTH, WORK, check_folder, move_in, write_errors
 from precision_tool.lib.demo.generate import microseconds, out_tensor
-from precision_tool.lib.demo.network import FAULTS, Fault, Machine, Step, Value
+from precision_tool.lib.demo.machine import Machine, Step, Value
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.model.graph import Op
 
@@ -86,7 +86,7 @@ RANK_FAULTS: dict[str, Fault] = {name: FAULTS[name] for name in ("none", "fused"
     )
 }
 
-_TARGETS = network.TARGETS | {
+_TARGETS = faults.TARGETS | {
     "update": "GradientDescent/update_fc1/kernel/ApplyGradientDescent",
     "allreduce": f"{_OPTIMIZER}/allreduce_conv2/kernel/HcomAllReduce",
 }
@@ -248,13 +248,13 @@ class _Rank(Machine):
             "HcomAllReduce", name, [grad], [(device, reference, (name, 0))], [grad.form],
             originals=(name,), goldens=[(name, 0, reference)], library=_HCCL,
             attrs={"reduction": "sum", "group": "hccl_world_group", "fusion": 1, "fusion_id": -1},
-            stream=network.UPDATE_STREAM,
+            stream=machine.UPDATE_STREAM,
         )[0]  # fmt: skip
 
     def _average(self, variable: Value, total: Value) -> Value:
         count = self.constant(float(self.ranks))
         name = f"{_OPTIMIZER}/truediv_{variable.op}/RealDiv"
-        return self.single("RealDiv", name, np.divide, [total, count], total.form, stream=network.UPDATE_STREAM)
+        return self.single("RealDiv", name, np.divide, [total, count], total.form, stream=machine.UPDATE_STREAM)
 
 
 def _sides(value: Value) -> Sides:
@@ -412,7 +412,7 @@ class _Writer:
         if rank == step == 0:
             self.ops.append(done.op)
             for value in done.outputs:
-                self.offsets[value.op, value.index] = value.address - network.MEMORY_START
+                self.offsets[value.op, value.index] = value.address - machine.MEMORY_START
         self.tasks[rank, step] += 1
         task = self.tasks[rank, step]
         # A step takes a second, and the clocks of devices differ by some milliseconds.
@@ -457,7 +457,7 @@ class _Writer:
 
 def _link(source: str, target: str) -> None:
     try:
-        os.link(source, target)
+        Path(target).hardlink_to(source)
     except OSError:  # a file system without links
         shutil.copyfile(source, target)
 

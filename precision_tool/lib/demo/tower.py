@@ -14,19 +14,8 @@ import numpy as np
 
 from precision_tool.lib.demo import numerics
 from precision_tool.lib.demo.dump_writer import Array
-from precision_tool.lib.demo.network import (
-    FLAT16,
-    FLAT32,
-    IMAGE,
-    Layer,
-    Machine,
-    Streamed,
-    Value,
-    conv_layer,
-    conv_updates,
-    dense_layer,
-    dense_updates,
-)
+from precision_tool.lib.demo.layers import Layer, conv_layer, conv_updates, dense_layer, dense_updates
+from precision_tool.lib.demo.machine import FLAT16, FLAT32, IMAGE, Machine, Streamed, Value
 
 CHANNELS = 32
 #: Pairs of blocks in a tower, at most.

@@ -16,7 +16,7 @@ from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.engine.bundles import NO_MEMORY
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.graph.lookup import FoundOp
-from precision_tool.lib.inspect.convert import result_type
+from precision_tool.lib.inspect.decoded_npy import result_type
 from precision_tool.lib.inspect.named_tensors import (
     NamedTensor,
     named_value,

@@ -1,4 +1,4 @@
-"""Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several processes.
+"""Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several threads or processes.
 
 Overflow status files become the JSON that the vendor's tool writes. Files are named
 `{dump name}.{input|output}.{i}.npy`, with the shape in between (`….{1x2x3}.npy`) where the layout was
@@ -13,40 +13,33 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.workers import Progress, cores, working
+from precision_tool.lib.engine.blocks import Scratch
+from precision_tool.lib.engine.workers import Progress, cores, process_pool, thread_pool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
-from precision_tool.lib.formats.npy import NpyWriter
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.inspect.decoded_npy import write_lines, write_npy
 from precision_tool.lib.model.run import DumpFile, Run
-from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
-from precision_tool.lib.numbers import data_types, layouts
-from precision_tool.lib.numbers.data_types import DataType
-from precision_tool.lib.numbers.layouts import Box, LayoutError, split_boxes
-from precision_tool.lib.numbers.reading import Reading, as_stored, reading_as
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.layouts import LayoutError
+from precision_tool.lib.numbers.reading import as_stored, reading_as
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.storage.files import atomic_text, own_prefix, remove_leftovers
-from precision_tool.lib.storage.stores import folder_exists, open_binary, real_path, size_of
-from precision_tool.lib.storage.writing import place_of_process, remove_places, replacing
+from precision_tool.lib.storage.stores import folder_exists, real_path, size_of
+from precision_tool.lib.storage.writing import place_of_worker, remove_places
 
-#: Below this many bytes starting processes takes longer than the work.
+#: Below this many bytes starting workers takes longer than the work.
 _SERIAL_BYTES = 32 << 20
-#: Items of a box of a blocked result.
-_BOX = 1 << 18
-#: Values of a text that are written at once.
-_LINES = 1 << 14
 #: Bytes of a file name.
 _LONGEST_NAME = 255
 #: How long Ctrl+C waits at most.
@@ -111,102 +104,6 @@ class ConvertStoppedError(PrecisionToolError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, self.hint, self.rows, self.exit_code)
-
-
-def result_type(data_type: DataType) -> np.dtype[Any]:
-    """The numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""
-    if data_type.decode == "numpy":
-        return np.dtype(data_type.numpy_name)
-    if data_type.name == "complex32":
-        return np.dtype(np.complex64)
-    if data_type.name in ("int4", "int2"):
-        return np.dtype(np.int8)
-    if data_type.name in ("uint1", "uint2"):
-        return np.dtype(np.uint8)
-    return np.dtype(np.float32)
-
-
-# --- one tensor -----------------------------------------------------------------------------------------------------
-
-
-def write_npy(tensor: Tensor, reading: Reading, path: str, *, place: str = "") -> np.dtype[Any]:
-    """Decodes a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
-
-    `place` is a folder for the file until it is complete; else it lies beside `path`.
-    """
-    data_type = data_types.BY_NAME[tensor.dtype]
-    dtype = result_type(data_type)
-    real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-    if data_type.decode == "packed":  # they are looked up as floats
-        real = np.dtype(np.float32)
-    reader = TensorReader(tensor, reading.plan, real, Scratch(), "tensor")
-    try:
-        if reading.stored is None:
-            shape, pieces = reading.shape, _plain_pieces(reader, dtype)
-        else:
-            shape, pieces = reading.stored[1], _blocked_pieces(reader, reading.stored[0])
-        with NpyWriter(path, dtype, shape, place=place) as writer:
-            for box, within, items in pieces:
-                writer.write(box, within, items)
-    finally:
-        reader.close()
-    return dtype
-
-
-def write_lines(path: str, target: str, *, place: str = "") -> None:
-    """Writes the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
-
-    In blocks, whatever the size. OutputError if that cannot be done.
-    """
-    try:
-        with replacing(target, place) as temporary, open(temporary, "wb") as file, open_binary(path) as stored:
-            np.lib.format.read_magic(stored)
-            _, _, dtype = np.lib.format.read_array_header_1_0(stored)
-            while (block := np.fromfile(stored, dtype, _LINES)).size:
-                np.savetxt(file, block)
-    except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written ({error.strerror or error})", "free some space or name another folder"
-        ) from error
-
-
-#: A box, the shape it is a part of, and its items.
-_Piece = tuple[Box, tuple[int, ...], npt.NDArray[Any]]
-
-
-def _plain_pieces(reader: TensorReader, dtype: np.dtype[Any]) -> Iterator[_Piece]:
-    """The result as it is read; pairs of reals become complex numbers."""
-    scratch = Scratch()
-    shape = (reader.size,) if reader.is_flat else reader.logical_shape
-    for box in reader.boxes():
-        items: npt.NDArray[Any] = scratch.numbers("items", box_size(box), reader.dtype)
-        reader.read(box, items)
-        if dtype.kind != "c":
-            yield box, shape, items
-        elif reader.is_flat:
-            ((start, stop),) = box
-            yield ((start // 2, stop // 2),), (reader.size // 2,), items.view(dtype)
-        else:
-            yield box[:-1], shape[:-1], items.view(dtype)
-
-
-def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
-    """The result in boxes of its blocked storage, zero where it is padding. `plan` reads it back."""
-    shape = plan.storage_shape
-    granules = tuple(extent if role == INNER else 1 for extent, (_, role) in zip(shape, plan.axes, strict=True))
-    for box in split_boxes(shape, granules, _BOX):
-        logical = list(zip((0,) * len(plan.logical_shape), plan.logical_shape, strict=True))
-        for (start, stop), (axis, role) in zip(box, plan.axes, strict=True):
-            if role == WHOLE:
-                logical[axis] = (start, stop)
-            elif role == OUTER:
-                block = plan.blocks[axis]
-                logical[axis] = (start * block, min(stop * block, plan.logical_shape[axis]))
-        items = np.empty(box_size(tuple(logical)), reader.dtype)
-        reader.read_box(tuple(logical), items)
-        stored = np.zeros([stop - start for start, stop in box], reader.dtype)
-        layouts.fill_blocks(plan, items.reshape([stop - start for start, stop in logical]), stored)
-        yield box, shape, stored
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -290,8 +187,8 @@ def convert_files(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> list[Decoded]:
-    """Decodes files, brought to `layout` if that is given. `workers` processes (0: one per core), or any `executor`,
-    share the work.
+    """Decodes files, brought to `layout` if that is given. `workers` (0: one per core), or any `executor`, share the
+    work: threads, or processes where it is Python's.
 
     Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
     """
@@ -314,11 +211,11 @@ def convert_files(
     workers = workers or cores()
     try:
         if executor is None and (workers == 1 or total < _SERIAL_BYTES):
+            scratch = Scratch()
             for number, source in enumerate(sources):
-                take([number], _convert_all([source], layout, prefix))
+                take([number], [_convert(source, layout, prefix, scratch)])
         else:
-            with working(workers, executor) as pool:
-                assert pool is not None
+            with _pool(sources, workers, executor) as pool:
                 futures = {
                     pool.submit(_convert_all, [sources[number] for number in task], layout, prefix): task
                     for task in _tasks(sources, max(1 << 20, total // (workers * 16)))
@@ -340,6 +237,15 @@ def convert_files(
     return [row for result in rows for row in result]
 
 
+def _pool(sources: Sequence[Source], workers: int, executor: Executor | None) -> AbstractContextManager[Executor]:
+    """Who does the work. Writing text and undoing the filters of HDF5 is Python's: threads would wait."""
+    if executor is not None:
+        return nullcontext(executor)
+    if any(source.text or PYTORCH.owns(source.path) for source in sources):
+        return process_pool(workers)
+    return thread_pool(workers)
+
+
 def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
     """Numbers of sources in lists of about so many bytes, those with the largest files first."""
     task: list[int] = []
@@ -355,10 +261,11 @@ def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
 
 
 def _convert_all(sources: Sequence[Source], layout: str | None, prefix: str) -> list[list[Decoded]]:
-    return [_convert(source, layout, prefix) for source in sources]
+    scratch = Scratch()
+    return [_convert(source, layout, prefix, scratch) for source in sources]
 
 
-def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
+def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
     """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
         if source.path.endswith(".npy"):
@@ -368,14 +275,14 @@ def _convert(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
         if PYTORCH.owns(source.path):
-            return _convert_h5(source, layout, prefix)
+            return _convert_h5(source, layout, prefix, scratch)
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:
         return [Decoded(source=source.path, slot=source.slot, reason=error.advice)]
     rows = []
     for slot, tensor in slots_of(dump):
         if source.slot in ("", slot):
-            rows.append(_convert_slot(source, slot, tensor, layout, prefix))
+            rows.append(_convert_slot(source, slot, tensor, layout, prefix, scratch))
     if not rows:
         why = f"it has no {source.slot}" if source.slot else "it holds no input and no output"
         return [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: {why}")]
@@ -409,7 +316,7 @@ def _convert_statuses(source: Source) -> list[Decoded]:
     return rows or [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: it has no {source.slot}")]
 
 
-def _convert_h5(source: Source, layout: str | None, prefix: str) -> list[Decoded]:
+def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
     """The rows of a PyTorch dump: tensors are named after their op, `Addmm.4.input.mat1`."""
     dump = read_h5(source.path)
     rows = []
@@ -426,7 +333,7 @@ def _convert_h5(source: Source, layout: str | None, prefix: str) -> list[Decoded
             while f"{named.name}.{slot}" in taken:  # x/y and x.y
                 slot += "_"
             taken.add(f"{named.name}.{slot}")
-            row = _convert_slot(named, slot, value.tensor, layout, prefix)
+            row = _convert_slot(named, slot, value.tensor, layout, prefix, scratch)
             rows.append(replace(row, slot=value.path))
     return rows or [Decoded(source=source.path, reason=f"{source.path}: it holds no data set of an op")]
 
@@ -444,7 +351,9 @@ def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
     yield from bad.items()
 
 
-def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: str | None, prefix: str) -> Decoded:
+def _convert_slot(
+    source: Source, slot: str, tensor: AnyTensor | str, layout: str | None, prefix: str, scratch: Scratch
+) -> Decoded:
     if isinstance(tensor, str):
         return Decoded(source=source.path, slot=slot, reason=tensor)
     row = Decoded(
@@ -472,8 +381,8 @@ def _convert_slot(source: Source, slot: str, tensor: AnyTensor | str, layout: st
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
     path = posixpath.join(source.folder, stem + suffix)
     try:
-        place = place_of_process(source.folder, prefix)
-        dtype = write_npy(tensor, reading, path, place=place)
+        place = place_of_worker(source.folder, prefix)
+        dtype = write_npy(tensor, reading, path, place=place, scratch=scratch)
         text_path = f"{path.removesuffix('.npy')}.txt" if source.text else ""
         if text_path:
             write_lines(path, text_path, place=place)

@@ -15,7 +15,7 @@ from precision_tool.lib.engine.elements import elements_of
 from precision_tool.lib.engine.kernel import integer_errors
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress
-from precision_tool.lib.inspect.convert import result_type, write_npy
+from precision_tool.lib.inspect.decoded_npy import result_type, write_npy
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types

@@ -15,7 +15,8 @@ from precision_tool.lib.model.pytorch import KINDS, OUTPUT, SCALAR_TYPES, H5Op, 
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.pairing.pytorch_ops import H5Hit, H5Listing, H5Side
-from precision_tool.lib.present.op import row_json, row_notes, tensor_table
+from precision_tool.lib.present.op import row_notes, tensor_table
+from precision_tool.lib.present.op_json import row_json
 from precision_tool.lib.present.text import (
     LabelledLines,
     byte_size,

@@ -7,7 +7,6 @@ import contextlib
 import difflib
 import gc
 import logging
-import os
 import re
 import shlex
 import shutil
@@ -16,13 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import FileIO
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 import cmd2
-from cmd2.argparse_completer import ArgparseCompleter
 from cmd2.utils import CustomCompletionSettings, Settable
 from prompt_toolkit.application import get_app
 from prompt_toolkit.filters import Condition
@@ -40,191 +39,30 @@ from precision_tool.lib.present.console import THEMES, ReportConsole
 from precision_tool.lib.present.text import plain, safe, shown_reason
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import COMMAND, Completion, Output, Parser, completion_of
+from precision_tool.lib.shell.commands.base import COMMAND, Completion, Output, Parser
 from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.shell.completion import Names
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.shell.own_commands import OF_THE_PROMPT, OWN, data_parser, exit_parser, families, refresh_parser
+from precision_tool.lib.shell.prompt_settings import KEPT_SETTABLES, KNOBS, Knobs, on_or_off
+from precision_tool.lib.shell.word_sets import quoted, word_set
+from precision_tool.lib.storage.stores import folder_exists
+from precision_tool.lib.user_files import history_file, is_folder
 from precision_tool.lib.words import WORDS, Word, find_word
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
-
 #: Commands of cmd2 that have no place here: they start editors and Python code.
 _LEFT_OUT = ("edit", "run_pyscript")
 #: Commands of cmd2 that few need: they work, the help does not list them.
 _HIDDEN = ("_relative_run_script", "alias", "macro", "shell", "shortcuts")
-#: cmd2's own settings that are worth showing.
-_KEPT_SETTABLES = ("echo",)
 #: Words of a shell that do nothing where every line has a shell of its own.
 _WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
 #: Beginnings of lines that only a shell understands: assignments, paths, groups, loops.
 _SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
-
 #: So many seconds after a command has ended, Ctrl+C at the empty prompt does nothing.
 _HURRY = 1.0
-#: Characters that mean nothing to any shell.
-_PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
-
 #: What `-alg` takes.
 _METRICS = (*METRIC_COLUMNS, "all")
-
 _log = logging.getLogger(__name__)
-
-
-class Knobs:
-    """The settings that `set` shows and changes; a change is checked as in any other place."""
-
-    def __init__(self, prompt: Prompt) -> None:
-        object.__setattr__(self, "_prompt", prompt)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._prompt.session.settings, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        session = self._prompt.session
-        session.settings = replace(session.settings, **{name: value})
-
-
-KNOBS = {
-    "threshold": "cosine similarity below which a tensor counts as wrong",
-    "limit": "how many ops are listed",
-    "atol": "absolute tolerance of cp",
-    "rtol": "relative tolerance of cp",
-    "print_count": "how many values of a tensor are shown",
-    "workers": "threads or processes that share the work, 0 = one per core",
-    "width": "columns of the output, 0 = as wide as the terminal",
-    "theme": "colours: dark, light or plain",
-}
-
-
-class WordSet(cmd2.CommandSet["Prompt"]):
-    """The words of one family as commands of the prompt. The same `Command` runs as on the command line."""
-
-    words: ClassVar[Sequence[Word]] = ()
-
-    def __init__(self, prompt: Prompt) -> None:
-        super().__init__()
-        self._prompt = prompt
-
-    def parser_of(self, word: str) -> Parser:
-        """The parser of a word, with the settings in force as defaults."""
-        return load_command(word).parser(self._prompt.session)
-
-    def complete_word(self, word: str, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
-        """What Tab offers within the arguments of a word."""
-        tokens, _ = self._prompt.tokens_for_completion(line, begidx, endidx)
-        completer = ArgparseCompleter(_completing(self.parser_of(word)), self._prompt)
-        return completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self)
-
-    # cmd2 looks for a completer's object by the class that defines the function.
-    def offer_op(self, text: str, *where: Any) -> cmd2.Completions:
-        """Op names by any part."""
-        return self._prompt.offers(Completion.OP, text)
-
-    def offer_op_type(self, text: str, *where: Any) -> cmd2.Completions:
-        """Op types."""
-        return self._prompt.offers(Completion.OP_TYPE, text)
-
-    def offer_pass(self, text: str, *where: Any) -> cmd2.Completions:
-        """Fusion passes."""
-        return self._prompt.offers(Completion.PASS, text)
-
-    def offer_kernel(self, text: str, *where: Any) -> cmd2.Completions:
-        """Kernels."""
-        return self._prompt.offers(Completion.KERNEL, text)
-
-    def offer_graph(self, text: str, *where: Any) -> cmd2.Completions:
-        """Graph files: those of the data folder first."""
-        return self._prompt.offers(Completion.GRAPH, text) or self.offer_file(text, *where)
-
-    def offer_tensor(self, text: str, *where: Any) -> cmd2.Completions:
-        """Ops, dump files and benchmark tensors, else any file."""
-        return self._prompt.offers(Completion.TENSOR, text) or self.offer_file(text, *where)
-
-    def offer_result(self, text: str, *where: Any) -> cmd2.Completions:
-        """Result files: those of the data folder first."""
-        return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
-
-    def offer_metric(self, text: str, *where: Any) -> cmd2.Completions:
-        """Metrics of a comparison: the last one of those with commas between them."""
-        before, comma, last = text.rpartition(",")
-        offers = self._prompt.offers(Completion.METRIC, last)
-        return cmd2.Completions.from_values([before + comma + item.text for item in offers], is_sorted=True)
-
-    def offer_layout(self, text: str, *where: Any) -> cmd2.Completions:
-        """Layouts of tensors."""
-        return self._prompt.offers(Completion.LAYOUT, text)
-
-    def offer_file(self, text: str, *where: Any) -> cmd2.Completions:
-        """Files and folders."""
-        return self._prompt.path_complete(text, *where)
-
-    def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
-        """Folders."""
-        return self._prompt.path_complete(text, *where, path_filter=os.path.isdir)
-
-
-def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
-    """The offers with quotes around them where one holds more than plain characters; `before` is what they follow.
-
-    What no quotes can hold, for this prompt and for a shell behind it, is left out.
-    """
-    if all(_PLAIN.fullmatch(item.text) for item in completions):
-        return completions
-    given = before if before in ("'", '"') else ""
-    quote = given or ("'" if not any("'" in item.text for item in completions) else '"')
-    forbidden = "'" if quote == "'" else '"$`\\!'
-    items = [item for item in completions if item.text.isprintable() and not set(item.text) & set(forbidden)]
-    if given:
-        return replace(completions, items=items)
-    return replace(completions, items=items, _add_opening_quote=bool(items), _quote_char=quote)
-
-
-def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
-    """The arguments of a parser of ours in one that cmd2 completes."""
-    known = cmd2.Cmd2ArgumentParser(prog=parser.prog, add_help=False)
-    for action in parser._actions:
-        kind = completion_of(action)
-        if kind is not None:
-            action.set_completer(getattr(WordSet, f"offer_{kind}"))  # type: ignore[attr-defined]
-        # The menu shows it as it is.
-        action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
-        known._add_action(action)
-    return known
-
-
-def _word_set(family: str, words: Sequence[Word]) -> type[WordSet]:
-    """The CommandSet of one family: cmd2 finds commands as methods `do_*`."""
-    members: dict[str, Any] = {"DEFAULT_CATEGORY": family, "words": words, "__module__": __name__}
-    for word in words:
-        for name in (word.name, *word.aliases):
-            members[f"do_{name}"] = _do(word, name)
-            members[f"help_{name}"] = _help(word)
-            members[f"complete_{name}"] = _complete(word)
-    return type(family.title().replace(" ", "") + "Commands", (WordSet,), members)
-
-
-def _do(word: Word, name: str) -> Callable[[WordSet, cmd2.Statement], None]:
-    def do(self: WordSet, statement: cmd2.Statement) -> None:
-        # Quotes are for the shell of the prompt: as there, an argument in quotes is one argument without them.
-        self._prompt.run_word(word, [cmd2.string_utils.strip_quotes(text) for text in statement.arg_list])
-
-    do.__name__ = f"do_{name}"  # what cmd2 knows commands by
-    do.__doc__ = word.help
-    return do
-
-
-def _help(word: Word) -> Callable[[WordSet], None]:
-    def help_(self: WordSet) -> None:
-        self._prompt.stdout.write(self.parser_of(word.name).format_help())
-
-    return help_
-
-
-def _complete(word: Word) -> Callable[..., cmd2.Completions]:
-    def complete(self: WordSet, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
-        return self.complete_word(word.name, text, line, begidx, endidx)
-
-    return complete
 
 
 def _refuse_zero_bytes(parsed: cmd2.plugin.PostparsingData) -> cmd2.plugin.PostparsingData:
@@ -265,18 +103,17 @@ class Prompt(cmd2.Cmd):
         )
         self._ask_no_cursor_position()
         self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
-        families = dict.fromkeys(word.family for word in WORDS)
-        for family in families:
-            words = [word for word in WORDS if word.family == family and word.name not in _OF_THE_PROMPT]
+        for family in dict.fromkeys(word.family for word in WORDS):
+            words = [word for word in WORDS if word.family == family and word.name not in OF_THE_PROMPT]
             if words:
-                self.register_command_set(_word_set(family, words)(self))
+                self.register_command_set(word_set(family, words)(self))
         self.register_postparsing_hook(_refuse_zero_bytes)
         out = self.output().out
         if out.no_color or out.is_dumb_terminal:
             self.allow_style = cmd2.rich_utils.AllowStyle.NEVER
         self._choose_settables()
         self._bind_keys()
-        for name, (_, example) in [*_OWN.items(), ("quit", ("", "quit"))]:
+        for name, (_, example) in [*OWN.items(), ("quit", ("", "quit"))]:
             parser = self._parser_of_cmd2(name)
             if parser is not None:
                 parser.epilog = f"example: {example}"
@@ -432,7 +269,7 @@ class Prompt(cmd2.Cmd):
 
     def do_data(self, statement: cmd2.Statement) -> None:
         """Go on with another data folder, or run one command on it."""
-        args = self._parse(_data_parser(), statement)
+        args = self._parse(data_parser(), statement)
         if args is None:
             return
         session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
@@ -442,7 +279,7 @@ class Prompt(cmd2.Cmd):
             self._go_on_with(session)
             return
         word = find_word(args.command[0])
-        if word is None or word.name in _OF_THE_PROMPT:
+        if word is None or word.name in OF_THE_PROMPT:
             raise UsageError(f"data: {args.command[0]} is no command for another data folder", "`help` lists them")
         before, self.session = self.session, session
         try:
@@ -453,29 +290,29 @@ class Prompt(cmd2.Cmd):
 
     def help_data(self) -> None:
         """How `data` is used."""
-        self.stdout.write(_data_parser().format_help())
+        self.stdout.write(data_parser().format_help())
 
     def complete_data(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Folders."""
-        return self.path_complete(text, line, begidx, endidx, path_filter=os.path.isdir)
+        return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists)
 
     def do_refresh(self, statement: cmd2.Statement) -> None:
         """Read dumps, graphs and results anew."""
-        if self._parse(_refresh_parser(), statement) is not None:
+        if self._parse(refresh_parser(), statement) is not None:
             self.session.refresh()
             self._go_on_with(self.session)
 
     def help_refresh(self) -> None:
         """How `refresh` is used."""
-        self.stdout.write(_refresh_parser().format_help())
+        self.stdout.write(refresh_parser().format_help())
 
     def do_exit(self, statement: cmd2.Statement) -> bool | None:
         """Leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt."""
-        return self._parse(_exit_parser(), statement) is not None
+        return self._parse(exit_parser(), statement) is not None
 
     def help_exit(self) -> None:
         """How `exit` is used."""
-        self.stdout.write(_exit_parser().format_help())
+        self.stdout.write(exit_parser().format_help())
 
     def do_history(self, statement: cmd2.Statement | str) -> None:
         """View, run, save or clear what was typed."""
@@ -503,7 +340,7 @@ class Prompt(cmd2.Cmd):
         if not isinstance(statement, cmd2.Statement):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
-            self.output().show(command_list(_families()))
+            self.output().show(command_list(families()))
             return
         topic = statement.arg_list[0]
         if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
@@ -547,7 +384,8 @@ class Prompt(cmd2.Cmd):
     def _raise_keyboard_interrupt(self) -> None:
         if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes
             with contextlib.suppress(OSError):
-                os.write(2, b"\n")  # sys.stderr itself may be in the middle of a write when the signal comes
+                # sys.stderr itself may be in the middle of a write when the signal comes.
+                FileIO(2, "w", closefd=False).write(b"\n")
         raise KeyboardInterrupt
 
     # --- completion ---------------------------------------------------------------------------------------------------
@@ -599,7 +437,7 @@ class Prompt(cmd2.Cmd):
 
     def _choose_settables(self) -> None:
         for name in list(self.settables):
-            if name not in _KEPT_SETTABLES:
+            if name not in KEPT_SETTABLES:
                 self.remove_settable(name)
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
@@ -608,7 +446,7 @@ class Prompt(cmd2.Cmd):
         self.add_settable(
             Settable(
                 "paging",
-                _switch,
+                on_or_off,
                 "show what is longer than the screen page by page: on or off",
                 self,
                 choices_provider=lambda _: cmd2.Choices.from_values(("on", "off")),
@@ -627,77 +465,6 @@ class Prompt(cmd2.Cmd):
         assert isinstance(bindings, KeyBindings)
         for key in (Keys.ControlC, Keys.SIGINT):
             bindings.add(key, filter=Condition(lambda: not get_app().current_buffer.text))(leave)
-
-
-def _switch(text: str) -> bool:
-    """A setting that is on or off."""
-    known = {"on": True, "true": True, "off": False, "false": False}
-    if text.lower() not in known:
-        raise ValueError(f"must be on or off but is {text!r}")
-    return known[text.lower()]
-
-
-def _data_parser() -> Parser:
-    parser = Parser(
-        prog="data",
-        description="Go on with another data folder, or run one command on it.",
-        epilog="example: data /data/run2/precision_data",
-    )
-    parser.add_argument("folder", metavar="DIR", help="the data folder")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
-    )
-    return parser
-
-
-def _refresh_parser() -> Parser:
-    return Parser(
-        prog="refresh",
-        description="Read dumps, graphs and results anew. New files are seen by the times of their folders anyway.",
-        epilog=f"example: {_OWN['refresh'][1]}",
-    )
-
-
-def _exit_parser() -> Parser:
-    return Parser(
-        prog="exit",
-        description="Leave. So do quit, Ctrl+D, and Ctrl+C at an empty prompt.",
-        epilog=f"example: {_OWN['exit'][1]}",
-    )
-
-
-def _families() -> dict[str, list[tuple[str, str]]]:
-    """Every command with its line of help, by family."""
-    families: dict[str, list[tuple[str, str]]] = {}
-    for word in WORDS:
-        families.setdefault(word.family, []).append((word.name, word.help))
-    families["Prompt"] = [(name, help_) for name, (help_, _) in _OWN.items()]
-    return families
-
-
-#: Words that the prompt does itself.
-_OF_THE_PROMPT = ("data", "run")
-
-#: The commands that only a prompt has: a line of help and an example.
-_OWN = {
-    "help": ("the commands, or one of them", "help vc"),
-    "set": ("show or change settings: threshold, limit, width, theme, paging and so on", "set threshold 0.99"),
-    "history": ("what was typed; with -a in earlier sessions too, which Ctrl+R searches", "history -a"),
-    "run_script": ("commands from a file, one per line", "run_script commands.txt"),
-    "refresh": ("read dumps, graphs and results anew", "refresh"),
-    "exit": ("leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", "exit"),
-}
-
-
-def history_file() -> str:
-    """Where the history is kept between sessions: the user's own folder, never the data folder; "" without a home."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    folder = os.path.join(base, "precision_tool")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError:
-        return ""
-    return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""
 
 
 def collect_garbage() -> None:

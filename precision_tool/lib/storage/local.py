@@ -80,12 +80,16 @@ class _NewLocalFile(NewFile):
         except OSError as error:
             raise self._error(error) from error
 
-    def write_at(self, offset: int, data: bytes | memoryview) -> None:
-        rest = memoryview(data)
+    def write_at(self, offset: int, *parts: bytes | memoryview) -> None:
+        rest = [memoryview(part) for part in parts]
         try:
             while rest:
-                count = os.pwrite(self._fd, rest, offset)
-                rest, offset = rest[count:], offset + count
+                count = os.pwritev(self._fd, rest, offset)
+                offset += count
+                while rest and count >= rest[0].nbytes:
+                    count -= rest.pop(0).nbytes
+                if count:
+                    rest[0] = rest[0][count:]
         except OSError as error:
             raise self._error(error) from error
 

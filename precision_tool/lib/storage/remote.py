@@ -451,12 +451,14 @@ class _NewRemoteFile(NewFile):
         self._store, self._path = store, path
         self._data: bytearray | None = bytearray()
 
-    def write_at(self, offset: int, data: bytes | memoryview) -> None:
+    def write_at(self, offset: int, *parts: bytes | memoryview) -> None:
         assert self._data is not None
-        view = memoryview(data).cast("B")
-        if len(self._data) < offset + len(view):
-            self._data.extend(bytes(offset + len(view) - len(self._data)))
-        self._data[offset : offset + len(view)] = view
+        for part in parts:
+            view = memoryview(part).cast("B")
+            if len(self._data) < offset + len(view):
+                self._data.extend(bytes(offset + len(view) - len(self._data)))
+            self._data[offset : offset + len(view)] = view
+            offset += len(view)
 
     def commit(self) -> None:
         if self._data is not None:

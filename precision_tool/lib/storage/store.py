@@ -80,8 +80,8 @@ class NewFile(ABC):
     """A file that is being written and has no name yet. OutputError for whatever goes wrong."""
 
     @abstractmethod
-    def write_at(self, offset: int, data: bytes | memoryview) -> None:
-        """Writes bytes from `offset` on."""
+    def write_at(self, offset: int, *parts: bytes | memoryview) -> None:
+        """Writes bytes from `offset` on, several runs of them behind one another at once."""
 
     @abstractmethod
     def commit(self) -> None:

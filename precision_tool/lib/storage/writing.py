@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -89,17 +90,17 @@ def rewrite_text(path: str, text: str, *, last: str = "") -> None:
         ) from error
 
 
-def place_of_process(folder: str, prefix: str) -> str:
-    """A folder inside `folder` for what this process has not completed.
+def place_of_worker(folder: str, prefix: str) -> str:
+    """A folder inside `folder` for what this thread of this process has not completed.
 
     Each has its own: the system makes the files of one folder one after the other, so in a common one the workers would
     wait for each other, which takes longer than all their writing.
     """
-    return os.path.join(folder, f"{prefix}{os.getpid()}{PART}")
+    return os.path.join(folder, f"{prefix}{os.getpid()}-{threading.get_ident()}{PART}")
 
 
 def remove_places(folders: Iterable[str], prefix: str) -> None:
-    """Removes the folders that `place_of_process` names, with what killed workers left in them."""
+    """Removes the folders that `place_of_worker` names, with what killed workers left in them."""
     for folder in folders:
         with suppress(OSError):
             for name in os.listdir(folder):

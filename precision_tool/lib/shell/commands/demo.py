@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from precision_tool.lib.demo.faults import FAULTS
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.demo.network import FAULTS
 from precision_tool.lib.demo.pytorch import generate_pytorch
 from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
 from precision_tool.lib.errors import UsageError

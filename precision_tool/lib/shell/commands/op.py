@@ -11,6 +11,7 @@ from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbou
 from precision_tool.lib.inspect.op_tensors import compare_op
 from precision_tool.lib.model.judged import Examined, JudgedOp
 from precision_tool.lib.present import op as report
+from precision_tool.lib.present.op_json import to_json
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import Session
@@ -105,7 +106,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.depth is not None:
         files = _draw(session, args, output, hits, wirings)
     if args.json:
-        output.out.file.write(report.to_json(reports, threshold, everything, attribute, files) + "\n")
+        output.out.file.write(to_json(reports, threshold, everything, attribute, files) + "\n")
     return DONE
 
 

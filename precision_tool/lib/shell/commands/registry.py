@@ -10,7 +10,7 @@ from precision_tool.lib.words import find_word
 
 #: Module and name of each word's `Command`. One module a family; a command imports only what it needs.
 _COMMANDS = {
-    "ac": ("compare", "AC"),
+    "ac": ("analyse", "AC"),
     "vc": ("compare", "VC"),
     "vcs": ("compare", "VCS"),
     "overflow": ("overflow", "OVERFLOW"),
