@@ -89,8 +89,9 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(spread, "_judge_task", judged)
     monkeypatch.setattr(spread, "elements_of", lambda _, op: sizes[int(op.name)])
+    values = SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run"))
     judge: Any = SimpleNamespace(
-        computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run")),
+        computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
         for_others=lambda: lambda: None,
     )  # fmt: skip
     found = spread.judge_ops(judge, workers=1, executor=AtOnce())
