@@ -18,11 +18,10 @@ _STORED = "stored with a verdict as text"
 #: taken off here.
 STAY: dict[str, tuple[int | None, str]] = {
     "checks/comparing.py": (3, "a note to the user, taken back by its text, and parts of an error's message"),
-    "checks/graph_diff.py": (1, "stands where the name of a pass does"),
     "checks/overflow.py": (1, "the value of a key of JSON"),
     "checks/passports.py": (1, "a note to the user, said once"),
     "checks/similarity.py": (1, "stands where the name of an op does"),
-    "verdict/blame.py": (38, "the reasons of `fusion blame`"),
+    "verdict/blame.py": (2, "parts of an error's message"),
     "verdict/decide.py": (None, _STORED),
     "verdict/judge.py": (None, _STORED),
     "verdict/judgement.py": (None, _STORED),

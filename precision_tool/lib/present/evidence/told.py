@@ -27,6 +27,7 @@ FAMILIES = {
     "checks.passports": "passports",
     "checks.random_evidence": "random_errors",
     "checks.similarity": "similarity",
+    "verdict.blamed": "blame",
 }
 #: What the checks of a run are called.
 _TITLES = {
