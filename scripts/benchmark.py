@@ -437,6 +437,7 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     chosen = args.parts or known
     folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as those that pip installed are
     try:
         if "compare" in chosen:
             bench_compare(folder / "compare", args.bytes, args.workers, args.repeats)

@@ -23,7 +23,24 @@ def data_of(path: Path) -> dict[str, Any]:
         raise ValueError(f"{name} is no JSON")
 
     document: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(match[1])), parse_constant=refuse)
+    for result in document["results"]:
+        result["tensors"] = {name: plain(column) for name, column in result["tensors"].items()}
     return document
+
+
+def plain(column: Any) -> Any:
+    """The values of a column of a report: integers may be one text, and decimal numbers an integer and its places."""
+    if isinstance(column, str):
+        return [None if sign == "\ue000" else ord(sign) - 0x2800 for sign in column]
+    if isinstance(column, list):
+        return column
+    values = [
+        value if sign == "@" else float(f"{value}e{ord('@') - ord(sign)}")
+        for value, sign in zip(plain(column["of"]), column["places"], strict=True)
+    ]
+    for at, value in column["more"]:
+        values[at] = value
+    return values
 
 
 def result_of(path: Path) -> dict[str, Any]:

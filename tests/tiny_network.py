@@ -178,7 +178,7 @@ def matmul(name: str, a: str, b: str, dtype: str = "float16") -> Part:
 
 def binary(name: str, op_type: str, a: str, b: str, dtype: str = "float16") -> Part:
     """Add, Mul or Sub."""
-    compute = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}[op_type]
+    compute = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract, "RealDiv": np.divide}[op_type]
     return Part(name=name, type=op_type, inputs=(a, b), compute=compute, dtype=dtype, originals=(name,))
 
 

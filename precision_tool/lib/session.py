@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
-    from precision_tool.lib.verdict.blame import Blame
+    from precision_tool.lib.verdict.blamed import Blame
 
 
 #: In the place of a step or rank: all of them.

@@ -229,3 +229,19 @@ def lock_folder(path: str, kind: int) -> Optional[int]:
         os.close(handle)
         return None
     return handle
+
+
+def environment(name: str) -> str:
+    """A variable of the environment that is no setting of ours; "" where it is not set."""
+    return os.environ.get(name, "")
+
+
+def history_file() -> str:
+    """Where the history is kept between sessions: the user's own folder, never the data folder; "" without a home."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    folder = os.path.join(base, "precision_tool")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return ""
+    return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""

@@ -43,7 +43,7 @@ def test_the_data_of_a_small_network(tmp_path: Path) -> None:
 
 def test_what_the_small_network_says(tmp_path: Path) -> None:
     document = data_of(small_report(tmp_path))
-    assert document["schema"] == SCHEMA == 1
+    assert document["schema"] == SCHEMA == 2
     (result,) = document["results"]
     at = names_of(result).index("block/add")
     assert result["verdict"]["culprit"] == "block/add"

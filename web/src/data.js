@@ -1,7 +1,7 @@
 // The data of the page: unpacked, and with numbers that JSON cannot hold put in their place.
 import { unzlibSync } from 'fflate';
 
-export const SCHEMA = 1;
+export const SCHEMA = 2;
 const NUMBERS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 
 async function inflate(bytes) {
@@ -34,13 +34,42 @@ const TENSOR_TEXTS = ['slot', 'status', 'reason', 'shape', 'npu_type', 'golden_t
 const NOT_NUMBERS = new Set([...TEXT_COLUMNS, ...TENSOR_TEXTS, 'op', 'agree', 'agree_in', 'pass', 'originals',
   'inputs', 'outputs']);
 
+const NO_PLACES = '@'.charCodeAt(0);
+const [ZERO, NONE] = [0x2800, 0xE000];
+const POWERS = Array.from({ length: 23 }, (_, power) => Number(`1e${power}`));
+
+/** A column of integers; as one text it has a sign for each. */
+function integers(column) {
+  if (typeof column !== 'string') return column;
+  const found = new Array(column.length);
+  for (let at = 0; at < column.length; at += 1) {
+    const sign = column.charCodeAt(at);
+    found[at] = sign === NONE ? null : sign - ZERO;
+  }
+  return found;
+}
+
+/** A column of integers and of their decimal places, and of the values that are no such. */
+function decimals({ of, places, more }) {
+  const column = integers(of);
+  for (let at = 0; at < column.length; at += 1) {
+    const power = places.charCodeAt(at) - NO_PLACES;
+    if (power > 0) column[at] /= POWERS[power];
+    else if (power < 0) column[at] *= POWERS[-power];
+  }
+  for (const [at, value] of more) column[at] = value;
+  return column;
+}
+
 function prepareColumns(columns, texts, textColumns, count) {
   for (const name of textColumns) {
-    const column = columns[name];
+    const column = integers(columns[name]);
     columns[name] = column.length ? column.map((at) => texts[at ?? 0]) : new Array(count).fill('');
   }
-  for (const [name, column] of Object.entries(columns)) {
+  for (const [name, packed] of Object.entries(columns)) {
     if (NOT_NUMBERS.has(name)) continue;
+    const column = packed.places === undefined ? packed : decimals(packed);
+    columns[name] = column;
     if (!column.length) columns[name] = new Array(count).fill(0);
     for (let at = 0; at < column.length; at += 1) if (typeof column[at] === 'string') column[at] = number(column[at]);
   }
@@ -55,7 +84,8 @@ export class Result {
     for (const name of ['pass', 'originals', 'inputs', 'outputs']) {
       this.ops[name] = this.ops[name].map((list) => list && list.map((at) => raw.texts[at]));
     }
-    this.tensorCount = raw.tensors.op.length;
+    this.tensors.op = integers(raw.tensors.op);
+    this.tensorCount = this.tensors.op.length;
     prepareColumns(this.tensors, raw.texts, TENSOR_TEXTS, this.tensorCount);
     this.byName = new Map();
     this.inGraph = raw.map ? raw.map.parent.length - raw.map.groups.name.length : 0;

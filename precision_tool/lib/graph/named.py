@@ -20,11 +20,14 @@ def named_by(names: Iterable[str]) -> Callable[[str], str]:
     """As `names_in`, for names of ops. A name that two of them are spelled as stays as it is."""
     known = set(names)
     flat: dict[str, str] = {}
-    for name in known:
-        key = flatten(name)
-        flat[key] = "" if key in flat else name
 
     def name_of(name: str) -> str:
-        return name if name in known else flat.get(name) or name
+        if name in known:
+            return name
+        if not flat:  # for the first name that is spelled so
+            for one in known:
+                key = flatten(one)
+                flat[key] = "" if key in flat else one
+        return flat.get(name) or name
 
     return name_of

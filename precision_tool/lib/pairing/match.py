@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.model.changed import changed
@@ -34,7 +35,7 @@ class GraphMatcher:
         self._groups = groups_of(file)
         self._origins = Origins(file, self._groups)
         self._finder = OpDumps(dumps, in_order(file))
-        self._known = {one for op in file.ops for one in (flatten(op.name), whole_name(flatten(op.name)))}
+        self._file = file
         self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
 
     def pairs(self) -> Iterator[Pair]:
@@ -46,6 +47,11 @@ class GraphMatcher:
             op_type = self._dumps.op(name).op_type
             base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
             yield without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The ops of the graph as files name them, and what they are slices of; a single op needs none of it."""
+        return frozenset(one for op in self._file.ops for one in (flatten(op.name), whole_name(flatten(op.name))))
 
     def _is_known(self, name: str) -> bool:
         """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""

@@ -294,7 +294,8 @@ def _clean_head(verdict: Verdict) -> Text:
         scale = verdict.suspects[0]
         text = Text.assemble(("no fault", "bold"), f": {safe(scale.culprit)} scales the loss")
         factor = scale.fact("factor")
-        return text.append(f" by {_figure(factor)} against the benchmark's, and the gradients back" if factor else "")
+        against = " against the benchmark's" if verdict.has_benchmark else ""
+        return text.append(f" by {_figure(factor)}{against}, and the gradients back" if factor else "")
     text = Text("nothing computes wrong" if _is_whole(verdict) else "nothing that could be recomputed computes wrong")
     text.stylize("bold")
     if worst is not None and worst.cosine < 1 and _is_whole(verdict):

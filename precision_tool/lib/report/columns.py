@@ -7,6 +7,7 @@ from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.arguments import escaped
 
@@ -22,6 +23,11 @@ def number(value: float | None, digits: int = 6) -> Number:
         return "nan" if isnan(value) else "inf" if value > 0 else "-inf"
     short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def numbers(values: Iterable[float | None], digits: int = 6) -> list[Number]:
+    """`number` of every value of a column."""
+    return [None if value is None else number(value, digits) for value in values]
 
 
 #: The largest integer up to which float64, and so the page, holds all of them.
@@ -44,29 +50,62 @@ def whole(value: float | None) -> Number:
 _EXACT = 22
 
 
-def numbers(values: Sequence[float | None], digits: int = 6) -> list[Number]:
-    """`number` of every value of a column, quicker."""
+#: The sign of a number of no decimal places; more and fewer have the signs behind and before it.
+_NO_PLACES = ord("@")
+#: The sign of the integer 0, and the integers that have one: all are letters and other signs that JSON writes as
+#: they are. None has a sign for private use.
+_ZERO, _LEAST, _MOST, _NONE = 0x2800, -0x2700, 0xD7FF - 0x2800, 0xE000
+
+
+def signs(values: Sequence[int] | npt.NDArray[np.int64]) -> str | list[int]:
+    """A long column of integers as one text, a sign each, which is written and read in no time; else themselves."""
+    array = np.asarray(values, np.int64)
+    if array.size and not _LEAST <= array.min() <= array.max() <= _MOST:
+        unchanged: list[int] = array.tolist()
+        return unchanged
+    return _text(array + _ZERO)
+
+
+def _text(codes: npt.NDArray[Any]) -> str:
+    return codes.astype("<u2").tobytes().decode("utf-16-le")
+
+
+def decimals(values: Sequence[float | None], digits: int, whole_at: Iterable[int] = ()) -> dict[str, Any]:
+    """`number` of every value of a long column, as integers and how many decimal places each has.
+
+    `of` has `signs` of the integers, or themselves, `places` a sign for each: `@` none, `A` one, `B` two, `?` one
+    fewer than none. `more` are the positions and values of what no integer stands for. Those at `whole_at` are `whole`.
+    """
     array = np.array(values, np.float64)  # None becomes nan
     with np.errstate(all="ignore"):
         places = digits - 1 - np.floor(np.log10(np.abs(array)))
         # One of both powers is 1, and a product or quotient with an exact power of ten is the nearest number.
-        up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-        short = np.rint(array / down * up) / up * down
-    exact = np.isfinite(short) & (np.abs(places) <= _EXACT) & (np.abs(short) < 1e15)
-    column: list[Number] = [int(one) if one.is_integer() else one for one in np.where(exact, short, 0.0).tolist()]
-    for at in np.flatnonzero(~exact & (array != 0)).tolist():
-        column[at] = number(values[at], digits)
-    return column
+        short = np.rint(array / 10.0 ** np.maximum(-places, 0) * 10.0 ** np.maximum(places, 0))
+    exact = np.isfinite(short) & (np.abs(places) <= _EXACT)
+    others = {at: number(values[at], digits) for at in np.flatnonzero(~exact & (array != 0)).tolist()}
+    others |= {at: whole(values[at]) for at in whole_at}
+    exact[list(others)] = False
+    integers = np.where(exact, short, 0.0).astype(np.int64)
+    of = signs(integers)
+    if isinstance(of, str):
+        nothing = [at for at, value in others.items() if value is None]
+        codes = integers + _ZERO
+        codes[nothing] = _NONE
+        of = _text(codes)
+        others = {at: value for at, value in others.items() if value is not None}
+    signs_of_places = (np.where(exact, places, 0) + _NO_PLACES).astype(np.uint8)
+    return {"of": of, "places": signs_of_places.tobytes().decode("ascii"), "more": [*others.items()]}
 
 
-class Texts:
-    """A table of texts, each of them once; columns hold their positions. The text at 0 is empty."""
+class Texts(dict[str, int]):
+    """A table of texts, each of them once: the position of each. The text at 0 is empty."""
 
     def __init__(self) -> None:
-        self._positions: dict[str, int] = {"": 0}
+        super().__init__({"": 0})
 
-    def __getitem__(self, text: str) -> int:
-        return self._positions.setdefault(text, len(self._positions))
+    def __missing__(self, text: str) -> int:
+        position = self[text] = len(self)
+        return position
 
     def all_of(self, texts: Iterable[str]) -> list[int]:
         """The positions of several."""
@@ -75,7 +114,7 @@ class Texts:
     def to_json(self) -> list[str]:
         """The texts by position, as the terminal shows them: control characters, marks that turn the direction of
         writing, and what no UTF-8 can hold are written out."""
-        return [escaped(text) for text in self._positions]
+        return [*map(escaped, self)]
 
 
 def sound(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The data of a report: one JSON document with a schema version, which the page draws everything from.
 
 Ops, tensors, wires and groups are columns: lists of equal length, one value an op, tensor, wire or group. Texts are
-positions in the table `texts`; numbers that are not finite are "nan", "inf" and "-inf", None stands for none.
+positions in the table `texts`; numbers that are not finite are "nan", "inf" and "-inf", None stands for none. Long
+columns, those of tensors, are texts with a sign a value (`columns.signs`, `columns.decimals`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, log2
+from math import inf, isnan, nan
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
@@ -26,7 +30,7 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
-from precision_tool.lib.report.columns import Texts, number, numbers, sound, whole
+from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, sound
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
 from precision_tool.lib.results.columns import METRIC_FIELDS, READABLE
@@ -35,7 +39,7 @@ from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
-SCHEMA = 1
+SCHEMA = 2
 #: Attributes are kept of every op of a network up to this size, else of the ops that are looked at closely.
 _MOST_WITH_ATTRIBUTES = 2500
 #: Names that a note tells at most.
@@ -139,19 +143,27 @@ class _Result:
         self.network: Network | None = network_of(material.file) if material.file is not None else None
         self._name_of = names_in(material.file)
         analysis = material.analysis
-        self.rows: Sequence[Row] = analysis.rows if analysis is not None else ()
+        rows = analysis.rows if analysis is not None else ()
+        #: The rows of tensors, without those that stand for a whole op.
+        self.slotted: Sequence[Row] = [row for row in rows if row.slot]
         self.agreements: dict[_Key, OpAgreement] = {}
+        key_of_row: dict[int, _Key] = {}
         for one in analysis.ops if analysis is not None else ():
-            self.agreements.setdefault(self._key(one.op_name, one.index), one)
+            key = self._key(one.op_name, one.index)
+            self.agreements.setdefault(key, one)
+            key_of_row |= dict.fromkeys(map(id, one.rows), key)
         known = self.network.positions if self.network is not None else {}
         self.graph_ops: Sequence[Op] = self.network.ops if self.network is not None else ()
+        self._own_names = frozenset(known)
         #: Ops that only the result has come behind those of the graph; so do those whose name several ops of it have.
         self.others = [key for key in self.agreements if key.name not in known]
         self.positions: dict[_Key, int] = {_Key(name): at for name, at in known.items()}
         self.positions |= {key: len(self.graph_ops) + at for at, key in enumerate(self.others)}
+        self._op_of_row = {row: self.positions[key] for row, key in key_of_row.items()}
         self._shapes: dict[tuple[int, ...], int] = {}
         self._descs: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        self.digits = _DIGITS if len(self.rows) <= _MANY_TENSORS else _FEWER
+        self._headrooms: list[float] | None = None
+        self.digits = _DIGITS if len(self.slotted) <= _MANY_TENSORS else _FEWER
 
     def _key(self, name: str, index: int) -> _Key:
         name = self._name_of(name)
@@ -198,43 +210,33 @@ class _Result:
 
     def _ops(self) -> dict[str, list[Any]]:
         judged = self.material.judged()
-        columns: dict[str, list[Any]] = {name: [] for name in (
-            "name", "type", "id", "graph", "pass", "originals", "stream", "kernel", "inputs", "outputs", "state",
-            "reason", "how", "own", "rounding", "fed", "benchmark_own", "beyond", "cosine", "cosine_in", "agree",
-            "agree_in", "status", "headroom", "dtype",
-        )}  # fmt: skip
+        keys = [*(_Key(op.name) if op.name in self._own_names else None for op in self.graph_ops), *self.others]
+        known = [None if key is None else judged.get(key.name) for key in keys]
+        found = [None if key is None else self.agreements.get(key) for key in keys]
+        return {**self._names(), **self._judged(known), **self._compared(found)}
+
+    def _names(self) -> dict[str, list[Any]]:
+        """What the graph says of its ops, and the result of those that only it has."""
+        texts, ops = self.texts, self.graph_ops
         graphs = self.network.graphs if self.network is not None else ()
-        for op, graph in zip(self.graph_ops, graphs, strict=True):
-            values = self._of_graph(op, graph)
-            if _Key(op.name) in self.positions:
-                values |= {**self._judged(judged.get(op.name)), **self._row(_Key(op.name))}
-            self._add(columns, values)
-        for key in self.others:
-            row = self._row(key)
-            one = self.agreements[key]
-            named = {
-                "name": self.texts[key.name], "type": self.texts[one.op_type],
-                "pass": self.texts.all_of(one.pass_names), "originals": self.texts.all_of(one.original_ops),
-            }  # fmt: skip
-            self._add(columns, {**named, **self._judged(judged.get(key.name)), **row})
-        return columns
-
-    @staticmethod
-    def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
-        for name, column in columns.items():
-            column.append(values.get(name))
-
-    def _of_graph(self, op: Op, graph: str) -> dict[str, Any]:
-        texts = self.texts
-        dtype = op.output_descs[0].dtype if op.output_descs else ""
-        return {
-            "name": texts[op.name], "type": texts[op.type], "id": op.id, "graph": texts[graph],
-            "pass": texts.all_of(op.pass_names),
-            "originals": None if op.original_names is None else texts.all_of(op.original_names),
-            "stream": op.stream_id, "kernel": texts[op.kernel_name],
-            "inputs": [*map(self._desc, op.input_descs)], "outputs": [*map(self._desc, op.output_descs)],
-            "dtype": texts[dtype],
+        others = [self.agreements[key] for key in self.others]
+        of_graph: dict[str, list[Any]] = {
+            "name": texts.all_of(op.name for op in ops), "type": texts.all_of(op.type for op in ops),
+            "id": [op.id for op in ops], "graph": texts.all_of(graphs),
+            "pass": [texts.all_of(op.pass_names) for op in ops],
+            "originals": [None if op.original_names is None else texts.all_of(op.original_names) for op in ops],
+            "stream": [op.stream_id for op in ops], "kernel": texts.all_of(op.kernel_name for op in ops),
+            "inputs": [[*map(self._desc, op.input_descs)] for op in ops],
+            "outputs": [[*map(self._desc, op.output_descs)] for op in ops],
+            "dtype": [texts[op.output_descs[0].dtype] if op.output_descs else 0 for op in ops],
         }  # fmt: skip
+        named: dict[str, list[Any]] = {
+            "name": texts.all_of(key.name for key in self.others), "type": texts.all_of(one.op_type for one in others),
+            "pass": [texts.all_of(one.pass_names) for one in others],
+            "originals": [texts.all_of(one.original_ops) for one in others],
+        }  # fmt: skip
+        nothing: list[Any] = [None] * len(others)
+        return {name: column + named.get(name, nothing) for name, column in of_graph.items()}
 
     def _desc(self, desc: TensorDesc) -> int:
         key = (desc.dtype, desc.layout, desc.shape)
@@ -244,65 +246,73 @@ class _Result:
             known = self._descs[key] = self.texts[text]
         return known
 
-    def _judged(self, one: JudgedOp | None) -> dict[str, Any]:
-        if one is None:
-            return {}
-        beyond = one.worst / one.slack if one.worst is not None and one.slack else None
+    def _judged(self, ops: Sequence[JudgedOp | None]) -> dict[str, list[Any]]:
+        """What recomputing said of each op."""
+        texts = self.texts
+        beyond = [
+            one.worst / one.slack if one is not None and one.worst is not None and one.slack else None for one in ops
+        ]
         return {
-            "state": self.texts[one.state], "reason": self.texts[one.reason],
-            "how": self.texts[", ".join(one.how)], "own": number(one.own_error, 4),
-            "rounding": number(one.rounding, 4), "fed": number(one.fed, 4),
-            "benchmark_own": number(one.benchmark_own, 4), "beyond": number(beyond, 4),
+            "state": [one and texts[one.state] for one in ops], "reason": [one and texts[one.reason] for one in ops],
+            "how": [one and texts[", ".join(one.how)] for one in ops],
+            "own": numbers([None if one is None else one.own_error for one in ops], 4),
+            "rounding": numbers([None if one is None else one.rounding for one in ops], 4),
+            "fed": numbers([None if one is None else one.fed for one in ops], 4),
+            "benchmark_own": numbers([None if one is None else one.benchmark_own for one in ops], 4),
+            "beyond": numbers(beyond, 4),
         }  # fmt: skip
 
-    def _row(self, key: _Key) -> dict[str, Any]:
-        one = self.agreements.get(key)
-        if one is None:
-            return {}
-        outputs = one.outputs or tuple(row for row in one.rows if not row.slot)
-        statuses = [row.status for row in outputs] or [row.status for row in one.rows]
-        status = "compared" if any(row.cosine is not None for row in one.outputs) else statuses[0]
-        free = [bits for row in one.outputs if (bits := _headroom(row)) is not None]
+    def _compared(self, ops: Sequence[OpAgreement | None]) -> dict[str, list[Any]]:
+        """What comparing said of each op: of its outputs, and where none was dumped of its inputs."""
+        rooms = dict(zip(map(id, self.slotted), self._rooms(), strict=True))
+        cosines = [None if one is None else lowest([row.cosine for row in one.outputs]) for one in ops]
+        fed = [None if one is None else lowest([row.cosine for row in one.inputs]) for one in ops]
+        free = [
+            min((room for row in one.outputs if not isnan(room := rooms[id(row)])), default=None) if one else None
+            for one in ops
+        ]
         return {
-            "cosine": number(lowest([row.cosine for row in one.outputs]), _COSINE_DIGITS),
-            "cosine_in": number(lowest([row.cosine for row in one.inputs]), _COSINE_DIGITS),
-            "agree": one.outputs_agree, "agree_in": one.inputs_agree, "status": self.texts[status],
-            "headroom": number(min(free), 3) if free else None,
+            "cosine": numbers(cosines, _COSINE_DIGITS), "cosine_in": numbers(fed, _COSINE_DIGITS),
+            "agree": [one and one.outputs_agree for one in ops], "agree_in": [one and one.inputs_agree for one in ops],
+            "status": [one and self.texts[_status(one)] for one in ops], "headroom": numbers(free, 3),
         }  # fmt: skip
 
     # --- tensors ---
 
-    def _tensors(self) -> dict[str, list[Any]]:
-        texts, threshold = self.texts, self.material.threshold
-        rows = [row for row in self.rows if row.slot]
+    def _rooms(self) -> list[float]:
+        """Bits between the largest value of each NPU tensor and the limit of its type; NaN where that is not known."""
+        if self._headrooms is None:
+            self._headrooms = _headrooms(self.slotted).tolist()
+        return self._headrooms
+
+    def _tensors(self) -> dict[str, Any]:
+        texts, threshold, rows = self.texts, self.material.threshold, self.slotted
         npu_type, golden_type = READABLE["DataType"].value, READABLE["GroundTruthDataType"].value
         assert npu_type is not None
         assert golden_type is not None
         choice = self.material.analysis.choice if self.material.analysis is not None else ColumnChoice()
-        columns: dict[str, list[Any]] = {
-            "op": [self.positions[self._key(row.op_name, row.index)] for row in rows],
-            "slot": [texts[row.slot] for row in rows],
-            "status": [texts[row.status] for row in rows],
-            "reason": [texts[row.reason] for row in rows],
+        columns: dict[str, Any] = {
+            "op": signs([self._op_of_row[id(row)] for row in rows]),
+            "slot": signs([texts[row.slot] for row in rows]),
+            "status": signs([texts[row.status] for row in rows]),
+            "reason": signs([texts[row.reason] for row in rows]),
             "agree": [agrees(row, threshold) for row in rows],
-            "shape": [self._shape(row.shape) for row in rows],
-            "npu_type": [texts[npu_type(row, choice) or ""] for row in rows],
-            "golden_type": [texts[golden_type(row, choice) or ""] for row in rows],
-            "golden_tensor": [texts[row.golden_tensor] for row in rows],
-            "worst_at": [self._shape(row.max_error_index or None) for row in rows],
-            "cosine": numbers([row.cosine for row in rows], _COSINE_DIGITS),
-            "headroom": numbers([_headroom(row) for row in rows], 3),
+            "shape": signs([self._shape(row.shape) for row in rows]),
+            "npu_type": signs([texts[npu_type(row, choice) or ""] for row in rows]),
+            "golden_type": signs([texts[golden_type(row, choice) or ""] for row in rows]),
+            "golden_tensor": signs([texts[row.golden_tensor] for row in rows]),
+            "worst_at": signs([self._shape(row.max_error_index or None) for row in rows]),
+            "cosine": decimals([row.cosine for row in rows], _COSINE_DIGITS),
+            "headroom": decimals([None if isnan(room) else room for room in self._rooms()], 3),
         }
         integers = _integers(rows)
         for part in ("metrics", "npu", "golden"):
             wanted = {name: path for name, path in {**TENSOR_NUMBERS, **TENSOR_COUNTS}.items() if path.startswith(part)}
             for name, column in zip(wanted, _values(rows, part, list(wanted.values())), strict=True):
                 if name in TENSOR_NUMBERS:
-                    columns[name] = numbers(column, self.digits)
-                    for at in integers.get(name, ()):
-                        columns[name][at] = whole(column[at])
+                    columns[name] = decimals(column, self.digits, integers.get(name, ()))
                 else:  # a column of nothing but zeros is left out, None is none
-                    columns[name] = [] if all(count == 0 for count in column) else list(column)
+                    columns[name] = [] if not any(column) and None not in column else list(column)
         return columns
 
     def _shape(self, shape: tuple[int, ...] | None) -> int:
@@ -440,16 +450,30 @@ def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
     }  # fmt: skip
 
 
-def _headroom(row: Row) -> float | None:
-    """Bits between the largest value of the NPU's tensor and the limit of its type; None where that is not known."""
-    if row.extremes is not None:
-        return None if isnan(row.extremes.headroom) else row.extremes.headroom
-    dtype = row.npu_dtype or (row.pair.npu.dtype if row.pair.npu is not None else "")
-    limits = data_types.FLOATS.get(dtype)
-    side = row.npu
-    if limits is None or side is None or isnan(side.minimum) or isnan(side.maximum):
-        return None
-    largest = max(abs(side.minimum), abs(side.maximum))
-    if side.inf_count or largest >= limits.largest:
-        return 0.0
-    return log2(limits.largest) - log2(largest) if largest else None
+def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
+    """Of each row; an overflow leaves no room."""
+    largest_of: dict[str, float] = {}
+    limits: list[float] = []
+    sides: list[tuple[float, float]] = []
+    for row in rows:
+        side, dtype = row.npu, row.npu_dtype or (row.pair.npu.dtype if row.pair.npu is not None else "")
+        if dtype not in largest_of:
+            limit = data_types.FLOATS.get(dtype)
+            largest_of[dtype] = nan if limit is None else limit.largest
+        limits.append(largest_of[dtype])
+        sides.append((nan, nan) if side is None else (inf, inf) if side.inf_count else (side.minimum, side.maximum))
+    largest = np.abs(np.array(sides, np.float64).reshape(-1, 2)).max(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rooms = np.where(largest >= np.array(limits), 0.0, np.log2(limits) - np.log2(largest))
+    rooms[largest == 0] = nan
+    for at, row in enumerate(rows):
+        if row.extremes is not None:
+            rooms[at] = row.extremes.headroom
+    return rooms
+
+
+def _status(one: OpAgreement) -> str:
+    """Compared if an output was; else why it was not."""
+    if any(row.cosine is not None for row in one.outputs):
+        return "compared"
+    return (one.outputs or tuple(row for row in one.rows if not row.slot) or one.rows)[0].status

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from precision_tool.lib.checks.analysis import Analysis
@@ -15,6 +15,7 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.present.compare import leaf_title
+from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.report.details import Budget, tensor_details
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.session import Session
@@ -56,10 +57,10 @@ def _of_result(
     golden = analysis.source.golden if analysis.source is not None else ""
     passports = session.passports(npu, golden) if npu and golden else None
     run = verdict.run_of(npu) if verdict is not None and npu else None
-    pairs_of = _pairs_at_hand(analysis, file) or _pairs_in_data(session, npu, file)
+    names = list(dict.fromkeys(map(names_in(file), _close_ops(analysis, verdict))))[:MOST_OPS]
+    pairs_of = _pairs_at_hand(analysis, file, names) or _pairs_in_data(session, npu, file)
     if verdict is not None and verdict.runs and run is not verdict.runs[0]:
         pairs_of = _beside(session, analysis, verdict, pairs_of, notes)
-    names = list(dict.fromkeys(map(names_in(file), _close_ops(analysis, verdict))))[:MOST_OPS]
     return Material(
         title=leaf_title(analysis),
         path=shown_path(analysis.path) if analysis.path else "",
@@ -72,7 +73,7 @@ def _of_result(
         details=_details(names, pairs_of, notes),
         checks=checks,
         notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
-        passport=passports.to_dict() if passports is not None else None,
+        passport=pair_json(passports) if passports is not None else None,
         run=run,
     )
 
@@ -157,15 +158,15 @@ def _close_ops(analysis: Analysis | None, verdict: StoredVerdict | None) -> list
     return list(names)
 
 
-def _pairs_at_hand(analysis: Analysis, file: GraphFile | None) -> PairsOf | None:
-    """The pairs of a fresh comparison; None for a result that was read."""
+def _pairs_at_hand(analysis: Analysis, file: GraphFile | None, names: Collection[str]) -> PairsOf | None:
+    """The pairs of these ops of a fresh comparison; None for a result that was read."""
     if analysis.leaf is None:
         return None
-    by_op: dict[str, list[Pair]] = {}
     name_of = names_in(file)
-    for row in analysis.rows:
-        if row.slot:
-            by_op.setdefault(name_of(row.op_name), []).append(row.pair)
+    by_op: dict[str, list[Pair]] = {}
+    for op in analysis.ops:
+        if (name := name_of(op.op_name)) in names:
+            by_op.setdefault(name, []).extend(row.pair for row in op.rows if row.slot)
     return lambda name: by_op.get(name, ())
 
 

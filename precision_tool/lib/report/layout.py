@@ -84,7 +84,8 @@ def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
 
 def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
     """The layout of ops that stand in these scopes. The same ops and edges always give the same."""
-    position = execution_order(len(places), edges)
+    is_in_order = all(producer < reader for producer, reader in edges)
+    position = [*range(len(places))] if is_in_order else execution_order(len(places), edges)
     tree = _Tree(places, position)
     local = _local_edges(tree, edges, len(places))
     count = len(places) + len(tree.groups)

@@ -84,13 +84,18 @@ def place_of(session: Session, path: str, *dumps: str) -> str:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """No search for garbage: each goes through all rows of a result, and a document has no cycles to be found."""
+    """No search for garbage: each goes through all rows of a result, and a document has no cycles to be found.
+
+    Nor is there one right behind, as all that is left counts as old then.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 

@@ -153,6 +153,6 @@ def _behind(start: int, followers: Mapping[int, Sequence[int]]) -> set[int]:
 def lowest(values: Sequence[float | None]) -> float | None:
     """The lowest of some cosines, NaN lowest of all; None without any."""
     known = [value for value in values if value is not None]
-    if not known:
-        return None
+    if len(known) < 2:
+        return known[0] if known else None
     return min(known, key=lambda value: -inf if isnan(value) else value)

@@ -16,7 +16,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import is_folder, open_file
+from precision_tool.lib.storage.stores import is_folder, list_folder, open_file
 
 FOLDER, _PREFIX = "random", "noise_floor_"
 _COLUMNS = ("Op", "Slot", "RelativeEuclideanDistance", "MaxAbsoluteError", "CosineSimilarity")
@@ -83,7 +83,13 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
     folders = [folder / FOLDER for folder in result_folders]
     if named:  # may also be a data folder, or one for results
         folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
-    found = [str(path) for folder in folders if is_folder(folder) for path in folder.glob(f"{_PREFIX}*.csv")]
+    found = [
+        str(folder / name)
+        for folder in folders
+        if is_folder(folder)
+        for name in list_folder(str(folder))
+        if name.startswith(_PREFIX) and name.endswith(".csv")
+    ]
     if not found:
         raise DataNotFoundError(
             f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -43,6 +43,8 @@ from precision_tool.lib.study.task import LeafDone
 _WINDOW = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
 _TASKS, _LEAST_BYTES = 8, 1 << 20
+#: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
+_SHARED_BYTES = 1 << 30
 #: What is said of rows without a tensor that could be read.
 _NOT_THERE = (Status.NO_NPU_DUMP, Status.UNREADABLE)
 
@@ -245,7 +247,7 @@ def _of_folder(listing: Listing, data: str) -> Listing:
     """Leaves of a named dump folder, as those of the data folder: its benchmark stands for them."""
     if not exists(data):
         return listing
-    return replace(listing, leaves=tuple(replace(leaf, data=os.path.abspath(data)) for leaf in listing.leaves))
+    return replace(listing, leaves=tuple(replace(leaf, data=posixpath.abspath(data)) for leaf in listing.leaves))
 
 
 def _is_own(folder: BenchmarkFolder | None, one_step: bool, one_rank: bool) -> bool:
@@ -347,11 +349,14 @@ class Runner:
 
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
         """The tasks in order, small enough that every worker has some."""
-        share = sum(plan.leaf.nbytes for plan in left) // (workers * _TASKS)
+        total = sum(plan.leaf.nbytes for plan in left)
+        share = total // (workers * _TASKS)
         for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
+            largest = max(plan.leaf.nbytes for plan in batch)
+            is_shared = workers > 1 and len(batch) == 1 and largest >= max(_SHARED_BYTES, total / workers)
             yield Task(
                 leaves=batch, options=self._leaf_options, judges=self._judges(batch[0].leaf.step), cache=self._cache,
-                workers=max(1, workers // len(left)),
+                workers=workers if is_shared else max(1, workers // len(left)), shared=is_shared,
             )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
@@ -432,13 +437,13 @@ class Runner:
 
     def _written(self, states: Sequence[LeafState]) -> str:
         """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
-        folder = os.path.dirname(self._journal.path)
+        folder = posixpath.dirname(self._journal.path)
         if self._options.csv:
-            self.csvs = tuple(write_csvs(os.path.join(folder, "results"), states, self.columns))
+            self.csvs = tuple(write_csvs(posixpath.join(folder, "results"), states, self.columns))
         path = self._options.table
         if not path and not has_parquet():
             return ""
-        path = path or os.path.join(folder, TABLE)
+        path = path or posixpath.join(folder, TABLE)
         write_table(path, states, self.columns)
         return path
 
@@ -472,8 +477,8 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
 def _from_anywhere(options: StudyOptions) -> StudyOptions:
     """The same with absolute paths: workers of a cluster have working folders of their own."""
     named = {key: getattr(options, key) for key in ("npu", "golden", "graph")}
-    absolute = {key: path and os.path.abspath(path) for key, path in named.items()}
-    return replace(options, folders=[os.path.abspath(folder) for folder in options.folders], **absolute)
+    absolute = {key: path and posixpath.abspath(path) for key, path in named.items()}
+    return replace(options, folders=[posixpath.abspath(folder) for folder in options.folders], **absolute)
 
 
 def run_study(

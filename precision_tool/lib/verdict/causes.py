@@ -11,12 +11,14 @@ import numpy as np
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.numbers import data_types
+from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.verdict.copies import Departure
 from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.memory import Overwritten, stomps
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
+from precision_tool.lib.verdict.scales import is_scale, loss_scale
 from precision_tool.lib.verdict.trace import Flow, distance
 from precision_tool.lib.verdict.values import DATA_TYPES, Root, RunValues
 
@@ -26,8 +28,7 @@ _RANDOM = re.compile(
 )
 #: An op that cannot be recomputed is suspected if its output is so many times as far off as its inputs, and so far.
 _JUMP, _FAR = 30.0, 0.05
-#: How near a factor must be to a power of two to be a loss scale, and the tensors it scales to each other.
-_POWER = 1e-3
+#: How near the tensors that a loss scale scales must be to each other.
 _SCALED = 0.2
 
 
@@ -83,6 +84,8 @@ class Explainer:
         over = list(self._overflows([*ops, *self._ops_of(sources)]))
         proven += over
         found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
+        if scale is None and isinstance(self._values.benchmark, NoBenchmark):
+            scale = loss_scale(self._values, self._flow)
         if scale is not None:
             found.append(scale)
         found += self._told_by_status(found)
@@ -285,7 +288,8 @@ class Explainer:
             facts = (*flag.facts, Fact(name="not_recomputed", value=one.reason),
                      Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
             yield Suspect(
-                culprit=one.name, cause=Cause.OVERFLOW, proof=Proof.STATUS, confidence=0.8, number=one.number,
+                culprit=one.name, cause=Cause.CAST if one.op.type == "Cast" else Cause.OVERFLOW,
+                proof=Proof.STATUS, confidence=0.8, number=one.number,
                 op_type=one.op.type, facts=facts, judgement=one,
                 pass_name=one.op.pass_names[0] if one.op.pass_names else "",
             )  # fmt: skip
@@ -384,7 +388,7 @@ class Explainer:
         if not one.is_scalar or one.factor is None or one.factor <= 0:
             return False
         power = log2(one.factor)
-        if abs(power - round(power)) > _POWER or not round(power):
+        if not is_scale(one.factor):
             return False
         followers = self._flow.behind([one.root.op])
         scaled = back = 0

@@ -28,6 +28,7 @@ from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
+from precision_tool.lib.verdict.row_sums import odd_places
 from precision_tool.lib.verdict.rows import Rows, spread
 from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
@@ -278,8 +279,7 @@ class Judge:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
                 if not is_fused(op):
-                    missing = "; ".join(fed.missing.values())
-                    raise NotComputedError(missing or str(error)) from error
+                    raise NotComputedError("; ".join(fed.missing.values()) or str(error)) from error
                 reason = reason or str(error)
                 continue
             if found.state is State.RIGHT:
@@ -297,8 +297,7 @@ class Judge:
         if chosen is None and tried:
             chosen = self._confirmed(tried, key, fed, got)
         if chosen is None and not tried:
-            missing = "; ".join(fed.missing.values())
-            return replace(base, reason=missing or reason or "how it is fused is not known")
+            return replace(base, reason="; ".join(fed.missing.values()) or reason or "how it is fused is not known")
         assert chosen is not None
         return chosen
 
@@ -354,13 +353,16 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
     ) -> OpJudgement | None:
         """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
-        farthest = self._beside.farthest(base.op, got)
+        u_in = narrowing(formula, inputs)
+        farthest, odd = self._beside.farthest(base.op, got), odd_places(formula, inputs, got, u_in)
+        farthest = farthest if odd is None else np.union1d(farthest, odd).astype(np.intp)
         found = formula.sample(inputs, _SAMPLES, farthest)
         if found is not None and 0 in got:
             places, out = found
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
-            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs))
-            slot = replace(slot_of(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
+            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
+            slot = slot_of(0, have, out, fit, formula.kind)
+            slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=odd is not None)
             return replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:

@@ -19,7 +19,7 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, is_folder, open_binary, read_text, real_path
+from precision_tool.lib.storage.stores import exists, is_folder, list_folder, open_binary, read_text, real_path
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
@@ -195,7 +195,10 @@ def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
         with suppress(PrecisionToolError):
             alone = base / _ALONE
             if is_folder(alone):
-                paths += sorted((str(path) for path in alone.glob(f"{_PREFIX}*.json")), reverse=True)
+                names = (
+                    name for name in list_folder(str(alone)) if name.startswith(_PREFIX) and name.endswith(".json")
+                )
+                paths += sorted((str(alone / name) for name in names), reverse=True)
     for path in paths:
         with suppress(PrecisionToolError):
             yield _read(path)[1]

@@ -1,0 +1,128 @@
+"""A loss scale, told from one run: the variable that gradients start from, and by which they are divided again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite, log2, prod
+
+import numpy as np
+
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
+from precision_tool.lib.verdict.rounding import norm
+from precision_tool.lib.verdict.trace import Flow
+from precision_tool.lib.verdict.values import DATA_TYPES, VARIABLE_TYPES, Root, RunValues, Slot
+
+#: Ops that divide their first input by their second one, that make the reciprocal, and that multiply.
+_DIVIDING = frozenset({"RealDiv", "Div", "DivNoNan", "TruncateDiv"})
+_INVERTING = frozenset({"Reciprocal", "Inv"})
+_MULTIPLYING = frozenset({"Mul", "Muls"})
+#: Types whose names begin so update a variable.
+_UPDATING = ("Apply", "SparseApply", "ResourceApply", "ResourceSparseApply", "FusedMulApply", "AssignSub", "AssignAdd")
+#: How near a factor must be to a power of two to be a loss scale.
+_POWER = 1e-3
+
+
+def is_scale(factor: float) -> bool:
+    """Whether a factor is a power of two other than 1."""
+    if not (isfinite(factor) and factor > 0):
+        return False
+    power = log2(factor)
+    return abs(power - round(power)) <= _POWER and round(power) != 0
+
+
+def loss_scale(values: RunValues, flow: Flow) -> Suspect | None:
+    """The variable that scales the loss, where a run shows that the gradients are divided by it again."""
+    return next(iter(_scales(values, flow)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unscaling:
+    """An op that divides a gradient by a scale, or multiplies it by the reciprocal."""
+
+    op: Op
+    gradient: Root
+
+
+def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
+    updates = [op for op in values.ops if op.type.startswith(_UPDATING)]
+    for op in values.ops:
+        if op.type not in VARIABLE_TYPES and op.type not in DATA_TYPES:
+            continue
+        root = Root(op, 0)
+        if not op.output_descs or prod(op.output_descs[0].shape) != 1:
+            continue
+        found, inverse = _unscaled(values, flow, root)
+        behind = flow.behind(one.op for one in found)
+        if not found or (updates and not any(id(update) in behind for update in updates)):
+            continue
+        factor = _factor(values, root, inverse, found)
+        if factor is not None and is_scale(factor):
+            facts = (
+                Fact(name="factor", value=float(f"{factor:.6g}")), Fact(name="unscaled_by", value=found[0].op.name),
+                Fact(name="gradients", value=len(found)),
+            )  # fmt: skip
+            yield Suspect(
+                culprit=op.name, cause=Cause.LOSS_SCALE, proof=Proof.RECOMPUTED, confidence=0.9,
+                number=values.order[id(op)], op_type=op.type, facts=facts,
+            )  # fmt: skip
+
+
+def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscaling], list[Root]]:
+    """What divides by a scalar something that this scalar feeds, and the tensors that are its reciprocal."""
+    inverse: list[Root] = []
+    dividing: list[Slot] = []
+    scaled: list[Op] = []
+    for slot in values.readers.get(root.key, ()):
+        if slot.op.type in _INVERTING:
+            inverse.append(Root(slot.op, 0))
+        elif slot.op.type in _DIVIDING and slot.graph_index == 1:
+            if _is_scalar(slot.op):
+                inverse.append(Root(slot.op, 0))
+            else:
+                dividing.append(slot)
+        else:
+            scaled.append(slot.op)
+    for one in inverse:
+        dividing += [slot for slot in values.readers.get(one.key, ()) if slot.op.type in _MULTIPLYING]
+    behind = flow.behind(scaled)
+    behind |= {id(op): op for op in scaled}
+    found = []
+    for slot in dividing:
+        others = [fed for fed in values.producers(slot.op) if fed.key not in {root.key, *(one.key for one in inverse)}]
+        if len(others) == 1 and id(others[0].op) in behind:
+            found.append(_Unscaling(slot.op, others[0]))
+    return found, inverse
+
+
+def _is_scalar(op: Op) -> bool:
+    return bool(op.output_descs) and prod(op.output_descs[0].shape) == 1
+
+
+def _factor(values: RunValues, root: Root, inverse: list[Root], found: list[_Unscaling]) -> float | None:
+    """The scale, from its own copies, its reciprocal's, or what a gradient was divided by; None where nothing shows."""
+    value = _number(values, root)
+    if value is not None:
+        return value
+    for one in inverse:
+        value = _number(values, one)
+        if value:
+            return 1 / value
+    for gradient in found:
+        scaled, back = values.load_root(gradient.gradient), values.load_root(Root(gradient.op, 0))
+        if scaled is None or back is None or scaled.input.array.size != back.input.array.size:
+            continue
+        x = np.asarray(scaled.input.array, np.float64).reshape(-1)
+        y = np.asarray(back.input.array, np.float64).reshape(-1)
+        size = norm(y)
+        if size and isfinite(size) and isfinite(norm(x)):
+            return float(np.einsum("i,i->", x / size, y / size))
+    return None
+
+
+def _number(values: RunValues, root: Root) -> float | None:
+    loaded = values.load_root(root)
+    if loaded is None or loaded.input.array.size != 1 or loaded.input.array.dtype.kind not in "fiu":
+        return None
+    return float(np.asarray(loaded.input.array, np.float64).reshape(-1)[0])
