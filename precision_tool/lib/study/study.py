@@ -43,6 +43,8 @@ from precision_tool.lib.study.task import LeafDone
 _WINDOW = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
 _TASKS, _LEAST_BYTES = 8, 1 << 20
+#: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
+_SHARED_BYTES = 1 << 30
 #: What is said of rows without a tensor that could be read.
 _NOT_THERE = (Status.NO_NPU_DUMP, Status.UNREADABLE)
 
@@ -347,11 +349,14 @@ class Runner:
 
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
         """The tasks in order, small enough that every worker has some."""
-        share = sum(plan.leaf.nbytes for plan in left) // (workers * _TASKS)
+        total = sum(plan.leaf.nbytes for plan in left)
+        share = total // (workers * _TASKS)
         for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
+            largest = max(plan.leaf.nbytes for plan in batch)
+            is_shared = workers > 1 and len(batch) == 1 and largest >= max(_SHARED_BYTES, total / workers)
             yield Task(
                 leaves=batch, options=self._leaf_options, judges=self._judges(batch[0].leaf.step), cache=self._cache,
-                workers=max(1, workers // len(left)),
+                workers=workers if is_shared else max(1, workers // len(left)), shared=is_shared,
             )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
