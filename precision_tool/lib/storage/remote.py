@@ -45,6 +45,8 @@ _HEAD, _HEADS = 1 << 16, 32 << 20
 _AHEAD = 8 << 20
 _MOST_PAGE = 64 << 20
 _HTTP = ("http", "https")
+#: Schemes whose file systems keep no listings, and hand options that they do not know on to what connects.
+_HAND_ON = ("ssh", "sftp")
 #: Packages of fsspec's that know a scheme, where it is not the scheme's own name.
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "oss": "ossfs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "paramiko", "sftp": "paramiko",
@@ -62,7 +64,9 @@ def filesystem_of(path: str) -> Any:
         raise UsageError(f"{urls.url_of(path)}: URLs need fsspec, which is not installed", hint) from None
     try:
         kind = fsspec.get_filesystem_class(scheme)
-        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        options: dict[str, Any] = {"skip_instance_cache": True}
+        if scheme not in _HAND_ON:
+            options["use_listings_cache"] = False
         if scheme == "memory":
             return kind()
         if scheme in _HTTP:
@@ -132,16 +136,18 @@ def _error(path: str, error: BaseException) -> PrecisionToolError:
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None:  # as fsspec words whatever HTTP says
         return _error(path, error.__cause__)
     status = getattr(error, "status", None)
-    if isinstance(error, FileNotFoundError) or status == 404:
+    name = type(error).__name__  # asyncssh's errors are none of Python's own kinds
+    if isinstance(error, FileNotFoundError) or status == 404 or name in ("SFTPNoSuchFile", "SFTPNoSuchPath"):
         return DataNotFoundError(f"{path}: no such file", "check the name; a listing may have changed meanwhile")
-    if isinstance(error, PermissionError) or status in (401, 403) or "Expired" in str(error):
+    is_refused = isinstance(error, PermissionError) or name in ("SFTPPermissionDenied", "PermissionDenied")
+    if is_refused or status in (401, 403) or "Expired" in str(error):
         return FormatError(
             f"{path}: no permission to read it ({_reason(error)})",
             "renew the credentials, which fsspec finds in its own ways (environment, profile, ~/.config/fsspec)",
         )
     if isinstance(error, IsADirectoryError):
         return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
-    if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+    if isinstance(error, TimeoutError) or "Timeout" in name:
         return FormatError(f"{path}: its server does not answer", "check the address, and whether it can be reached")
     return FormatError(f"{path}: cannot be read ({_reason(error)})", "check the address, and whether it can be reached")
 

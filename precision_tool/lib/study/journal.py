@@ -52,12 +52,13 @@ class Journal:
 
     def keep(self, done: Sequence[tuple[LeafPlan, LeafDone]], options: str, *, given_up: bool = False) -> None:
         """Keeps what a task found, all of it or nothing. OutputError where that cannot be written."""
+        # What failed is tried again: a server may answer by then, and credentials be new.
         leaves = [
             (
                 plan.leaf.path, options, plan.fingerprint, plan.leaf.fingerprint, plan.benchmark,
                 plan.benchmark_print,
-                one.outcome.judged, given_up, json.dumps(replace(one.outcome, votes=()).to_dict()),
-                _packed(one.outcome.votes),
+                one.outcome.judged, given_up or bool(one.outcome.failure),
+                json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes),
             )
             for plan, one in done
         ]  # fmt: skip
