@@ -293,26 +293,21 @@ class Kernel:
         return x, y
 
     def _add_scaled(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
-        """Adds p, q and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again."""
-        whole = x.size // _ROW * _ROW
-        if whole:
-            self._add_scaled_rows(sums, ranges, floors, x[:whole], y[:whole])
-        if whole < x.size:
-            self._add_scaled_rows(sums, ranges, floors, x[whole:].astype(np.float64), y[whole:].astype(np.float64))
+        """Adds p, q, q - p and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again.
 
-    def _add_scaled_rows(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
-        buffers = self._temporaries(x)
-        p, q = buffers.one[: x.size], buffers.two[: x.size]
-        for a, limits, floor, out in ((x, ranges[0], floors[0], p), (y, ranges[1], floors[1], q)):
-            np.subtract(a, a.dtype.type(limits[0]), out=out)
-            np.maximum(out, a.dtype.type(floor), out=out)
-        p_total, q_total = self._sums(buffers, (p, None), (q, None), row=_SHORT_ROW)
-        sums.p += p_total
-        sums.q += q_total
-        sums.apart += q_total - p_total
-        np.divide(p, q, out=q)
-        np.log2(q, out=q)  # faster than log
-        sums.p_log_ratio += self._sums(buffers, (p, q), row=_SHORT_ROW)[0]
+        In float64: of sides that are nearly the same almost all of p log2(p/q) and q - p cancels.
+        """
+        for start in range(0, x.size, _PIECE):
+            p, q = (
+                np.maximum(np.subtract(a[start : start + _PIECE], low, dtype=np.float64), floor)
+                for a, (low, _), floor in zip((x, y), ranges, floors, strict=True)
+            )
+            sums.p += float(p.sum())
+            sums.q += float(q.sum())
+            sums.apart += float((q - p).sum())
+            np.divide(p, q, out=q)
+            np.log2(q, out=q)  # faster than log
+            sums.p_log_ratio += float(np.dot(p, q))
 
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
         for field_name, value in zip(("deviation", "deviation_squares"), deviations(side, a), strict=True):

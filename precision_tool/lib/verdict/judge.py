@@ -354,7 +354,8 @@ class Judge:
     ) -> OpJudgement | None:
         """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
         u_in = narrowing(formula, inputs)
-        farthest, odd = self._beside.farthest(base.op, got), odd_places(formula, inputs, got, u_in)
+        is_all = 0 in got and got[0].array.size <= _SAMPLES
+        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_places(formula, inputs, got, u_in)
         farthest = farthest if odd is None else np.union1d(farthest, odd).astype(np.intp)
         found = formula.sample(inputs, _SAMPLES, farthest)
         if found is not None and 0 in got:
@@ -362,7 +363,8 @@ class Judge:
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
             slot = slot_of(0, have, out, fit, formula.kind)
-            slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=odd is not None)
+            if places.size < got[0].array.size:
+                slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=odd is not None)
             return replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
