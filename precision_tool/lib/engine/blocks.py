@@ -24,6 +24,8 @@ _WHOLE_READ = 4 << 20
 _ROW_RUNS = 16
 #: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
+#: What is said of a tensor that memory does not suffice for.
+NO_MEMORY = "not enough memory for this tensor"
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
 
