@@ -119,6 +119,8 @@ class TensorReader:
         )
         self._raw = stored
         self._reads_whole = reads_whole
+        #: Told of the bytes of each run as it is read: where they lie in the tensor, and the bytes.
+        self.watch: Callable[[int, npt.NDArray[np.uint8]], None] | None = None
         self.is_flat = self._plan.is_flat
 
     def close(self) -> None:
@@ -137,12 +139,15 @@ class TensorReader:
         if self._raw is not None:
             raw = self._raw[offset : offset + size]
         elif self._is_direct:
-            self._file.read_into(self._tensor.offset + offset, out.view(np.uint8).data)
-            return
+            raw = out.view(np.uint8)
+            self._file.read_into(self._tensor.offset + offset, raw.data)
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
             self._file.read_into(self._tensor.offset + offset, raw.data)
-        self._decode(raw, out)
+        if self.watch is not None:
+            self.watch(offset, raw)
+        if self._raw is not None or not self._is_direct:
+            self._decode(raw, out)
 
     @property
     def size(self) -> int:
