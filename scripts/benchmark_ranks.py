@@ -33,8 +33,9 @@ from precision_tool.lib.study.maps import NEEDED, Maps
 from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
 from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded, pack
 from precision_tool.lib.study.plan import LeafPlan, Task, batches
+from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
 from precision_tool.lib.study.statistics import StatisticsJudge
-from precision_tool.lib.study.study import Prepared, Runner, StudyOptions, prepare
+from precision_tool.lib.study.study import Runner
 from precision_tool.lib.study.table import write_table
 from precision_tool.lib.study.task import LeafDone, run_task
 

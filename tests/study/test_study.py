@@ -28,7 +28,8 @@ from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaves import looked_at, parse_numbers
 from precision_tool.lib.study.plan import Judging, Task
-from precision_tool.lib.study.study import Runner, Study, StudyOptions, prepare, run_study
+from precision_tool.lib.study.preparing import StudyOptions, prepare
+from precision_tool.lib.study.study import Runner, Study, run_study
 from precision_tool.lib.study.task import LeafDone, run_task
 
 

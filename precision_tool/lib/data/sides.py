@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
+from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kind import DataKind

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,14 @@ _PROBE_BYTES = 1 << 16
 
 #: What gives the bytes of a tensor.
 Opens = Callable[[Tensor], TensorBytes]
+
+
+@runtime_checkable
+class HeldBytes(Protocol):
+    """Bytes that may be in memory."""
+
+    def held(self) -> npt.NDArray[np.uint8] | None:
+        """All bytes of the tensor, until the next one is read; None if they are not in memory."""
 
 
 class Scratch:
@@ -117,6 +125,8 @@ class TensorReader:
         self._is_direct = (
             self._type.decode == "numpy" and np.dtype(self._type.numpy_name) == dtype and not tensor.big_endian
         )
+        #: What stored items are moved as before they are decoded: what is decoded is then in order, and half as long.
+        self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
         self._raw = stored
         self._reads_whole = reads_whole
         #: Told of the bytes of each run as it is read: where they lie in the tensor, and the bytes.
@@ -170,18 +180,16 @@ class TensorReader:
     def whole(self, dtype: np.dtype[Any] | type[np.generic] | None = None) -> npt.NDArray[Any]:
         """All items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
         array = np.empty(self.logical_shape, self.dtype if dtype is None else dtype)
-        flat = array.reshape(-1)
-        is_direct = self.is_flat and array.dtype == self.dtype
+        if self._raw is None and isinstance(self._file, HeldBytes):
+            self._raw = self._file.held()  # nothing else is read meanwhile
         for box in self.boxes():
-            if is_direct:
-                self.read(box, flat[box[0][0] : box[0][1]])
+            part = array.reshape(-1)[slice(*box[0])] if self.is_flat else array[tuple(slice(*limits) for limits in box)]
+            if part.dtype == self.dtype and part.flags.c_contiguous:
+                self.read(box, part.reshape(-1))
                 continue
             items = self._scratch.numbers(f"{self._name}.items", box_size(box), self.dtype)
             self.read(box, items)
-            if self.is_flat:
-                flat[box[0][0] : box[0][1]] = items
-            else:
-                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
+            part[...] = items.reshape(part.shape)
         return array
 
     def rows(self, pieces: Sequence[tuple[int, int]], count: int, dtype: np.dtype[Any] | type[np.generic]) -> Numbers:
@@ -245,28 +253,60 @@ class TensorReader:
             return
         slices = storage_slices(plan, box)
         shape = tuple(part.stop - part.start for part in slices)
-        count = prod(shape)
-        target = out.reshape([stop - start for start, stop in box])
-        stored = self._scratch.numbers(f"{self._name}.stored", count, self.dtype)
+        extents = [stop - start for start, stop in box]
         if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
             self._file.read_into(self._tensor.offset, whole.data)
             self._raw = whole
+        if self._item is None:
+            stored = self._scratch.numbers(f"{self._name}.stored", prod(shape), self.dtype)
+            self._read_runs(slices, shape, stored)
+            copy_box(plan, stored.reshape(shape), out.reshape(extents))
+            return
+        items = self._items(slices, shape, self._item)
+        if self._is_direct:
+            copy_box(plan, items, out.view(self._item).reshape(extents))
+            return
+        ordered = self._scratch.numbers(f"{self._name}.ordered", out.size, self._item)
+        copy_box(plan, items, ordered.reshape(extents))
+        self._decode(ordered.view(np.uint8), out)
+
+    def _items(self, slices: Sequence[slice], shape: tuple[int, ...], item: np.dtype[Any]) -> npt.NDArray[Any]:
+        """A part of the stored array as its items lie, not decoded."""
+        size = prod(self._plan.storage_shape) * item.itemsize
+        if self._raw is not None and self._raw.size >= size:
+            stored: npt.NDArray[Any] = self._raw[:size].view(item).reshape(self._plan.storage_shape)
+            taken: tuple[Any, ...] = (*slices, ...)
+            part: npt.NDArray[Any] = stored[taken]
+            return part
+        raw = self._scratch.bytes(f"{self._name}.raw", prod(shape) * item.itemsize)
+        for place, start, count in self._runs(slices, shape):
+            run = raw[place * item.itemsize : (place + count) * item.itemsize]
+            self._file.read_into(self._tensor.offset + start * item.itemsize, run.data)
+        return raw.view(item).reshape(shape)
+
+    def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:
+        """A part of the stored array, decoded."""
+        for place, start, count in self._runs(slices, shape):
+            self._read_run(start, count, out[place : place + count])
+
+    def _runs(self, slices: Sequence[slice], shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+        """The runs that a part of the stored array lies in: (place in the part, first stored item, items)."""
+        storage = self._plan.storage_shape
         # The innermost axes that are taken whole, and the first that is not, lie in one run.
         inner = len(shape)
-        while inner > 0 and shape[inner - 1] == plan.storage_shape[inner - 1]:
+        while inner > 0 and shape[inner - 1] == storage[inner - 1]:
             inner -= 1
         first = max(inner - 1, 0)
         run = prod(shape[first:])
-        strides = [prod(plan.storage_shape[axis + 1 :]) for axis in range(len(shape))]
-        position = 0
+        strides = [prod(storage[axis + 1 :]) for axis in range(len(shape))]
+        place = 0
         for index in product(*(range(part.start, part.stop) for part in slices[:first])):
             start = sum(i * stride for i, stride in zip(index, strides, strict=False))
             if first < len(slices):
                 start += slices[first].start * strides[first]
-            self._read_run(start, run, stored[position : position + run])
-            position += run
-        copy_box(plan, stored.reshape(shape), target)
+            yield place, start, run
+            place += run
 
     def _read_unaligned(self, box: Box, out: Numbers) -> None:
         """A box that does not begin on borders of blocks: cut out of the one that does and holds it."""

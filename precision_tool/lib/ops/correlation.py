@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from precision_tool.lib.ops.windows import BLOCK, Windows, unrolled, windows_at,
 
 #: Of a large gradient of filters every so many products are squared to tell `terms`.
 _EVERY = 7
+#: Products of a long sum that are added up in the type of the factors.
+_PIECE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +305,30 @@ class ToFilter(Factors):
             result += (some**2).T @ self.b[images, lines].reshape(len(rows), -1)[::_EVERY] ** 2
             taken += len(some)
         return result.reshape(self._shape()) * (self.length() / max(taken, 1))
+
+    def at(self, rows: Places, channels: Places, total: int) -> tuple[Doubles, Doubles]:
+        if self.groups > 1 or 2 * len(rows) < prod(self._shape()):
+            return super().at(rows, channels, total)
+        # Most of a small result: all of it.
+        values, squares = self._in_pieces(self.dtype)
+        if not (np.isfinite(squares) & ((squares > 0) | (values == 0))).all():  # float32 may be too narrow for squares
+            values, squares = self._in_pieces(np.dtype(np.float64))
+        return values[rows, channels], squares[rows, channels]
+
+    def _in_pieces(self, dtype: np.dtype[Any]) -> tuple[Doubles, Doubles]:
+        """The result as a matrix, and Σ p²: pieces of the long sums in `dtype`, and these added up in float64.
+
+        A kernel that sums in float32 all the way is off by several times as much as short pieces in float32 are.
+        """
+        values, squares = np.zeros((2, prod(self._shape()[:-1]), self.b.shape[-1]))
+        for images, lines, windows in unrolled(self.a, self.windows):
+            grads = self.b[images, lines].reshape(len(windows), -1)
+            for start in range(0, len(windows), _PIECE):
+                left = windows[start : start + _PIECE].astype(dtype, copy=False).T
+                right = grads[start : start + _PIECE].astype(dtype, copy=False)
+                values += left @ right
+                squares += left**2 @ right**2
+        return values, squares
 
     def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
         grads, squared = signed(self.b, signs)

@@ -62,7 +62,8 @@ class _Matrices:
         result = self.a @ self.b
         if only_values:
             return Output(array=result if self.bias is None else result + self.bias)
-        squares = self.a**2 @ self.b**2 if self.work() <= EXACT_TERMS else self._squares()
+        is_cheap = self.work() <= EXACT_TERMS or self.a.dtype == self.b.dtype == np.float32
+        squares = self.a**2 @ self.b**2 if is_cheap else self._squares()
         return self._with_bias(rounded(result, squares, self.a.shape[-1]), self.bias)
 
     def _squares(self) -> Doubles:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePath
 
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
+from precision_tool.lib.collect.tfdbg.runs import last_of_each
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
-from precision_tool.lib.sources import names
+from precision_tool.lib.sources import names, tfdbg_runs
 from precision_tool.lib.storage.files import may_change_unseen
 from precision_tool.lib.storage.store import Kind, Signature
 from precision_tool.lib.storage.stores import check_folder, is_folder, read_text, signature_of, store_of
@@ -324,8 +324,8 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
     visit = None if stamps is None else stamps.note
-    found = [tfdbg.files_of_run(run, visit) for run in tfdbg.find_runs(root, visit)]
-    dumps = tfdbg.last_of_each(found)
+    found = [tfdbg_runs.files_of_run(run, visit) for run in tfdbg_runs.find_runs(root, visit)]
+    dumps = last_of_each(found)
     if not dumps:
         return None
     files: dict[tuple[str, int], BenchmarkFile] = {}

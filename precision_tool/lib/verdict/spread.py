@@ -77,7 +77,7 @@ class _Task:
 class _Plan:
     """Which ops wait for one of their kind, and which can be judged."""
 
-    ready: deque[_Task] = field(default_factory=deque)
+    ready: list[_Task] = field(default_factory=list)
     waiting: dict[object, deque[int]] = field(default_factory=dict)
 
 
@@ -163,8 +163,11 @@ class _Spread:
         held = 0
         ready = self._plan.ready
         while ready or running:
-            while ready and len(running) < most and (not running or held + ready[0].nbytes <= _AT_ONCE):
-                task = ready.popleft()
+            while ready and len(running) < most:
+                task = max(ready, key=self._behind)
+                if running and held + task.nbytes > _AT_ONCE:
+                    break
+                ready.remove(task)
                 held += task.nbytes
                 fitting = self._judge.fitting.get(task.key)
                 running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly, recipe)] = task
@@ -176,6 +179,10 @@ class _Spread:
                     self._take(task, future.result())
                 except PoisonedTaskError as error:
                     self._give_up(task, error.message)
+
+    def _behind(self, task: _Task) -> int:
+        """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
+        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
 
     def _take(self, task: _Task, found: _Found) -> None:
         judged, fitting, checksums = found

@@ -14,7 +14,7 @@ from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.results.result_csv import write_own_errors
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Command, Output, cluster_of
@@ -196,7 +196,7 @@ def _keep(
     for analysis, one in zip(analyses, found, strict=True):
         if one is not None and analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:
-                write_result(analysis.path, analysis.rows, analysis.choice)
+                write_own_errors(analysis.path, analysis.rows, analysis.choice)
             write_verdict(one, analysis.path, str(session.workspace.root))
 
 
