@@ -129,7 +129,7 @@ class TensorReader:
         self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
         self._raw = stored
         self._reads_whole = reads_whole
-        #: Told of the bytes of each run as it is read: where they lie in the tensor, and the bytes.
+        #: Told of bytes as they are read from the file: where they lie in the tensor, and the bytes.
         self.watch: Callable[[int, npt.NDArray[np.uint8]], None] | None = None
         self.is_flat = self._plan.is_flat
 
@@ -147,17 +147,18 @@ class TensorReader:
         offset = start * self._bits // 8
         size = (count * self._bits + 7) // 8
         if self._raw is not None:
-            raw = self._raw[offset : offset + size]
+            self._decode(self._raw[offset : offset + size], out)
         elif self._is_direct:
-            raw = out.view(np.uint8)
-            self._file.read_into(self._tensor.offset + offset, raw.data)
+            self._read_bytes(offset, out.view(np.uint8))
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
-            self._file.read_into(self._tensor.offset + offset, raw.data)
-        if self.watch is not None:
-            self.watch(offset, raw)
-        if self._raw is not None or not self._is_direct:
+            self._read_bytes(offset, raw)
             self._decode(raw, out)
+
+    def _read_bytes(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        self._file.read_into(self._tensor.offset + offset, out.data)
+        if self.watch is not None:
+            self.watch(offset, out)
 
     @property
     def size(self) -> int:
@@ -256,7 +257,7 @@ class TensorReader:
         extents = [stop - start for start, stop in box]
         if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
-            self._file.read_into(self._tensor.offset, whole.data)
+            self._read_bytes(0, whole)
             self._raw = whole
         if self._item is None:
             stored = self._scratch.numbers(f"{self._name}.stored", prod(shape), self.dtype)
@@ -282,7 +283,7 @@ class TensorReader:
         raw = self._scratch.bytes(f"{self._name}.raw", prod(shape) * item.itemsize)
         for place, start, count in self._runs(slices, shape):
             run = raw[place * item.itemsize : (place + count) * item.itemsize]
-            self._file.read_into(self._tensor.offset + start * item.itemsize, run.data)
+            self._read_bytes(start * item.itemsize, run)
         return raw.view(item).reshape(shape)
 
     def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:

@@ -122,6 +122,9 @@ class PairStream:
         self._twins: list[_Twin] = []
         #: Boxes in which these are still to be looked at.
         self._unseen = 0
+        #: Bytes that these were held against, and that were needed to be sure.
+        self._held = self._needed = 0
+        self._reals = decode.reals_per_element(data_types.BY_NAME[npu.dtype])
         self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open, opened.stored(npu))
         try:
             self._golden = TensorReader(
@@ -179,6 +182,7 @@ class PairStream:
         """Holds the NPU tensors of other pairs of the same benchmark against this one's, when that is read."""
         self._twins = [self._twin(pair) for pair in pairs]
         self._unseen = len(self.boxes)
+        self._held = self._needed = 0
         if any(twin.file is not None for twin in self._twins):
             self._npu.watch = self._look_at_run
 
@@ -203,7 +207,8 @@ class PairStream:
 
     def twins(self) -> list[bool]:
         """Which of the watched tensors had the very values of this one in all boxes that were read."""
-        return [twin.is_alike for twin in self._twins]
+        were_told = self._held >= self._needed  # of what lay in memory already nothing was heard
+        return [twin.is_alike and (twin.file is None or were_told) for twin in self._twins]
 
     def blocks(self, start: int = 0, stop: int | None = None, keep: bool = False) -> Iterator[Block]:
         """The blocks of the boxes `start` to `stop`.
@@ -274,6 +279,7 @@ class PairStream:
 
     def _look_at_run(self, offset: int, raw: npt.NDArray[np.uint8]) -> None:
         """Holds the bytes that were just read against those of the tensors that are stored alike."""
+        self._held += raw.size
         for twin in self._twins:
             if twin.file is not None and twin.is_alike:
                 bytes_ = self._scratch.bytes("twin.run", raw.size)
@@ -289,6 +295,7 @@ class PairStream:
                 with _unread(twin):
                     self._read(twin.reader, box, values)
                     twin.is_alike = equal_bytes(x, values)
+        self._needed += x.size * data_types.BY_NAME[tensors_of(self.pair)[0].dtype].bits // 8 // self._reals
         self._unseen -= 1
         if not self._unseen:
             self._npu.watch = None
