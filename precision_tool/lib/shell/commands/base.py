@@ -43,7 +43,7 @@ class Output:
     command: str = COMMAND
 
     def command_for(self, session: Session) -> str:
-        """The same for a session, of which it names the data folders and the work folder where they are not the usual."""
+        """The same for a session, naming the data folders and the work folder where they are not the usual ones."""
         if not self.command:
             return ""
         folders = [session.workspace.root, *session.settings.more_data]
