@@ -140,8 +140,9 @@ class TensorReader:
     def _read_run(self, start: int, count: int, out: Numbers) -> None:
         """`count` stored items from item `start`, decoded."""
         if start * self._bits % 8:
-            raise FormatError(
-                f"{self._tensor.path}: elements of {self._type.name} do not start on a byte in this layout",
+            raise FormatError.of(
+                self._tensor.path,
+                f"elements of {self._type.name} do not start on a byte in this layout",
                 "dump the op in a plain layout",
             )
         offset = start * self._bits // 8
