@@ -265,7 +265,7 @@ def _payloads() -> list[bytes]:
 def status_texts(folder: Path) -> list[bytes]:
     """The JSON that such a status is decoded to."""
     del folder
-    return [document_text(decode_status(payload, "status")[0]).encode() for payload in _payloads()]
+    return [document_text(decode_status(payload)[0]).encode() for payload in _payloads()]
 
 
 def _counts(*effects: int) -> dict[str, str]:
