@@ -76,7 +76,8 @@ def _is_passed(node: ast.AST) -> bool:
         return False
     owner = func.value
     name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
-    return func.attr.endswith("Error") or name in (*_LOGS, "notes") or func.attr == "__init__"
+    is_error = func.attr.endswith("Error") or name.endswith("Error") or func.attr == "__init__"
+    return is_error or name in (*_LOGS, "notes")
 
 
 MODULES = sorted(path for room in ROOMS for path in (LIB / room).glob("*.py"))

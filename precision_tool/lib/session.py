@@ -261,7 +261,8 @@ class Session(JudgedFolder):
         """
         from precision_tool.lib.study.leaves import parse_numbers
         from precision_tool.lib.study.plan import Judging
-        from precision_tool.lib.study.study import StudyOptions, run_study
+        from precision_tool.lib.study.preparing import StudyOptions
+        from precision_tool.lib.study.study import run_study
 
         options = StudyOptions(
             folders=[str(folder) for folder in (self.settings.data, *self.settings.more_data)],

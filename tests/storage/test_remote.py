@@ -383,3 +383,18 @@ def test_a_folder_of_a_server_is_not_taken_for_the_working_folder(
     assert without_folder(f"{tmp_path}/a: cut off, as {tmp_path}/b is") == "a: cut off, as b is"
     there = f"ssh://server:22{tmp_path}/a: cut off"
     assert without_folder(there) == there
+
+
+class ExpiredError(Exception):
+    """As that of a cloud's library, of no kind of Python's own."""
+
+
+def test_credentials_that_have_expired_are_told_as_such() -> None:
+    class Bucket(AnyFileSystem):  # type: ignore[misc]  # fsspec has no types
+        def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+            raise ExpiredError("An error occurred (ExpiredToken) when calling the ListObjectsV2 operation")
+
+    store = RemoteStore(urls.path_of("s3://bucket/run"), Bucket())
+    with pytest.raises(FormatError, match=r"no permission to read it .*ExpiredToken") as caught:
+        store.entries(urls.path_of("s3://bucket/run"))
+    assert "renew the credentials" in caught.value.hint

@@ -28,7 +28,8 @@ from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaves import looked_at, parse_numbers
 from precision_tool.lib.study.plan import Judging, Task
-from precision_tool.lib.study.study import Runner, Study, StudyOptions, prepare, run_study
+from precision_tool.lib.study.preparing import StudyOptions, prepare
+from precision_tool.lib.study.study import Runner, Study, run_study
 from precision_tool.lib.study.task import LeafDone, run_task
 
 
@@ -160,6 +161,22 @@ def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) 
     found = studied(tmp_path, truth, tmp_path / "elsewhere")
     assert any("4 folders of 4 cannot be recomputed: " in note for note in found.notes)
     assert found.conclusion.culprit is None
+
+
+def test_ranks_that_run_other_graphs_are_held_against_those_of_their_own(tmp_path: Path) -> None:
+    """As the stages of a pipeline do: what one computes wrong says nothing of the others."""
+    stage = generate_ranks(tmp_path / "first", ranks=2, steps=1, fault="none", benchmark="none")
+    other = generate_demo(tmp_path / "second", fault="fused", ops=30)
+    shutil.rmtree(tmp_path / "second" / "tf")
+    folders = [*(str(tmp_path / "first" / one) for one in stage.data), str(tmp_path / "second")]
+    (tmp_path / "work").mkdir()
+    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), workers=1)
+    assert any(note.startswith("ranks run 2 different graphs") for note in found.notes)
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.op, culprit.path) == (other.culprit, str(other.dump_dir))
+    assert culprit.reach is Reach.NOT_TOLD
+    assert culprit.right == ()
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:

@@ -130,3 +130,16 @@ def test_what_ni_shows_says_of_how_many_elements_it_tells(tmp_path: Path) -> Non
         shown[one.name] = out.getvalue()
     assert "of 10,800 elements were recomputed, and the sums of all rows" in shown["one/MatMul"]
     assert "were recomputed" not in shown["one/Relu"]
+
+
+@pytest.mark.parametrize("fault", [None, one_element])
+def test_a_small_result_of_many_products_is_recomputed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Array], Array] | None
+) -> None:
+    """Every place of it is asked for, so that nothing is left for sums of rows, and no gap is told."""
+    monkeypatch.setattr(judge, "_SAMPLES", 120 * 90)
+    monkeypatch.setattr(judge, "odd_places", lambda *_: pytest.fail("all elements are recomputed"))
+    made = network() if fault is None else network().with_part("one/MatMul", wrong=lambda got: fault(got.copy()))
+    found = verdict_of(made.write(tmp_path, benchmark=False))
+    assert found.gaps == ()
+    assert found.culprit == (None if fault is None else "one/MatMul")

@@ -58,7 +58,7 @@ class WireReader:
 
     def error(self, position: int, reason: str) -> FormatError:
         """The error for what is wrong at a byte."""
-        return FormatError(f"{self.path}: {reason} (byte {position})", self._hint)
+        return FormatError.of(self.path, f"{reason} (byte {position})", self._hint, offset=position)
 
     def varint(self, position: int, end: int) -> Tuple[int, int]:
         """The unsigned number at `position` and the position after it."""

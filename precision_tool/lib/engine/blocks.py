@@ -131,6 +131,8 @@ class TensorReader:
         self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
         self._raw = stored
         self._reads_whole = reads_whole
+        #: Told of bytes as they are read from the file: where they lie in the tensor, and the bytes.
+        self.watch: Callable[[int, npt.NDArray[np.uint8]], None] | None = None
         self.is_flat = self._plan.is_flat
 
     def close(self) -> None:
@@ -140,21 +142,26 @@ class TensorReader:
     def _read_run(self, start: int, count: int, out: Numbers) -> None:
         """`count` stored items from item `start`, decoded."""
         if start * self._bits % 8:
-            raise FormatError(
-                f"{self._tensor.path}: elements of {self._type.name} do not start on a byte in this layout",
+            raise FormatError.of(
+                self._tensor.path,
+                f"elements of {self._type.name} do not start on a byte in this layout",
                 "dump the op in a plain layout",
             )
         offset = start * self._bits // 8
         size = (count * self._bits + 7) // 8
         if self._raw is not None:
-            raw = self._raw[offset : offset + size]
+            self._decode(self._raw[offset : offset + size], out)
         elif self._is_direct:
-            self._file.read_into(self._tensor.offset + offset, out.view(np.uint8).data)
-            return
+            self._read_bytes(offset, out.view(np.uint8))
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
-            self._file.read_into(self._tensor.offset + offset, raw.data)
-        self._decode(raw, out)
+            self._read_bytes(offset, raw)
+            self._decode(raw, out)
+
+    def _read_bytes(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        self._file.read_into(self._tensor.offset + offset, out.data)
+        if self.watch is not None:
+            self.watch(offset, out)
 
     @property
     def size(self) -> int:
@@ -253,7 +260,7 @@ class TensorReader:
         extents = [stop - start for start, stop in box]
         if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
-            self._file.read_into(self._tensor.offset, whole.data)
+            self._read_bytes(0, whole)
             self._raw = whole
         if self._item is None:
             stored = self._scratch.numbers(f"{self._name}.stored", prod(shape), self.dtype)
@@ -279,7 +286,7 @@ class TensorReader:
         raw = self._scratch.bytes(f"{self._name}.raw", prod(shape) * item.itemsize)
         for place, start, count in self._runs(slices, shape):
             run = raw[place * item.itemsize : (place + count) * item.itemsize]
-            self._file.read_into(self._tensor.offset + start * item.itemsize, run.data)
+            self._read_bytes(start * item.itemsize, run)
         return raw.view(item).reshape(shape)
 
     def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:

@@ -304,7 +304,7 @@ def bundle_key(pair: Pair) -> object:
 def storage_key(pair: Pair) -> object:
     """Pairs with equal keys have equal results if their NPU tensors have equal bytes."""
     npu = tensors_of(pair)[0]
-    return bundle_key(pair), npu.dtype, npu.nbytes, pair.npu_plan, pair.golden_plan, pair.error_shape
+    return bundle_key(pair), npu.dtype, npu.nbytes, npu.big_endian, pair.npu_plan, pair.golden_plan, pair.error_shape
 
 
 def cost(pair: Pair) -> int:

@@ -42,7 +42,7 @@ class WorkStoppedError(PrecisionToolError):
         self.exit_code = exit_code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.rows, self.exit_code)
+        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
 
 
 def cores() -> int:

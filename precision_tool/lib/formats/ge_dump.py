@@ -94,7 +94,7 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             begin, stop = fields.get(_ATTR_VALUE, (0, 0))
             header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
-            raise FormatError(f"{wire.path}: more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
+            raise FormatError.of(wire.path, f"more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
     return header
 
 
@@ -114,7 +114,7 @@ class _ShortError(FormatError):
         self.declared = declared
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.declared)
+        return type(self), (self.message, self.hint, self.declared), self.place
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
@@ -178,7 +178,7 @@ def read_dump_file(file: StoredFile) -> OpDump:
     """As `read_dump`, of a file that is open."""
     path = file.path
     if file.size == 0:
-        raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
+        raise FormatError.of(path, "the file is empty", "the dump was interrupted or the disk was full: dump again")
     head = file.read_at(0, min(_USUAL_HEADER, file.size))
     length = _v2_header_length(head, file.size)
     header = None
@@ -210,7 +210,7 @@ def _not_a_dump(path: str, file: StoredFile, length: int | None) -> FormatError:
         reason = f"the file has only {file.size} bytes"
     else:
         reason = f"the {length} bytes from byte 8 are no dump header"
-    return FormatError(f"{path}: not a dump file, or damaged: {reason}", "copy it or dump it again")
+    return FormatError.of(path, f"not a dump file, or damaged: {reason}", "copy it or dump it again")
 
 
 def _assemble(path: str, header: _Header, file_size: int, data_start: int | None) -> OpDump:

@@ -82,7 +82,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
         found.append(replace(known, reason=tensor) if isinstance(tensor, str) else _read(known, tensor))
     if not found:
         slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
-        raise DataNotFoundError(f"{path}: no {slot or 'tensor'} in it", f"it has {slots}")
+        raise DataNotFoundError.of(path, f"no {slot or 'tensor'} in it", f"it has {slots}")
     return found
 
 

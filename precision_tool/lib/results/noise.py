@@ -103,21 +103,21 @@ def read_noise(path: str) -> NoiseFloor:
     hint = "name a noise_floor_*.csv that `random` wrote"
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError(f"{path}: {file.size} bytes are too many for a noise floor", hint)
+            raise FormatError.of(path, f"{file.size} bytes are too many for a noise floor", hint)
         text = file.read_at(0, file.size).decode("utf-8", "backslashreplace")
     distances: dict[tuple[str, str], float] = {}
     try:
         reader = csv.DictReader(text.splitlines())
         missing = [name for name in _COLUMNS[:3] if name not in (reader.fieldnames or ())]
         if missing:
-            raise FormatError(f"{path}: no noise floor: column {missing[0]} is missing", hint)
+            raise FormatError.of(path, f"no noise floor: column {missing[0]} is missing", hint)
         for number, row in enumerate(reader, start=2):
             try:
                 distance = float(row["RelativeEuclideanDistance"])
             except (TypeError, ValueError):
-                raise FormatError(f"{path}: line {number}: no number in RelativeEuclideanDistance", hint) from None
+                raise FormatError.of(path, f"line {number}: no number in RelativeEuclideanDistance", hint) from None
             if isfinite(distance) and distance >= 0:
                 distances[flatten(row["Op"]), row["Slot"]] = distance
     except csv.Error as error:
-        raise FormatError(f"{path}: no noise floor: {error}", hint) from error
+        raise FormatError.of(path, f"no noise floor: {error}", hint) from error
     return NoiseFloor(path=path, distances=distances)

@@ -146,7 +146,7 @@ def read_result(path: str) -> Table:
             try:
                 row = reader.row(values, line)
             except ValueError as error:
-                raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
             rows.append(_with_whole_names(row, known))
     choice = ColumnChoice(
         h5="NPUDumpPath" in header,
@@ -188,7 +188,7 @@ def read_output_figures(path: str) -> OutputFigures:
             try:
                 cosine = read_number(values[cosine_at]) if is_output else None
             except ValueError as error:
-                raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
             if cosine is not None:
                 known = lowest.get(name, cosine)
                 lowest[name] = known if isnan(known) or known <= cosine else cosine
@@ -211,8 +211,8 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
             header = _unique(next(reader, []))
             column = _absent_column(header)
             if column:
-                raise FormatError(
-                    f"{path}: no comparison result: the first line has no {column} column", _NO_RESULT_HINT
+                raise FormatError.of(
+                    path, f"no comparison result: the first line has no {column} column", _NO_RESULT_HINT
                 )
             yield header, ((reader.line_num, values) for values in reader if values)
     except PrecisionToolError:  # some are OSErrors too
@@ -220,7 +220,7 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:
-        raise FormatError(f"{path}: no valid CSV: {error}", _NO_RESULT_HINT) from error
+        raise FormatError.of(path, f"no valid CSV: {error}", _NO_RESULT_HINT) from error
     finally:
         csv.field_size_limit(usual_limit)
 

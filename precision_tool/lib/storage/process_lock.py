@@ -24,8 +24,8 @@ def only_process(path: str) -> Iterator[None]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})", "name another folder with --work DIR"
+        raise OutputError.of(
+            path, f"cannot be written ({error.strerror or error})", "name another folder with --work DIR"
         ) from error
     try:
         try:

@@ -126,16 +126,16 @@ class Journal:
         try:
             yield
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            raise OutputError(
-                f"{self.path}: cannot be written ({error})", "free some space or name another folder with --work DIR"
+            raise OutputError.of(
+                self.path, f"cannot be written ({error})", "free some space or name another folder with --work DIR"
             ) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from error
 
 
 def _damaged(path: str, error: object) -> FormatError:
-    return FormatError(
-        f"{path}: the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
+    return FormatError.of(
+        path, f"the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
     )
 
 

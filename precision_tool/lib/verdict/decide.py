@@ -13,6 +13,7 @@ from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchma
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady
+from precision_tool.lib.verdict.gaps import gaps
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
 from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
@@ -93,7 +94,11 @@ def judge_run(
     again = _JudgedAgain(judge)
     memory = overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
+    together = tuple(gaps(judge, judged))
+    right = {id(one.judgement.op): one.judgement for one in together if one.judgement.state is State.RIGHT}
+    judged = [right.get(id(one.op), one) for one in judged]
     findings = Findings(
+        gaps=together,
         judged=tuple(judged),
         flagged=subject.flagged,
         overwritten=memory,

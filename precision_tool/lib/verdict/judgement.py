@@ -151,6 +151,18 @@ class OpJudgement:
         return next((slot for slot in self.slots if slot.overflowed), None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Ops that were judged together, as what they put out between is not known, in the order in which they ran.
+
+    `judgement` is that of what the last one put out, `borrowed` are variables whose numbers are the benchmark's.
+    """
+
+    ops: Sequence[Op]
+    judgement: OpJudgement
+    borrowed: Sequence[Op] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """How many ops of a run were judged, and how."""

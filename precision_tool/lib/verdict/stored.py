@@ -179,13 +179,13 @@ def read_verdict(path: str) -> StoredVerdict:
     DataNotFoundError where there is none, FormatError for what is no verdict file.
     """
     if not exists(path):
-        raise DataNotFoundError(f"{path}: no such file or folder", "name a result, or a verdict_*.json beside one")
+        raise DataNotFoundError.of(path, "no such file or folder", "name a result, or a verdict_*.json beside one")
     if not is_folder(path) and path.endswith(".json"):
         return _read(path)[1]
     for result in find_results(path):
         if exists(verdict_path(result)):
             return _read(verdict_path(result))[1]
-    raise DataNotFoundError(f"{path}: no verdict is kept beside this result", "`ac -c` keeps one with each result")
+    raise DataNotFoundError.of(path, "no verdict is kept beside this result", "`ac -c` keeps one with each result")
 
 
 def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
@@ -214,7 +214,7 @@ def newest_verdicts(results: Iterable[str], space: Workspace) -> list[StoredVerd
 
 
 def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
-    no_verdict = FormatError(f"{path}: no verdict of this version, or it was changed", "`ac -c` writes a new one")
+    no_verdict = FormatError.of(path, "no verdict of this version, or it was changed", "`ac -c` writes a new one")
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")

@@ -123,7 +123,7 @@ class TensorEvent:
 
 def damaged(path: str, position: int, reason: str) -> FormatError:
     """The user's error for bytes that are not what they should be."""
-    return FormatError(f"{path}: {reason} (byte {position})", _HINT)
+    return FormatError.of(path, f"{reason} (byte {position})", _HINT, offset=position)
 
 
 def read_event(path: str) -> TensorEvent:
@@ -147,12 +147,12 @@ def open_for_reading(path: str) -> int:
     try:
         return open_descriptor(path)
     except DataNotFoundError as error:
-        raise FormatError(error.message, error.hint) from error
+        raise FormatError.of(path, error.reason, error.hint) from error
 
 
 def unreadable(path: str, error: OSError) -> FormatError:
     """The user's error for a file that cannot be opened or read."""
-    return FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions and the disk")
+    return FormatError.of(path, f"cannot be read ({error.strerror})", "check its permissions and the disk")
 
 
 def _read(reader: WireReader) -> TensorEvent:

@@ -258,7 +258,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
                 pair, atol=args.atol, rtol=args.rtol, shown=args.shown, workers=args.workers, progress=progress
             )
     except MemoryError:
-        raise FormatError(f"{npu.path}: {NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None
+        raise FormatError.of(npu.path, f"{NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None
     saved = ""
     if args.save:
         stems = [_saved_stem(session, named) for named in (npu, golden)]
