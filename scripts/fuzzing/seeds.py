@@ -238,7 +238,7 @@ def graph_columns(folder: Path) -> list[bytes]:
     path.write_bytes(data)
     signature = (len(data), 1, 1, 1, 1)
     file = load_graph_lines(data, str(path), signature) or load_graph_bytes(data, str(path))
-    known = cache._Known(signature, file, cache._skim_of(file, signature))
+    known = cache._ReadFile(signature, file, cache._skim_of(file, signature))
     whole = cache._encode(known)
     known.file = None
     return [whole, cache._encode(known)]

@@ -15,6 +15,7 @@ from tiny_network import Network, Part, binary, layers, numbers
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict import gaps
 from precision_tool.lib.verdict.model import Cause, Verdict
 
 #: The product and its activation: what is between them is in no file.
@@ -127,3 +128,11 @@ def test_a_variable_behind_ops_without_files(tmp_path: Path) -> None:
     found = verdict_of(network.write(tmp_path, leave_out=["trans_Cast_4", "two/BiasAdd"]))
     assert (found.culprit, found.cause) == ("two/bias", Cause.WEIGHTS)
     assert set(found.ranking) == {"two/bias", "trans_Cast_4", "two/BiasAdd"}
+
+
+def test_what_is_too_large_is_not_judged_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their inputs are in memory together."""
+    monkeypatch.setattr(gaps, "_MOST_ELEMENTS", 64)
+    found = verdict_of(layers().with_part("two/MatMul", wrong=negated).write(tmp_path, leave_out=LOST, benchmark=False))
+    assert found.culprit is None
+    assert found.tally.not_recomputed == 3

@@ -101,6 +101,25 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     assert order[6:] == [(0, False), (2, False)]
 
 
+def test_beside_a_task_for_most_of_the_memory_the_others_go_on() -> None:
+    half = spread._AT_ONCE // 2
+    waits = [spread._Task("key", [number], half * size // spread._LIGHT, is_light=True)
+             for number, size in enumerate((3, 5, 1, 1, 1))]  # fmt: skip
+    plan = spread._Plan(list(waits))
+    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes)
+    handed: list[int] = []
+    running: list[spread._Task] = []
+    while (task := spread._Spread._next_beside(one, running)) is not None:
+        plan.ready.remove(task)
+        running.append(task)
+        handed += task.numbers
+    assert handed == [1, 2]  # the other large one has to wait for the first, what is left for memory
+    running.pop(0)
+    task = spread._Spread._next_beside(one, running)
+    assert task is not None
+    assert task.numbers == [0]
+
+
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_the_number_of_processes_does_not_matter(tmp_path: Path, forked: list[int], is_fused: bool) -> None:
     network = fused() if is_fused else layers()

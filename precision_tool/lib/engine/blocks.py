@@ -24,6 +24,8 @@ _WHOLE_READ = 4 << 20
 _ROW_RUNS = 16
 #: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
+#: What is said of a tensor that memory does not suffice for.
+NO_MEMORY = "not enough memory for this tensor"
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
 
@@ -129,6 +131,8 @@ class TensorReader:
         self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
         self._raw = stored
         self._reads_whole = reads_whole
+        #: Told of bytes as they are read from the file: where they lie in the tensor, and the bytes.
+        self.watch: Callable[[int, npt.NDArray[np.uint8]], None] | None = None
         self.is_flat = self._plan.is_flat
 
     def close(self) -> None:
@@ -146,14 +150,18 @@ class TensorReader:
         offset = start * self._bits // 8
         size = (count * self._bits + 7) // 8
         if self._raw is not None:
-            raw = self._raw[offset : offset + size]
+            self._decode(self._raw[offset : offset + size], out)
         elif self._is_direct:
-            self._file.read_into(self._tensor.offset + offset, out.view(np.uint8).data)
-            return
+            self._read_bytes(offset, out.view(np.uint8))
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
-            self._file.read_into(self._tensor.offset + offset, raw.data)
-        self._decode(raw, out)
+            self._read_bytes(offset, raw)
+            self._decode(raw, out)
+
+    def _read_bytes(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        self._file.read_into(self._tensor.offset + offset, out.data)
+        if self.watch is not None:
+            self.watch(offset, out)
 
     @property
     def size(self) -> int:
@@ -252,7 +260,7 @@ class TensorReader:
         extents = [stop - start for start, stop in box]
         if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
-            self._file.read_into(self._tensor.offset, whole.data)
+            self._read_bytes(0, whole)
             self._raw = whole
         if self._item is None:
             stored = self._scratch.numbers(f"{self._name}.stored", prod(shape), self.dtype)
@@ -278,7 +286,7 @@ class TensorReader:
         raw = self._scratch.bytes(f"{self._name}.raw", prod(shape) * item.itemsize)
         for place, start, count in self._runs(slices, shape):
             run = raw[place * item.itemsize : (place + count) * item.itemsize]
-            self._file.read_into(self._tensor.offset + start * item.itemsize, run.data)
+            self._read_bytes(start * item.itemsize, run)
         return raw.view(item).reshape(shape)
 
     def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:

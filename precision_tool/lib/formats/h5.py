@@ -42,7 +42,7 @@ def read_h5(path: str) -> H5Dump:
     FormatError for what is no HDF5 file, is damaged or is refused; UsageError where h5py is not installed.
     """
     size = check_file(path)
-    found = _Found(path, size)
+    found = _Contents(path, size)
     try:
         with each_from_hdf5("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
             for row in rows:
@@ -74,7 +74,7 @@ def _is_sequence(text: str) -> bool:
 
 
 @dataclass
-class _Found:
+class _Contents:
     """What is in a file, by op."""
 
     path: str

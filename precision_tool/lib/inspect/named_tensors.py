@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from precision_tool.lib.engine.bundles import NO_MEMORY
+from precision_tool.lib.engine.blocks import NO_MEMORY
 from precision_tool.lib.engine.statistics import TensorFigures, figures_of
 from precision_tool.lib.engine.workers import in_order, working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError

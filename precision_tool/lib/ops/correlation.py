@@ -331,11 +331,11 @@ class ToFilter(Factors):
         return values, squares
 
     def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
-        grads, squared = signed(self.b, signs)
         sums = np.zeros((prod(self.windows.kernel), self.per_group))
         squares = np.zeros_like(sums)
         for some, block in _blocks(self.a):
-            for into, image, factor in ((sums, block, grads[some]), (squares, block**2, squared[some])):
+            grads, squared = signed(self.b[some], signs)
+            for into, image, factor in ((sums, block, grads), (squares, block**2, squared)):
                 for number, (_, windows, places) in enumerate(self.windows.taps()):
                     seen = factor[(slice(None), *windows)]
                     into[number] += np.tensordot(seen, image[(slice(None), *places)], seen.ndim)

@@ -5,8 +5,10 @@ What they put out between is not known, so that a wrong result accuses all of th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import isfinite
 
 import numpy as np
@@ -23,8 +25,8 @@ from precision_tool.lib.verdict.rounding import UNIT, misfit
 from precision_tool.lib.verdict.slots import largest_of, slot_of
 from precision_tool.lib.verdict.values import NoValueError, Root, Slot
 
-#: Ops that are judged as one at most, and multiplications that this may take.
-_MOST_OPS, _MOST_WORK = 6, 1e9
+#: Ops that are judged as one at most, elements that they are fed together, and multiplications that this may take.
+_MOST_OPS, _MOST_ELEMENTS, _MOST_WORK = 6, 1 << 23, 1e9
 #: Results between them are rounded to types of their own, whose effect is only estimated: they are wrong from here on,
 #: as a relative distance and in units of what rounding explains.
 _FAR, _BEYOND = 0.02, 20.0
@@ -34,6 +36,8 @@ def gaps(judge: Judge, judged: Sequence[OpJudgement]) -> Iterator[Gap]:
     """Every op that could not be recomputed for want of its inputs, with those before it that make them."""
     computing = {id(op) for op in judge.computing()}
     for one in judged:
+        if time.monotonic() > judge.deadline:
+            return
         if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.is_dumped:
             continue
         try:
@@ -58,6 +62,7 @@ class _Chain:
     ops: list[Op] = field(default_factory=list)
     types: set[str] = field(default_factory=set)
     borrowed: list[Op] = field(default_factory=list)
+    elements: int = 0
     _done: dict[int, dict[int, Ref]] = field(default_factory=dict)
 
     def add(self, op: Op) -> dict[int, Ref]:
@@ -68,6 +73,13 @@ class _Chain:
         if len(self.ops) >= _MOST_OPS or id(op) not in self.computing or is_random(op):
             raise NotComputedError("what it is fed is not known")
         self.ops.append(op)
+        self.elements += sum(
+            tensor.size
+            for root in self.judge.values.producers(op)
+            for _, tensor in islice(self.judge.values.copies(root), 1)
+        )
+        if self.elements > _MOST_ELEMENTS:
+            raise NotComputedError("too large to be judged with others")
         fed = self.judge.fed(op)
         refs: dict[int, Ref] = {}
         for slot in self.judge.values.input_slots(op):

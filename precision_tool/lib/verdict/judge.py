@@ -83,12 +83,12 @@ class Judge:
         self.values = values
         self._beside = Beside(values)
         self.ways = Ways(values, self._beside, unfused)
-        self._deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
     def for_others(self) -> Callable[[], Judge]:
         """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
-        values, left = self.values, self._deadline - time.monotonic()
+        values, left = self.values, self.deadline - time.monotonic()
         quiet = Compared(quiet=values.compared.quiet)
         return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused, left)
 
@@ -134,7 +134,7 @@ class Judge:
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
         start = time.monotonic()
-        if start > self._deadline:
+        if start > self.deadline:
             return replace(base, reason=OUT_OF_TIME)
         try:
             with np.errstate(all="ignore"), self.values.reading():

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from rich.console import RenderableType
 
-from precision_tool.lib.engine.bundles import NO_MEMORY
+from precision_tool.lib.engine.blocks import NO_MEMORY
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.inspect.exports import write_elements, write_text
