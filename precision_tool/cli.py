@@ -54,7 +54,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         sys.stdout.flush()  # a reader that has gone shows here at the latest
         return code
     except PrecisionToolError as error:
-        return _fail(_without_folder(error.message), error.hint, error.exit_code)
+        from precision_tool.lib.workspace import without_folder
+
+        return _fail(without_folder(error.message), error.hint, error.exit_code)
     except KeyboardInterrupt:
         return _stopped(argv is None)
     except BrokenPipeError:
@@ -314,15 +316,6 @@ def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "er
     for text in filter(None, (label + message, hint and "hint: " + hint)):
         print_line(text, sys.stderr)  # names of files may hold what terminals take for commands
     return code
-
-
-def _without_folder(text: str) -> str:
-    """Paths below the working folder as one would type them there."""
-    try:
-        folder = os.path.join(os.getcwd(), "")
-    except OSError:  # it has been removed
-        return text
-    return text if folder == os.sep else text.replace(folder, "")
 
 
 def _is_gone(stream: TextIO) -> bool:

@@ -307,11 +307,16 @@ def bench_large_graph(folder: Path, text: str, repeats: int) -> None:
 
 
 def bench_decode(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
-    """`dc` of a whole dump against copying it: by `cp`, and by Python into as many files as `dc` makes."""
+    """`measure_decode` of a generated dump."""
     data = folder / "precision_data"
-    truth = generate_demo(data, bytes_total=nbytes)
-    dump = data / "npu" / "debug_0" / "dump"
-    total = read_files([str(path) for path in dump.rglob("*") if path.is_file()])
+    generate_demo(data, bytes_total=nbytes)
+    measure_decode(folder, data / "npu" / "debug_0" / "dump", workers, repeats)
+
+
+def measure_decode(folder: Path, dump: Path, workers: int, repeats: int) -> None:
+    """`dc` of a whole dump against copying it: by `cp`, and by Python into as many files as `dc` makes."""
+    dumped = [path for path in dump.rglob("*") if path.is_file()]
+    total = read_files([str(path) for path in dumped])
     best = {"cp": np.inf, "loop": np.inf, "start": np.inf, "ours": np.inf}
     for _ in range(repeats):
         best["cp"] = min(best["cp"], seconds(lambda: subprocess.run(["cp", "-r", dump, folder / "copy"], check=True)))
@@ -322,10 +327,10 @@ def bench_decode(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
         best["loop"] = min(best["loop"], seconds(partial(_copy_files, paths, folder / "copy")))
         for name in ("npy", "copy"):
             shutil.rmtree(folder / name)
-        small = min((path for path in dump.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        small = min(dumped, key=lambda path: path.stat().st_size)
         best["start"] = min(best["start"], run_tool(["dc", str(small), "-o", str(folder / "npy")])[0])
         shutil.rmtree(folder / "npy")
-    print(f"dc:      {truth.dump_files} dump files, {total / 1e9:.2f} GB, to {len(paths)} files, {workers} workers,")
+    print(f"dc:      {len(dumped)} dump files, {total / 1e9:.2f} GB, to {len(paths)} files, {workers} workers,")
     print("         page cache warm; each side's best, and what it takes over cp -r")
     titles = {
         "cp": "cp -r",
@@ -385,6 +390,7 @@ def _bench_flow_parts(parts: list[str], folder: Path, args: argparse.Namespace) 
         "opens": lambda place: flow.bench_opens(place, args.bytes),
         "startup": lambda place: flow.bench_startup(place, args.repeats),
         "profile": lambda place: flow.bench_profile(place, args.bytes),
+        "resnet": lambda place: flow.bench_resnet(place, args.workers, args.repeats),
     }
     for part in parts:
         work[part](folder / part)
@@ -398,8 +404,8 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="PART",
-        help="compare, verdict, flow, growth, opens, startup, profile, giant, cp, dc, kernel, graph, catalog, shapes, "
-        "report, tfdbg: all by default",
+        help="compare, verdict, flow, resnet, growth, opens, startup, profile, giant, cp, dc, kernel, graph, catalog, "
+        "shapes, report, tfdbg: all by default",
     )
     parser.add_argument(
         "--bytes", type=int, default=2_200_000_000, help="size of the tree to compare (default %(default)s)"
@@ -411,7 +417,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
-    flow = ("flow", "growth", "opens", "startup", "profile")
+    flow = ("flow", "resnet", "growth", "opens", "startup", "profile")
     known = (
         "compare",
         "verdict",
@@ -431,6 +437,7 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     chosen = args.parts or known
     folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as those that pip installed are
     try:
         if "compare" in chosen:
             bench_compare(folder / "compare", args.bytes, args.workers, args.repeats)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -33,9 +34,13 @@ Processes = Callable[[int], list[int]]
 
 @dataclass(frozen=True)
 class Run:
-    """One study: wall time, the memory of the largest worker (0: not looked at) in bytes, and the table."""
+    """One study: wall and processor time, the memory of the largest worker (0: not looked at) in bytes, the table.
+
+    Processor time is that of the client and of all workers; where one was killed that of the others.
+    """
 
     seconds: float
+    cpu: float
     peak: int
     table: bytes
 
@@ -87,10 +92,20 @@ def _workers_below(pid: int) -> list[int]:
 
 
 def study(
-    data: Path, work: Path, options: list[str], workers: Processes | None = None, kill_after: float = float("inf")
+    data: Path,
+    work: Path,
+    options: list[str],
+    workers: Processes | None = None,
+    kill_after: float = float("inf"),
+    crew: Processes | None = None,
 ) -> Run:
-    """Runs `ac --all`. With `workers` their memory is looked at, and the first is killed after some seconds."""
+    """Runs `ac --all`. With `workers` their memory is looked at, and the first is killed after some seconds.
+
+    `crew` are the workers of a cluster, which go on when the study ends.
+    """
     command = [sys.executable, "-m", "precision_tool", "--data", str(data), "--work", str(work), "ac", "--all"]
+    before = {} if crew is None else {pid: cpu_seconds(pid) for pid in crew(0)}
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak, start = 0, time.perf_counter()
     process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while workers is not None and process.poll() is None:
@@ -106,7 +121,18 @@ def study(
         raise SystemExit(f"{' '.join(command)}: exit code {code}")
     if kill_after < float("inf"):
         raise SystemExit("the study had ended before a worker could be killed: name more --bytes")
-    return Run(seconds, peak, (work / "study" / "study.parquet").read_bytes())
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    cpu += sum(cpu_seconds(pid) - was for pid, was in before.items())
+    return Run(seconds, cpu, peak, (work / "study" / "study.parquet").read_bytes())
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far; 0 for one that has ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def main() -> None:
@@ -134,13 +160,15 @@ def measure(data: Path, work: Path, address: str, workers: Processes, count: int
     local, dask = [study(data, work, here, children)], [study(data, work, there, workers)]
     for _ in range(repeats):
         local.append(study(data, work, here))
-        dask.append(study(data, work, there))
+        dask.append(study(data, work, there, crew=workers))
     best, other = (min(run.seconds for run in side[1:]) for side in (dask, local))
+    cpu, other_cpu = (min(run.cpu for run in side[1:]) for side in (dask, local))
     lost = study(data, work, there, workers, kill_after=best / 2)
     same = len({run.table for run in (*local, *dask, lost)}) == 1
     print(f"  local processes                             {other:8.2f} s   largest   {local[0].peak / 1e6:6.0f} MB")
     print(f"  Dask                                        {best:8.2f} s   largest   {dask[0].peak / 1e6:6.0f} MB")
     print(f"  ratio                                                    Dask / local {best / other:6.2f}")
+    print(f"  processor time   local {other_cpu:8.2f} s   Dask {cpu:8.2f} s   Dask / local {cpu / other_cpu:6.2f}")
     late = lost.seconds - best
     print(f"  Dask, a worker killed after {best / 2:6.2f} s        {lost.seconds:8.2f} s   lost {late:9.2f} s")
     print(f"  the table of all {2 * repeats + 3} runs is {'the same to the bit' if same else 'NOT THE SAME'}")

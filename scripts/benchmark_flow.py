@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from pathlib import Path
 
-from benchmark import read_files, split_by_bytes
+from benchmark import measure_decode, read_files, split_by_bytes
 from process_memory import peak_memory
+from resnet_twin import generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.native.library import VARIABLE
@@ -27,6 +29,7 @@ _GIGABYTE = 1_000_000_000
 def _run(command: Sequence[str], memory: bool = False, given: Mapping[str, str] | None = None) -> float:
     """Seconds that a process takes, or with `memory` the peak megabytes of it and all below it."""
     environment = {**os.environ, **(given or {})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as those that pip installed are
     start = time.perf_counter()
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -59,13 +62,29 @@ def _floor(pool: ProcessPoolExecutor, paths: list[str], workers: int) -> float:
 
 
 def bench_flow(folder: Path, nbytes: int, repeats: int) -> None:
-    """`vc`, and `ac -c` without its verdict, over the read floor: 1 and 2 workers, with and without compiled kernel."""
+    """`measure_flow` of a generated tree."""
     data = folder / "precision_data"
     truth = generate_demo(data, bytes_total=nbytes, ops=_OPS)
+    print(f"flow:    {truth.dump_files} dump files, {truth.golden_files} benchmark tensors,")
+    measure_flow(data, len(truth.tensors), repeats)
+
+
+def bench_resnet(folder: Path, workers: int, repeats: int) -> None:
+    """`measure_flow` and `dc` of a tree as one training step of ResNet-50 leaves it."""
+    data = folder / "precision_data"
+    twin = generate_twin(data)
+    print(f"resnet:  {twin.dump_files} dump files, {twin.npu_bytes / 1e9:.2f} GB,")
+    print(f"         {twin.golden_files} benchmark tensors, {twin.golden_bytes / 1e9:.2f} GB,")
+    measure_flow(data, twin.tensors, repeats)
+    shutil.rmtree(twin.golden_dir)
+    measure_decode(folder, twin.dump_dir, workers, repeats)
+
+
+def measure_flow(data: Path, tensors: int, repeats: int) -> None:
+    """`vc`, and `ac -c` without its verdict, over the read floor: 1 and 2 workers, with and without compiled kernel."""
     paths = _files(data)
     total = read_files(paths)
-    print(f"flow:    {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {total / 1e9:.2f} GB,")
-    print(f"         {len(truth.tensors)} NPU tensors; processes from start to exit, page cache warm")
+    print(f"         {total / 1e9:.2f} GB in all, {tensors} NPU tensors; processes from start to exit, page cache warm")
     for workers in (1, 2):
         floor = inf
         best = {(word, kernel): inf for word in ("vc", "ac") for kernel in ("compiled", "numpy")}

@@ -23,6 +23,7 @@ from unittest.mock import patch
 import numpy as np
 
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.report.study import write_study
 from precision_tool.lib.sources import walk
 from precision_tool.lib.storage.local import LocalStore
 from precision_tool.lib.study import leaves as study_leaves
@@ -33,8 +34,9 @@ from precision_tool.lib.study.maps import NEEDED, Maps
 from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
 from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded, pack
 from precision_tool.lib.study.plan import LeafPlan, Task, batches
+from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
 from precision_tool.lib.study.statistics import StatisticsJudge
-from precision_tool.lib.study.study import Prepared, Runner, StudyOptions, prepare
+from precision_tool.lib.study.study import Runner, Study
 from precision_tool.lib.study.table import write_table
 from precision_tool.lib.study.task import LeafDone, run_task
 
@@ -184,9 +186,12 @@ def client(size: Size, folder: str, table: str) -> None:
                 rows = runner.columns(state, NEEDED)
                 assert rows is not None
                 maps.take(state.leaf.step, state.leaf.rank, rows)
-            maps.maps()
 
         timed("heat maps", fill_maps)
+        study = Study(conclusion=conclusion, leaves=tuple(states), votes=tuple(votes), maps=maps.maps())
+        page = Path(table).with_name("study.html")
+        timed("report", lambda: write_study(str(page), study))
+        print(f"  the report has {page.stat().st_size / 1e6:.1f} MB")
         rows = timed("table (Parquet)", lambda: write_table(table, states, runner.columns))
         print(f"  {rows:,} rows, {Path(table).stat().st_size / 1e9:.2f} GB")
     print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmark import read_files
 from process_memory import peak_memory
+from resnet_twin import generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
@@ -80,9 +81,9 @@ def side_by_side(what: str, theirs: Side, ours: Side, folder: Path, repeats: int
     print(f"  {what:8} {ratio:.1f} times as fast (wanted: {wanted:g}), memory {share:.2f} of theirs (wanted: 1)")
 
 
-def bench_vendor(folder: Path, size: int, workers: int, repeats: int) -> None:
-    """compare and convert of a generated tree."""
-    truth = generate_demo(folder / "data", bytes_total=size, ops=_OPS)
+def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bool) -> None:
+    """compare and convert of a generated tree, or of one as a training step of ResNet-50 leaves it."""
+    truth = generate_twin(folder / "data") if resnet else generate_demo(folder / "data", bytes_total=size, ops=_OPS)
     graph = folder / "graph.json"
     graph.write_text(json_text(export_graph(str(truth.graph_path))), encoding="utf-8")
     program, environment = vendor_command(folder)
@@ -91,7 +92,8 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int) -> None:
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     leaf, golden = str(truth.dump_dir), str(truth.golden_dir)
     read_files([str(path) for path in (*truth.dump_dir.iterdir(), *truth.golden_dir.iterdir())])
-    print(f"vendor: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {truth.nbytes / 1e9:.2f} GB")
+    nbytes = sum(path.stat().st_size for part in (truth.dump_dir, truth.golden_dir) for path in part.iterdir())
+    print(f"vendor: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {nbytes / 1e9:.2f} GB")
     tool = [sys.executable, "-m", "precision_tool"]
     own = [leaf, "-g", str(truth.graph_path), "--workers", str(workers)]
 
@@ -120,6 +122,7 @@ def main() -> None:
     """Makes the tree and measures."""
     parser = argparse.ArgumentParser(prog="scripts/bench --vendor", description="msaccucmp and ours, side by side.")
     parser.add_argument("--bytes", type=int, default=2_200_000_000, help="size of the tree (default %(default)s)")
+    parser.add_argument("--resnet", action="store_true", help="a tree as a training step of ResNet-50 leaves it")
     parser.add_argument("--workers", type=int, default=2, help="our processes (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=2, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the tree is made (default: a temporary folder)")
@@ -128,7 +131,7 @@ def main() -> None:
         parser.error(f"{VARIABLE} names no Python that has mindstudio-probe; scripts/bench --vendor makes one")
     folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
     try:
-        bench_vendor(folder, args.bytes, args.workers, args.repeats)
+        bench_vendor(folder, args.bytes, args.workers, args.repeats, args.resnet)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,9 +8,7 @@ processor's time goes.
 
 from __future__ import annotations
 
-import cProfile
 import os
-import pstats
 import sys
 import time
 from pathlib import Path
@@ -73,6 +71,9 @@ def _bytes_read() -> int:
 
 
 def _profiled(run: Any) -> int:
+    import cProfile  # not before: what is timed should not load them
+    import pstats
+
     profile = cProfile.Profile(time.process_time)
     code = profile.runcall(run)
     pstats.Stats(profile, stream=sys.stdout).strip_dirs().sort_stats("tottime").print_stats(_SHOWN)

@@ -2,7 +2,7 @@
 
 A study of a small training is begun and killed (SIGKILL) again and again, its client or one of its workers, each time
 at a random moment. When it is let go on to its end, its table and its answer are those of an undisturbed study, its
-journal is sound, and nothing temporary is left behind.
+journal is sound, and nothing temporary is left behind. With --cluster the workers are those of a Dask cluster.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ import sqlite3
 import sys
 import tempfile
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmark_cluster import Processes, cluster
+
 from precision_tool.lib.demo.ranks import generate_ranks
+from precision_tool.lib.engine.cluster import open_cluster
 from precision_tool.lib.storage.files import TEMPORARY
-from precision_tool.lib.study.study import StudyOptions, run_study
+from precision_tool.lib.study.preparing import StudyOptions
+from precision_tool.lib.study.study import run_study
 
 #: Seconds after which a study that nobody disturbs hangs; times that one study is killed at most before it may end.
 _HANG, _MOST_KILLS = 300.0, 8
@@ -46,20 +50,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--cluster", action="store_true", help="on a Dask cluster of this machine")
     args = parser.parse_args()
     chance = random.Random(args.seed)
-    with tempfile.TemporaryDirectory(prefix="crash_study_") as root:
+    crew = cluster(2) if args.cluster else nullcontext(("", _children))
+    with tempfile.TemporaryDirectory(prefix="crash_study_") as root, crew as (address, workers):
+        if address:
+            import distributed  # noqa: F401  # once, for all that are forked from here
+
         data = Path(root) / "demo"
         truth = generate_ranks(data, ranks=args.ranks, steps=args.steps, fault_step=1)
         folders = [str(data / folder) for folder in truth.data]
-        start = time.monotonic()
-        expected = _ended(Path(root) / "undisturbed", folders)
+        expected = _ended(Path(root) / "undisturbed", folders, address)
+        start = time.monotonic()  # the first one also warms the cluster
+        _ended(Path(root) / "again", folders, address)
         seconds = time.monotonic() - start
         tally = Tally()
         while tally.kills < args.kills:
             work = Path(root) / "work"
-            _disturb(work, folders, seconds, chance, tally, args.kills)
-            wrong = _compared(_ended(work, folders), expected, work)
+            _disturb(work, folders, address, workers, seconds, chance, tally, args.kills)
+            wrong = _compared(_ended(work, folders, address), expected, work)
             if wrong:
                 print(f"after {tally.kills} kills (seed {args.seed}): {wrong}")
                 return 1
@@ -72,12 +82,13 @@ def main() -> int:
     return 0
 
 
-def _study(work: Path, folders: list[str]) -> None:
-    """A study, which ends this process."""
+def _study(work: Path, folders: list[str], address: str) -> None:
+    """A study, by two processes or the cluster at an address, which ends this process."""
     code = 1
     try:
         work.mkdir(parents=True, exist_ok=True)
-        study = run_study(StudyOptions(folders=folders), str(work), workers=2)
+        with open_cluster(address) if address else nullcontext() as executor:
+            study = run_study(StudyOptions(folders=folders), str(work), workers=2, executor=executor)
         document = study.to_dict()
         document.pop("table")
         (work / "answer.json").write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
@@ -86,17 +97,17 @@ def _study(work: Path, folders: list[str]) -> None:
         os._exit(code)
 
 
-def _begin(work: Path, folders: list[str]) -> int:
+def _begin(work: Path, folders: list[str], address: str) -> int:
     """Forks: nothing has to be imported again. The number of the process."""
     process = os.fork()
     if not process:
-        _study(work, folders)
+        _study(work, folders, address)
     return process
 
 
-def _ended(work: Path, folders: list[str]) -> tuple[bytes, bytes]:
+def _ended(work: Path, folders: list[str], address: str) -> tuple[bytes, bytes]:
     """The table and the answer of a study that is let go on to its end."""
-    process = _begin(work, folders)
+    process = _begin(work, folders, address)
     if _wait(process, _HANG) != 0:
         raise SystemExit(f"{work}: a study that nobody disturbed did not end well")
     return (work / "study.parquet").read_bytes(), (work / "answer.json").read_bytes()
@@ -115,13 +126,22 @@ def _wait(process: int, seconds: float) -> int | None:
     return None
 
 
-def _disturb(work: Path, folders: list[str], seconds: float, chance: random.Random, tally: Tally, most: int) -> None:
+def _disturb(
+    work: Path,
+    folders: list[str],
+    address: str,
+    workers_of: Processes,
+    seconds: float,
+    chance: random.Random,
+    tally: Tally,
+    most: int,
+) -> None:
     for _ in range(chance.randint(1, _MOST_KILLS)):
         if tally.kills >= most:
             return
-        process = _begin(work, folders)
+        process = _begin(work, folders, address)
         time.sleep(chance.uniform(0, 1.1 * seconds))
-        workers = _children(process)
+        workers = workers_of(process)
         if workers and chance.random() < 0.4:
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(workers), signal.SIGKILL)

@@ -6,11 +6,15 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import precision_tool.lib
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.formats.npy import read_npy
 
 
 def error_classes() -> list[type[PrecisionToolError]]:
@@ -42,3 +46,32 @@ def test_an_error_survives_pickling(kind: type[PrecisionToolError]) -> None:
         str(error),
     )
     assert {name: getattr(copy, name) for name in more} == more
+    assert copy.place == {"path": None, "offset": None, "line": None, "reason": "what and where"}
+    place = {"path": "a/b.npy", "offset": 7, "line": 2, "reason": "cut off"}
+    for name, value in place.items():
+        setattr(error, name, value)
+    assert pickle.loads(pickle.dumps(error)).place == place
+
+
+def test_an_error_of_a_file_has_its_place_as_fields() -> None:
+    error = FormatError.of(Path("a") / "b.npy", "cut off at byte 7", "copy it again", offset=7)
+    assert (str(error), error.hint) == ("a/b.npy: cut off at byte 7", "copy it again")
+    assert error.place == {"path": "a/b.npy", "offset": 7, "line": None, "reason": "cut off at byte 7"}
+    assert str(DataNotFoundError.of("c.cfg", "no such pass", line=3)) == "c.cfg line 3: no such pass"
+
+
+def test_files_that_cannot_be_read_say_where_in_fields(tmp_path: Path) -> None:
+    """No error of a format joins a path and a reason by itself."""
+    joined = re.compile(
+        r"(?:FormatError|DataNotFoundError|OutputError)\(\s*f\"\{(?:\w+\.)*_?(?:path|source)\}(?:: | line )"
+    )
+    lib = Path(precision_tool.lib.__path__[0])
+    assert [str(path) for path in lib.rglob("*.py") if joined.search(path.read_text("utf-8"))] == []
+    cut = tmp_path / "cut.npy"
+    np.save(cut, np.zeros(100))
+    cut.write_bytes(cut.read_bytes()[:-8])
+    with pytest.raises(FormatError) as caught:
+        read_npy(str(cut))
+    assert caught.value.path == str(cut)
+    assert caught.value.offset == 128
+    assert caught.value.message == f"{cut}: {caught.value.reason}"

@@ -119,7 +119,7 @@ OTHERWISE = {
     "lib/storage/files.py": "what is written",
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
     "lib/engine/workers.py": "what the system tells of the container's processors",
-    "lib/study/journal.py": "the lock of its own journal",
+    "lib/storage/process_lock.py": "the lock of a journal",
     "lib/collect/tfdbg/npy_set.py": "/proc/self/mountinfo",
     "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",
     "lib/collect/passport.py": "what the system tells of its PCI devices",

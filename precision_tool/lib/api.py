@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import Output
 from precision_tool.lib.shell.commands.registry import load_command
+from precision_tool.lib.user_files import PathLike
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.of_results import verdict_on
 from precision_tool.lib.words import find_word
@@ -113,7 +113,7 @@ class CompareResult:
             table[name] = values
         return table
 
-    def write_csv(self, path: str | os.PathLike[str]) -> None:
+    def write_csv(self, path: PathLike) -> None:
         """Writes the result file with the vendor's columns and ours.
 
         Parameters
@@ -126,14 +126,14 @@ class CompareResult:
         OutputError
             If it cannot be written.
         """
-        write_result(os.fspath(path), self.rows, self._result.choice)
+        write_result(urls.path_of(path), self.rows, self._result.choice)
 
 
 def compare(
-    npu: str | os.PathLike[str],
-    golden: str | os.PathLike[str],
+    npu: PathLike,
+    golden: PathLike,
     *,
-    graph: str | os.PathLike[str] | None = None,
+    graph: PathLike | None = None,
     workers: int = 0,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -174,8 +174,8 @@ def compare(
     UsageError
         The folders are no NPU dump and benchmark, or options contradict each other.
     """
-    sides = urls.path_of(os.fspath(npu)), urls.path_of(os.fspath(golden))
-    graph = None if graph is None else urls.path_of(os.fspath(graph))
+    sides = urls.path_of(npu), urls.path_of(golden)
+    graph = None if graph is None else urls.path_of(graph)
     options = options or CompareOptions()
     results = compare_sides(*sides, graph=graph, workers=workers, executor=executor, progress=progress, options=options)
     return [
@@ -190,7 +190,7 @@ def compare(
     ]
 
 
-def open_data(folder: str | os.PathLike[str] | None = None, *, work: str | os.PathLike[str] | None = None) -> Session:
+def open_data(folder: PathLike | None = None, *, work: PathLike | None = None) -> Session:
     """Opens a data folder: everything that the prompt knows of it, as values. Nothing is read before it is asked for.
 
     Parameters
@@ -218,8 +218,8 @@ def open_data(folder: str | os.PathLike[str] | None = None, *, work: str | os.Pa
 def run(
     word: str,
     *arguments: str,
-    data: str | os.PathLike[str] | None = None,
-    work: str | os.PathLike[str] | None = None,
+    data: PathLike | None = None,
+    work: PathLike | None = None,
     file: TextIO | None = None,
 ) -> int:
     """Runs a command of the prompt: ``run("ls", "-t", "Conv2D")``.

@@ -62,8 +62,9 @@ def _ends_cleanly() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-#: A graph is a hundred thousand objects without cycles; looking for these as often as usual takes a tenth of `ls`.
-_GC_THRESHOLDS = (50_000, 20, 50)
+#: A graph is a hundred thousand objects without cycles, and so are the modules that a command loads: looking for these
+#: as often as usual takes a tenth of `ls`.
+_GC_THRESHOLDS = (200_000, 20, 50)
 
 
 def _open(settings: Settings) -> Session:

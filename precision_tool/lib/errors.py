@@ -4,6 +4,8 @@ Everything else that is raised is our own mistake and ends with a traceback in t
 This module runs on Python 3.7.
 """
 
+from typing import Any, Dict, Optional, Tuple, Type, TypeVar
+
 #: Characters that are shown of what a file holds where something else should be, and of a whole message or hint.
 _SHOWN, _MOST = 80, 6000
 
@@ -24,23 +26,56 @@ def _bounded(text: str) -> str:
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
 
 
+Kind = TypeVar("Kind", bound="PrecisionToolError")
+
+
 class PrecisionToolError(Exception):
-    """An error the user can do something about: `message` says what and where, `hint` what to do next."""
+    """An error the user can do something about: `message` says what and where, `hint` what to do next.
+
+    `path` is the file or folder, `offset` the byte and `line` the line in it, each as far as it is known, and `reason`
+    what is wrong there; without a path that is the message.
+    """
 
     exit_code = 2
+    path: Optional[str] = None
+    offset: Optional[int] = None
+    line: Optional[int] = None
+    reason = ""
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message, self.hint = _bounded(message), _bounded(hint)
         super().__init__(self.message)
+        self.reason = self.message
+
+    @classmethod
+    def of(
+        cls: Type[Kind],
+        path: object,
+        reason: str,
+        hint: str = "",
+        *,
+        offset: Optional[int] = None,
+        line: Optional[int] = None,
+    ) -> Kind:
+        """The error of a file: `path: reason`, or `path line N: reason`."""
+        where = str(path) if line is None else f"{path} line {line}"
+        error = cls(f"{where}: {reason}", hint)
+        error.path, error.offset, error.line, error.reason = str(path), offset, line, reason
+        return error
+
+    @property
+    def place(self) -> Dict[str, Any]:
+        """Where it is and what is wrong there: path, offset, line and reason by name."""
+        return {name: getattr(self, name) for name in ("path", "offset", "line", "reason")}
 
     @property
     def advice(self) -> str:
         """Message and hint as one text: for cells and lists, where both must fit in one place."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
-    def __reduce__(self) -> "tuple[type, tuple[str, str]]":
-        # Errors travel back from worker processes, so both parts must survive pickling.
-        return (type(self), (self.message, self.hint))
+    def __reduce__(self) -> "Tuple[Any, ...]":
+        # Errors travel back from worker processes, so all parts must survive pickling.
+        return (type(self), (self.message, self.hint), self.place)
 
 
 class UsageError(PrecisionToolError, ValueError):

@@ -18,7 +18,7 @@ class OldName(NamedTuple):
     instead: str
 
 
-class Found(NamedTuple):
+class OldSetting(NamedTuple):
     """A line of a settings file that sets an old name."""
 
     name: str
@@ -90,10 +90,10 @@ def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
     return ("data", value) if name in _DATA_NAMES else None
 
 
-def notes_on(path: str, found: List[Found]) -> List[str]:
+def notes_on(path: str, found: List[OldSetting]) -> List[str]:
     """What to say of the old names of a file that ask for something else than is done: one line for each reason."""
     data = _DATA_NAME
-    told: Dict[str, List[Found]] = {}
+    told: Dict[str, List[OldSetting]] = {}
     for one in found:
         setting = as_setting(one.name, one.value)
         if setting is not None:
@@ -118,7 +118,7 @@ def _of(name: str) -> OldName:
     return _ENVIRONMENT if name == "ASCEND_SET_ENV" else _WITHOUT_EFFECT[name]
 
 
-def _asks_nothing(one: Found, known: OldName, data: str) -> bool:
+def _asks_nothing(one: OldSetting, known: OldName, data: str) -> bool:
     """Whether the value is the one that the manuals show: then all is as it says, or it never mattered."""
     if one.name in _PLACES and isinstance(one.value, str):
         return os.path.normpath(one.value) == os.path.normpath(os.path.join(data, _PLACES[one.name]))

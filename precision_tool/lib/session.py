@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
-    from precision_tool.lib.verdict.blame import Blame
+    from precision_tool.lib.verdict.blamed import Blame
 
 
 #: In the place of a step or rank: all of them.
@@ -261,7 +261,8 @@ class Session(JudgedFolder):
         """
         from precision_tool.lib.study.leaves import parse_numbers
         from precision_tool.lib.study.plan import Judging
-        from precision_tool.lib.study.study import StudyOptions, run_study
+        from precision_tool.lib.study.preparing import StudyOptions
+        from precision_tool.lib.study.study import run_study
 
         options = StudyOptions(
             folders=[str(folder) for folder in (self.settings.data, *self.settings.more_data)],

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from precision_tool.lib import urls
 from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.logs import LEVELS
-from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, Found, as_setting, notes_on
+from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
 from precision_tool.lib.user_files import read_bytes
 
 #: The data folder where none is named.
@@ -313,11 +313,11 @@ def read_settings_file(path: Path, notes: Optional[List[str]] = None) -> Dict[st
     """
     source = read_bytes(str(path), _MAX_BYTES)
     values: Dict[str, Any] = {}
-    old: List[Found] = []
+    old: List[OldSetting] = []
     for name, value, line in _assignments(path, source):
         where = f"{path} line {line}"
         if name in OLD_NAMES:
-            old.append(Found(name, value, line))
+            old.append(OldSetting(name, value, line))
             setting = as_setting(name, value)
             if setting is not None:
                 values[setting[0]] = _checked(*setting, f"{where}: {name}")

@@ -27,8 +27,9 @@ _secrets: Dict[str, Secret] = {}
 _schemes: Set[str] = set()
 
 
-def path_of(text: str) -> str:
-    """The path that stands for a URL; any other text as it is. What is secret in the URL is kept here."""
+def path_of(path: "Union[str, os.PathLike[str]]") -> str:
+    """The path that stands for a URL; any other as it is. What is secret in the URL is kept here."""
+    text = os.fspath(path)
     found = _URL.match(text)
     if found is None or found.group(1) in _OTHERS:
         return text

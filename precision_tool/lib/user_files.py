@@ -69,34 +69,34 @@ def _on_no_disk(path: str) -> UsageError:
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
-        return DataNotFoundError(f"{path}: no such file", "check the name and the folder above it")
+        return DataNotFoundError.of(path, "no such file", "check the name and the folder above it")
     if isinstance(error, IsADirectoryError):
-        return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
+        return FormatError.of(path, "a folder where a file should be", "name a file inside it")
     if isinstance(error, PermissionError):
         hint = "ask its owner, or copy it where you may read it"
-        return FormatError(f"{path}: no permission to read it", hint)
+        return FormatError.of(path, "no permission to read it", hint)
     if error.errno == errno.ENXIO:  # a socket, or a device that is not there
         return _not_regular(path, "not a regular file")
     reason = error.strerror or error
-    return FormatError(f"{path}: cannot be read ({reason})", "check the disk or the network mount")
+    return FormatError.of(path, f"cannot be read ({reason})", "check the disk or the network mount")
 
 
 def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToolError:
     """The user's error for a folder that could not be looked at; `what` is looked for there."""
     hint = f"name the folder of the {what}"
     if isinstance(error, FileNotFoundError):
-        return DataNotFoundError(f"{path}: no such folder", hint)
+        return DataNotFoundError.of(path, "no such folder", hint)
     if isinstance(error, NotADirectoryError):
-        return DataNotFoundError(f"{path}: a file where a folder should be", hint)
+        return DataNotFoundError.of(path, "a file where a folder should be", hint)
     if isinstance(error, PermissionError):
         hint = "ask its owner, or copy it where you may read it"
-        return FormatError(f"{path}: no permission to read this folder", hint)
+        return FormatError.of(path, "no permission to read this folder", hint)
     reason = error.strerror or error
-    return FormatError(f"{path}: cannot be listed ({reason})", "check the disk or the network mount")
+    return FormatError.of(path, f"cannot be listed ({reason})", "check the disk or the network mount")
 
 
 def _not_regular(path: str, kind: str) -> FormatError:
-    return FormatError(f"{path}: {kind} where a file should be", "move it away or name another folder")
+    return FormatError.of(path, f"{kind} where a file should be", "move it away or name another folder")
 
 
 def open_descriptor(path: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -106,7 +106,7 @@ def open_descriptor(path: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> i
     except OSError as error:
         raise user_error(path, error) from error
     except ValueError as error:  # a zero byte in the name
-        raise DataNotFoundError(f"{path}: no such file", "check the name") from error
+        raise DataNotFoundError.of(path, "no such file", "check the name") from error
     kind = os.fstat(handle).st_mode
     if stat.S_ISREG(kind):
         return handle
@@ -145,7 +145,7 @@ def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
 def too_large(path: str, limit: int) -> FormatError:
     """The error for a file of more than `limit` bytes."""
     hint = "check what wrote it"
-    return FormatError(f"{path}: too large: more than {limit} bytes where a small file should be", hint)
+    return FormatError.of(path, f"too large: more than {limit} bytes where a small file should be", hint)
 
 
 def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline: Optional[str] = None) -> str:
@@ -161,8 +161,8 @@ def decoded(path: str, data: bytes, errors: str = "strict", newline: Optional[st
     try:
         return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
     except UnicodeDecodeError as error:
-        raise FormatError(
-            f"{path}: no text: byte {error.start} is not UTF-8", "check the name, and what wrote it"
+        raise FormatError.of(
+            path, f"no text: byte {error.start} is not UTF-8", "check the name, and what wrote it", offset=error.start
         ) from None
 
 
@@ -176,7 +176,7 @@ def open_to_write(path: str) -> BinaryIO:
     except PrecisionToolError as error:
         cause = error.__cause__
         reason = cause.strerror if isinstance(cause, OSError) else "there is something that is no file"
-        raise OutputError(f"{path}: cannot be written ({reason})", "name another folder") from error
+        raise OutputError.of(path, f"cannot be written ({reason})", "name another folder") from error
 
 
 def list_folder(path: str, what: str = "files") -> List[str]:
@@ -191,7 +191,7 @@ def list_folder(path: str, what: str = "files") -> List[str]:
     except OSError as error:
         raise folder_error(path, error, what) from error
     except ValueError as error:  # a zero byte in the name
-        raise DataNotFoundError(f"{path}: no such folder", "check the name") from error
+        raise DataNotFoundError.of(path, "no such folder", "check the name") from error
 
 
 def is_folder(path: PathLike) -> bool:
@@ -229,3 +229,19 @@ def lock_folder(path: str, kind: int) -> Optional[int]:
         os.close(handle)
         return None
     return handle
+
+
+def environment(name: str) -> str:
+    """A variable of the environment that is no setting of ours; "" where it is not set."""
+    return os.environ.get(name, "")
+
+
+def history_file() -> str:
+    """Where the history is kept between sessions: the user's own folder, never the data folder; "" without a home."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    folder = os.path.join(base, "precision_tool")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return ""
+    return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""

@@ -428,3 +428,15 @@ def shown_path(path):
         return urls.url_of(path) or path
     folder = os.getcwd()
     return os.path.relpath(path, folder) if lies_in(os.path.abspath(path), folder) else path
+
+
+def without_folder(text):
+    # type: (str) -> str
+    """A text in which paths below the working folder are as one would type them there."""
+    try:
+        folder = os.path.join(os.getcwd(), "")
+    except OSError:  # it has been removed
+        return text
+    if folder == os.sep:
+        return text
+    return re.sub(r"(?<![\w./:\-])" + re.escape(folder), "", text)  # what stands in a URL is the server's folder

@@ -51,6 +51,7 @@ from precision_tool.lib.graph.overview import overview
 from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
+from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.results.columns import parse_metrics
 from precision_tool.lib.results.noise import read_noise
 from precision_tool.lib.results.result_csv import read_output_figures, read_result
@@ -249,7 +250,7 @@ def _passport(path: str) -> Reasons:
     """As `ac` does it, held against a sound one and against itself."""
     found, sound = read_passport(path), parse_passport(seeds.passports(Path(path).parent)[0].decode())
     for pair in (compare_passports(found, sound), compare_passports(sound, found)):
-        json.dumps(pair.to_dict(), allow_nan=False)
+        json.dumps(pair_json(pair), allow_nan=False)
     if compare_passports(found, found).differences:
         raise WrongAnswerError("a passport differs from itself")
     return ()

@@ -238,7 +238,7 @@ def graph_columns(folder: Path) -> list[bytes]:
     path.write_bytes(data)
     signature = (len(data), 1, 1, 1, 1)
     file = load_graph_lines(data, str(path), signature) or load_graph_bytes(data, str(path))
-    known = cache._Known(signature, file, cache._skim_of(file, signature))
+    known = cache._ReadFile(signature, file, cache._skim_of(file, signature))
     whole = cache._encode(known)
     known.file = None
     return [whole, cache._encode(known)]
@@ -265,7 +265,7 @@ def _payloads() -> list[bytes]:
 def status_texts(folder: Path) -> list[bytes]:
     """The JSON that such a status is decoded to."""
     del folder
-    return [document_text(decode_status(payload, "status")[0]).encode() for payload in _payloads()]
+    return [document_text(decode_status(payload)[0]).encode() for payload in _payloads()]
 
 
 def _counts(*effects: int) -> dict[str, str]:

@@ -44,6 +44,15 @@ def test_the_next_steps_and_the_earlier_verdict(folder: Path) -> None:
     assert tool("--data", data, *shlex.split(command), cwd=folder).out.count("Since the earlier verdict") == 1
 
 
+def test_the_next_steps_name_the_work_folder_that_was_given(folder: Path) -> None:
+    work = "my work's"
+    said = tool("--data", f"{ODD}/precision_data", "--work", work, "ac", "-c", cwd=folder).out
+    (line,) = (line for line in said.splitlines() if line.endswith(" ni one/MatMul"))
+    options = shlex.split(line)
+    assert options[options.index("--work") + 1] == work
+    assert "computes wrong by itself" in tool(*options[1:], cwd=folder).out
+
+
 def test_the_script_of_a_reproduction(folder: Path) -> None:
     shown = tool("--data", f"{ODD}/precision_data", "repro", "one/MatMul", cwd=folder).out
     assert (folder / word_behind("python3", shown)).is_file()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import by_tensor, only_result, tool
+from memory_store import MemoryStore
 from rich.console import Console
 from small_tree import SmallTree, chain, faulty_chain, small_tree
 from tfdbg_files import content, event, number, sized, tensor_proto, varint, write_tensor
@@ -33,8 +34,9 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.sources.dumps import GoldenFiles, Missing
 from precision_tool.lib.sources.inputs import find_golden
-from precision_tool.lib.sources.kinds import benchmark_kind
+from precision_tool.lib.sources.kinds import TFDBG, benchmark_kind
 from precision_tool.lib.sources.walk import Stamps, find_benchmark
+from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.workspace import Workspace
 
 TIME = 1795190660042954
@@ -221,6 +223,33 @@ def test_other_files_are_not_taken_for_events(tmp_path: Path) -> None:
         assert not looks_like_event(head)
     with pytest.raises(FormatError):
         read_tensor_event(str(tmp_path))
+
+
+def test_runs_of_a_store_that_is_no_disk(tmp_path: Path) -> None:
+    """Found, read and compared as those of a disk; only values that have to be decoded want one."""
+    data = tmp_path / "data"
+    tree = small_tree(data, faulty_chain())
+    for name, path in tree.goldens.items():
+        array = np.load(path)
+        write_tensor(
+            tmp_path / "runs" / "run_1_0", name, 0, TIME, tensor_proto("float32", array.shape, content(array.tobytes()))
+        )
+    write_tensor(
+        tmp_path / "runs" / "run_1_0", "coded", 0, TIME, tensor_proto("int32", (2,), number(7, 5) + number(7, 6))
+    )
+    store = MemoryStore()
+    store.put_tree(tmp_path / "runs", "/elsewhere/runs")
+    with mounted("/elsewhere", store):
+        assert benchmark_kind("/elsewhere/runs") is TFDBG
+        golden = find_golden("/elsewhere/runs")
+        assert isinstance(golden, GoldenFiles)
+        coded = golden.output("coded", 0)
+        assert isinstance(coded, Missing)
+        assert "read from a disk of this machine only" in coded.reason
+        (there,) = precision_tool.compare(tree.root / "npu", "/elsewhere/runs", graph=tree.graph)
+    (here,) = precision_tool.compare(tree.root / "npu", tmp_path / "runs", graph=tree.graph)
+    assert [row.metrics for row in there.rows] == [row.metrics for row in here.rows]
+    assert any(row.cosine is not None and row.cosine < 0.9 for row in there.rows)
 
 
 # --- the same results as after tf_dump ------------------------------------------------------------------------------

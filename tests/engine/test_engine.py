@@ -482,6 +482,17 @@ def test_equal_values_beside_a_benchmark_in_another_order_are_compared_anew(tmp_
     assert [row.metrics.max_absolute_error for row in rows if row.metrics] == [0, np.abs(golden - golden.T).max()]
 
 
+@pytest.mark.parametrize("stored", [0, 1 << 20])
+def test_the_same_bytes_in_another_order_of_bytes_are_compared_anew(tmp_path: Path, stored: int) -> None:
+    golden = np.ones(2048, np.float32)
+    path = write_golden(tmp_path, "op", 0, golden)
+    pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(2)]
+    pairs[1] = replace(pairs[1], npu=replace(tensors_of(pairs[1])[0], big_endian=True))
+    rows = compare_pairs(pairs, workers=1, budget=replace(sizes_of.DEFAULT, stored_tensor=stored))
+    turned = float(golden.astype(">f4").view("<f4")[0])
+    assert [row.npu.maximum for row in rows if row.npu] == [1, turned]
+
+
 def test_the_same_bytes_with_another_benchmark_are_compared_anew(tmp_path: Path, compared: list[str]) -> None:
     """Also when the benchmark's bytes are the same but lie in another file, or have another shape."""
     rng = np.random.default_rng(8)

@@ -15,6 +15,7 @@ from compiled_kernel import KINDS_OF_KERNEL, LESSER_PROCESSORS, kernel_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.engine.compiled import CompiledKernel
 from precision_tool.lib.engine.kernel import Kernel
 from precision_tool.lib.engine.metrics import finish, unravel
 from precision_tool.lib.engine.sums import KlSums, Sums
@@ -383,6 +384,22 @@ def test_nothing_but_the_same_nan_or_inf(value: float, size: int) -> None:
     assert metrics.max_error_index is None
     check_summary(npu, x)
     check_summary(golden, x)
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-4, 1e-2, 1e-1])
+@pytest.mark.parametrize("size", [3000, 200_000])
+def test_the_divergence_of_nearly_equal_sides_keeps_its_digits(size: int, noise: float) -> None:
+    """Almost all of its terms cancels: what is left has six right digits or nine places, in numpy more."""
+    generator = np.random.default_rng(0)
+    y = np.maximum(generator.standard_normal(size), 0).astype(np.float32)
+    x = (y * (1 + noise * generator.standard_normal(size))).astype(np.float32)
+    wide, golden = x.astype(np.float64), y.astype(np.float64)
+    p, q = (scaled(a) for a in (wide, golden))
+    want = math.fsum(p * (((q - p) / p) - np.log1p((q - p) / p)))  # as Σ q - p is 0, and nothing cancels
+    metrics, _, _ = compare(x, y)
+    assert metrics.kullback_leibler_divergence == pytest.approx(want, rel=1e-6, abs=1e-9)
+    if not isinstance(new_kernel(), CompiledKernel):
+        assert metrics.kullback_leibler_divergence == pytest.approx(want, rel=1e-4, abs=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import Array, write_dump
 from compiled_kernel import kernel_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -149,6 +149,7 @@ def test_blocked_layouts_are_read_in_logical_order_without_padding(
     ),
     bins=st.integers(1, 9),
 )
+@example(values=np.array([6e307, 0]), bins=3)  # their product would overflow
 def test_any_floats(tmp_path: Path, values: Array, bins: int) -> None:
     with np.errstate(all="ignore"):
         check(figures_of(saved(tmp_path, values), bins=bins, first=5), values, bins=bins, first=5)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +39,19 @@ def test_a_container_gives_fewer_cores_than_the_machine_has(
     monkeypatch.setattr(workers, "_CONTROL_GROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     assert workers.cores() == count
+
+
+def test_glibc_takes_what_it_is_told_of_freed_memory() -> None:
+    """In a process of its own, which keeps to it."""
+    code = "from precision_tool.lib.engine.workers import reuse_memory; print(reuse_memory())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert told == str(platform.libc_ver()[0] == "glibc")
+
+
+def test_a_system_that_cannot_be_told_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nothing:
+        def __init__(self, name: object) -> None:
+            pass
+
+    monkeypatch.setattr(ctypes, "CDLL", Nothing)
+    assert not workers.reuse_memory()

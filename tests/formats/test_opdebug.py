@@ -179,12 +179,12 @@ def test_a_context_of_65535_is_none(tmp_path: Path) -> None:
 
 
 def test_what_is_not_as_documented_is_told() -> None:
-    document, notes = decode_status(new_payload(AIC, core_fields(), valid=0, data_len=80), "x")
+    document, notes = decode_status(new_payload(AIC, core_fields(), valid=0, data_len=80))
     assert document["acc_list"]["data"]["status"] == 0x20
     assert [words in note for words, note in zip(("valid", "data_len is 80"), notes, strict=True)] == [True, True]
     # Of versions to come the length tells whether the status is a list.
     for words in ([0x20], [0x20, 0, 0, 0]):
-        document, notes = decode_status(new_payload(AIC, core_fields(words), version=2), "x")
+        document, notes = decode_status(new_payload(AIC, core_fields(words), version=2))
         assert document["acc_list"]["data"]["status"] == (words if len(words) > 1 else 0x20)
         assert any("version 2" in note for note in notes)
 

@@ -201,3 +201,18 @@ def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reas
 def test_the_oracle_refuses_an_axis_that_comes_twice(tensorflow: TensorFlow) -> None:
     with pytest.raises(OracleError):
         tensorflow.run("Sum", {"input": np.ones((2, 3)), "axis": i32([0, -2])})
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("axes", [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [1], [3], [1, 2], []])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_many_rows_are_those_of_all_at_once(axes: list[int], keep: bool, dtype: type[np.floating[Any]]) -> None:
+    """Sums and what bounds their rounding, over the first axes and others, of more than a block."""
+    x = np.random.default_rng(5).normal(size=(7, 60, 50, 9)).astype(dtype)
+    x[1, 2, 3, 4] = np.inf
+    (found,) = outputs_of("ReduceSumD", x, axes=axes, keep_dims=keep)
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        assert found.array.shape == wide.sum(axis=tuple(axes), keepdims=keep).shape
+        np.testing.assert_allclose(found.array, wide.sum(axis=tuple(axes), keepdims=keep), rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(found.terms**2, (wide**2).sum(axis=tuple(axes), keepdims=keep), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""A metric is a field, a formula and one entry in the table of columns: then it is in everything that shows metrics."""
+"""A metric is a field, a formula and one entry in the table of columns; a column is one entry: everything has them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ RECIPE = (
         '    _metric("MeanRelativeError", "mean_relative_error"),\n',
         f'    _metric("{COLUMN}", "{FIELD}"),\n',
     ),
+    (
+        "results/columns.py",
+        '    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops"),\n',
+        '    Column(name="Elements", field="npu.count", form=_WHOLE, json="elements"),\n',
+    ),
 )
 TENSOR = "middle/Mul:output:0"
 
@@ -60,13 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_result_file_json_and_the_screen_of_one_tensor_have_it(extended: dict[str, str], folder: Path) -> None:
     document = tool("vc", "--json", cwd=folder, env=extended)
-    assert float(by_tensor(only_result(folder))[TENSOR][COLUMN]) == 512
+    cells = by_tensor(only_result(folder))[TENSOR]
+    assert (float(cells[COLUMN]), cells["Elements"]) == (512, "1024")
     (result,) = document.results
     (row,) = [row for row in result["rows"] if row["op"] == "middle/Mul" and row["slot"] == "output:0"]
-    assert row["metrics"][FIELD] == 512
+    assert (row["metrics"][FIELD], row["elements"]) == (512, 1024)
     read = tool("vcs", "--json", cwd=folder, env=extended)
     (row,) = [row for row in read.results[0]["rows"] if row["op"] == "middle/Mul" and row["slot"] == "output:0"]
-    assert row["metrics"][FIELD] == 512
+    assert (row["metrics"][FIELD], row["elements"]) == (512, 1024)
     shown = tool("cp", "middle/Mul", cwd=folder, env=extended)
     assert f"{COLUMN} 512" in shown.text
 
@@ -88,6 +94,7 @@ def test_a_study_keeps_it_in_its_table_and_its_result_files(extended: dict[str, 
     tool("ac", "--all", "--csv", "--table", "all.parquet", cwd=folder, env=extended, code=None)
     rows = pq.read_table(folder / "all.parquet").to_pylist()
     (row,) = [row for row in rows if row["op"] == "middle/Mul" and row["slot"] == "output:0"]
-    assert row[FIELD] == 512
+    assert (row[FIELD], row["npu_count"]) == (512, 1024)
     (file,) = (folder / "precision_data").rglob("result_step_0_rank_0_*.csv")
-    assert float(by_tensor(file)[TENSOR][COLUMN]) == 512
+    cells = by_tensor(file)[TENSOR]
+    assert (float(cells[COLUMN]), cells["Elements"]) == (512, "1024")

@@ -21,7 +21,7 @@ from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.results import columns as column_table
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, headers, parse_metrics
-from precision_tool.lib.results.result_csv import read_result, write_mapping, write_result
+from precision_tool.lib.results.result_csv import read_result, write_mapping, write_own_errors, write_result
 from precision_tool.lib.results.result_files import find_results
 from precision_tool.lib.results.result_json import row_json
 
@@ -479,6 +479,42 @@ def test_a_table_of_worst_elements_is_no_result(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     with pytest.raises(DataNotFoundError):
         find_results(str(tmp_path))
+
+
+def several_rows() -> list[Row]:
+    many = ",".join(f"scope/{number}" for number in range(300))
+    names = ["op", 'say "hi", twice', "two\nlines", "-1+1", "卷积"]
+    rows = [row(index=number, name=name, result=metrics(0.5 + number)) for number, name in enumerate(names)]
+    return [*rows, row(index=9, golden_names=many, result=metrics()), row(index=10, note="why, so", dtype="int8")]
+
+
+@pytest.mark.parametrize("address", [False, True])
+def test_own_errors_are_added_to_what_was_written(tmp_path: Path, address: bool) -> None:
+    """The file is to the byte what writing all of it gives."""
+    before = several_rows()
+    after = [replace(one, own_error=None if number % 3 else 0.1 * number) for number, one in enumerate(before)]
+    paths = [tmp_path / "result_1.csv", tmp_path / "result_2.csv"]
+    write_result(str(paths[0]), before, ColumnChoice(golden_address=address))
+    choice = ColumnChoice(golden_address=address, own_error=True)
+    write_own_errors(str(paths[0]), after, choice)
+    write_result(str(paths[1]), after, choice)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert "0.6" in paths[0].read_text("utf-8")
+    assert [one.own_error for one in read_result(str(paths[0])).rows][3] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("found", ["", "Index,OpType\r\n1,Add\r\n", "short", "longer", "\xff"])
+def test_own_errors_of_a_file_that_is_another(tmp_path: Path, found: str) -> None:
+    """It is made anew."""
+    rows = [replace(one, own_error=0.25) for one in several_rows()]
+    path, other = tmp_path / "result_1.csv", tmp_path / "result_2.csv"
+    if found in ("short", "longer"):
+        write_result(str(path), rows[:-1] if found == "short" else [*rows, rows[0]], ColumnChoice())
+    elif found:
+        path.write_bytes(found.encode("latin-1"))
+    write_own_errors(str(path), rows, ColumnChoice(own_error=True))
+    write_result(str(other), rows, ColumnChoice(own_error=True))
+    assert path.read_bytes() == other.read_bytes()
 
 
 def test_the_mapping_table(tmp_path: Path) -> None:

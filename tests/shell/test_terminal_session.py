@@ -15,6 +15,7 @@ from small_tree import faulty_chain, small_tree
 from terminal import PROMPT, Terminal
 
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.demo.ranks import generate_ranks
 
 CULPRIT = "conv2/Conv2Dconv2/BiasAddconv2/Relu"
 
@@ -248,3 +249,22 @@ def test_a_folder_without_data_says_what_to_collect(tmp_path: Path, exists: bool
         assert "npu/debug_0/dump" in terminal.text
         assert "demo makes one to try" in terminal.text
         assert "error: " in terminal.run("ls")
+
+
+def test_a_study_and_the_step_and_rank_that_the_prompt_keeps(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="fused", fault_step=1, fault_rank=1, benchmark="all")
+    with Terminal(tmp_path, columns=100, lines=50) as terminal:
+        terminal.ready()
+        terminal.run("set paging off")
+        shown = terminal.run("ac --all --csv --workers 1")
+        assert f"step 1, rank 1: {truth.culprit}" in shown.replace("\n", "")
+        assert len(list((tmp_path / "precision_data").rglob("result_step_*_rank_*.csv"))) == 4
+        terminal.type("vcs --step 1 --rank 1 -l 1\r")
+        terminal.expect("PrecisionTool step 1 rank 1 >")
+        assert str(truth.culprit) in terminal.text
+        terminal.type(f"ni {truth.culprit}\r")
+        terminal.expect("computes wrong by itself")
+        terminal.type("ls dump -t HcomAllReduce --step all --rank all\r")
+        terminal.ready()
+        terminal.type("exit\r")
+        assert terminal.end() == 0

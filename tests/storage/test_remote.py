@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from precision_tool.lib.storage.remote import RemoteStore
 from precision_tool.lib.storage.store import Entry, Kind
 from precision_tool.lib.storage.stores import read_bytes, store_of
 from precision_tool.lib.urls import path_of
+from precision_tool.lib.workspace import without_folder
 
 fsspec = pytest.importorskip("fsspec")  # in the extra `remote`, which the extra `test` has
 AnyFileSystem: Any = fsspec.AbstractFileSystem
@@ -329,3 +331,70 @@ def test_what_is_not_there_is_told(served: Served, capfd: pytest.CaptureFixture[
     name = next(path.name for path in (served.root / "tf/dump").iterdir())
     with pytest.raises(DataNotFoundError, match="a file where a folder"):
         store_of(path_of(served.url)).entries(path_of(f"{served.url}/tf/dump/{name}"))
+
+
+class NoSuchFileError(Exception):
+    """As asyncssh's: of no kind of Python's own."""
+
+
+NoSuchFileError.__name__ = "SFTPNoSuchFile"
+
+
+class Ssh:
+    """A file system that hands options which it does not know on to what connects, as those of ssh do."""
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
+        return {"host": url.split("/")[2]}
+
+    @classmethod
+    def _strip_protocol(cls, url: str) -> str:
+        return "/" + url.split("/", 3)[3]
+
+    def __init__(self, host: str, *, skip_instance_cache: bool = False) -> None:
+        assert host == "bob:pa55@server"
+
+    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
+        if path != "/data":
+            raise NoSuchFileError("No such file or directory")
+        return [{"name": "/data/a.npy", "type": "file", "size": 7, "mtime": datetime(2026, 3, 2, tzinfo=UTC)}]
+
+    def info(self, path: str) -> dict[str, Any]:
+        raise NoSuchFileError("No such file or directory")
+
+
+def test_a_server_of_ssh_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urls, "_secrets", dict(urls._secrets))
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: Ssh)
+    path = urls.path_of("ssh://bob:pa55@server/data")
+    store = RemoteStore(path)
+    assert [one.name for one in store.entries(path)] == ["a.npy"]
+    assert list(store.sizes_and_times(path, ["a.npy"])) == [(7, 1772409600 * 10**9)]
+    elsewhere = path.replace("/data", "/other")
+    assert store.stat(elsewhere) is None
+    with pytest.raises(DataNotFoundError):
+        store.entries(elsewhere)
+
+
+def test_a_folder_of_a_server_is_not_taken_for_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert without_folder(f"{tmp_path}/a: cut off, as {tmp_path}/b is") == "a: cut off, as b is"
+    there = f"ssh://server:22{tmp_path}/a: cut off"
+    assert without_folder(there) == there
+
+
+class ExpiredError(Exception):
+    """As that of a cloud's library, of no kind of Python's own."""
+
+
+def test_credentials_that_have_expired_are_told_as_such() -> None:
+    class Bucket(AnyFileSystem):  # type: ignore[misc]  # fsspec has no types
+        def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+            raise ExpiredError("An error occurred (ExpiredToken) when calling the ListObjectsV2 operation")
+
+    store = RemoteStore(urls.path_of("s3://bucket/run"), Bucket())
+    with pytest.raises(FormatError, match=r"no permission to read it .*ExpiredToken") as caught:
+        store.entries(urls.path_of("s3://bucket/run"))
+    assert "renew the credentials" in caught.value.hint

@@ -12,7 +12,8 @@ from tiny_network import layers
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.study.conclusion import Culprit
-from precision_tool.lib.study.study import StudyOptions, prepare, run_study
+from precision_tool.lib.study.preparing import StudyOptions, prepare
+from precision_tool.lib.study.study import run_study
 
 
 def culprit_of(data: Path, work: Path) -> Culprit | None:

@@ -84,6 +84,16 @@ def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> N
         assert not list(journal.known([PLAN], "o"))
 
 
+def test_what_failed_is_tried_again(tmp_path: Path) -> None:
+    with open_journal(str(tmp_path)) as journal:
+        failed = LeafOutcome(failure="its server does not answer", judged=True)
+        journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=failed))], "o")
+        assert not list(journal.known([PLAN], "o"))
+        assert journal.outcome(PLAN.leaf.path, "o") == failed
+        journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=LeafOutcome(judged=True)))], "o")
+        assert [outcome for _, outcome in journal.known([PLAN], "o")] == [LeafOutcome(judged=True)]
+
+
 def test_columns_survive_as_they_are() -> None:
     columns: Columns = {
         "op": coded(["a", "b", "a", "\udc80é"]),

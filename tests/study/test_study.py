@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executors import AtOnce
 from memory_store import MemoryStore
 
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.storage.store import Stat
 from precision_tool.lib.storage.stores import mounted
+from precision_tool.lib.study import running
+from precision_tool.lib.study import study as study_module
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaves import looked_at, parse_numbers
-from precision_tool.lib.study.plan import Judging
-from precision_tool.lib.study.study import Runner, Study, StudyOptions, prepare, run_study
+from precision_tool.lib.study.plan import Judging, Task
+from precision_tool.lib.study.preparing import StudyOptions, prepare
+from precision_tool.lib.study.study import Runner, Study, run_study
+from precision_tool.lib.study.task import LeafDone, run_task
 
 
 def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Study:
@@ -154,6 +163,22 @@ def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) 
     assert found.conclusion.culprit is None
 
 
+def test_ranks_that_run_other_graphs_are_held_against_those_of_their_own(tmp_path: Path) -> None:
+    """As the stages of a pipeline do: what one computes wrong says nothing of the others."""
+    stage = generate_ranks(tmp_path / "first", ranks=2, steps=1, fault="none", benchmark="none")
+    other = generate_demo(tmp_path / "second", fault="fused", ops=30)
+    shutil.rmtree(tmp_path / "second" / "tf")
+    folders = [*(str(tmp_path / "first" / one) for one in stage.data), str(tmp_path / "second")]
+    (tmp_path / "work").mkdir()
+    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), workers=1)
+    assert any(note.startswith("ranks run 2 different graphs") for note in found.notes)
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.op, culprit.path) == (other.culprit, str(other.dump_dir))
+    assert culprit.reach is Reach.NOT_TOLD
+    assert culprit.right == ()
+
+
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
     truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="none", benchmark="all")
     root = tmp_path / truth.data[0]
@@ -280,3 +305,46 @@ def test_files_of_a_server_that_lists_no_sizes_are_asked_for_in_part() -> None:
     with mounted("/server", store):
         assert looked_at("/server/x", names)[0] == 3000
     assert 200 < store.asked <= 256
+
+
+class Dying(AtOnce):
+    """Loses its worker at the fifth task, and does nothing from then on, as a pool of processes."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        self.tasks += 1
+        if self.tasks < 5:
+            return super().submit(task, *arguments, **options)
+        raise BrokenProcessPool("a worker died")
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    data = tmp_path / "precision_data"
+    truth = generate_demo(data, fault="fused")
+    options = StudyOptions(folders=[str(data)])
+    (tmp_path / "alone").mkdir()
+    expected = run_study(options, str(tmp_path / "alone"), workers=1)
+    monkeypatch.setattr(study_module, "_SHARED_BYTES", 1)
+    shared: list[Executor | None] = []
+    work = run_task
+
+    def noted(task: Task, executor: Executor | None = None) -> list[LeafDone]:
+        shared.append(executor)
+        return work(task, executor)
+
+    monkeypatch.setattr(running, "run_task", noted)
+    crews = [Dying(), AtOnce()] if dies else [AtOnce()]
+    monkeypatch.setattr(study_module, "working", lambda *_: nullcontext(crews[0] if len(crews) == 1 else crews.pop(0)))
+    (tmp_path / "shared").mkdir()
+    found = run_study(options, str(tmp_path / "shared"), workers=3)
+    assert isinstance(shared[0], Dying if dies else AtOnce)
+    assert shared[1:] == ([None] if dies else [])  # after that one worker does it
+    assert found.conclusion.culprit is not None
+    assert found.conclusion.culprit.op == truth.culprit
+    assert {**found.to_dict(), "table": ""} == {**expected.to_dict(), "table": ""}
+    assert Path(found.table).read_bytes() == Path(expected.table).read_bytes()

@@ -17,8 +17,9 @@ from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.present.study import HeatMapView, reach_sentence, study_block
 from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
 from precision_tool.lib.study.outcome import Role
+from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.study.replicas import Departure
-from precision_tool.lib.study.study import Study, StudyOptions, run_study
+from precision_tool.lib.study.study import Study, run_study
 
 Studied = tuple[Path, RanksTruth, Study]
 

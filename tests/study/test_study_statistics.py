@@ -31,8 +31,9 @@ from precision_tool.lib.study.leaf_statistics import (
     unpack_statistics,
 )
 from precision_tool.lib.study.packed import coded, pack
+from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.study.statistics import StatisticsJudge, Suspicion, suspicions
-from precision_tool.lib.study.study import StudyOptions, run_study
+from precision_tool.lib.study.study import run_study
 
 RANKS = 6
 

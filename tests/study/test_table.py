@@ -13,8 +13,9 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded
+from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.study.states import LeafState
-from precision_tool.lib.study.study import Study, StudyOptions, run_study
+from precision_tool.lib.study.study import Study, run_study
 from precision_tool.lib.study.table import write_table
 
 Studied = tuple[Path, RanksTruth, Study]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.study.journal import open_journal
-from precision_tool.lib.study.study import Prepared, Runner, Study, StudyOptions, prepare
+from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
+from precision_tool.lib.study.study import Runner, Study
 from precision_tool.lib.study.watching import watch
 
 

@@ -737,3 +737,24 @@ def test_a_scalar_of_bools(tmp_path: Path) -> None:
 
 def part_of(network: Network, name: str) -> Part:
     return next(part for part in network.parts if part.name == name)
+
+
+def test_the_end_of_many_near_values_is_no_layout(tmp_path: Path) -> None:
+    """Of so many values each is near another one: only the wrong ones tell whether all are there."""
+
+    def copied_tail(array: Array) -> Array:
+        flat = array.copy().reshape(-1)
+        flat[-16:] = flat[-32:-16]
+        return flat.reshape(array.shape)
+
+    network = Network(
+        parts=(
+            source("IteratorGetNext", numbers(40, 61, seed=4)),
+            cast("trans_Cast_0", "IteratorGetNext"),
+            unary("squash", "Tanh", "trans_Cast_0"),
+        )
+    )
+    found = verdict_of(network.with_part("squash", wrong=copied_tail).write(tmp_path / "tail"))
+    assert (found.culprit, found.cause) == ("squash", Cause.KERNEL)
+    found = verdict_of(network.with_part("squash", wrong=stored_transposed).write(tmp_path / "order"))
+    assert (found.culprit, found.cause) == ("squash", Cause.LAYOUT)

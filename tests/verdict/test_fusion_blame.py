@@ -23,18 +23,13 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
+from precision_tool.lib.model.wording import NO_PASS
 from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.present.evidence.blame import blame_notes, op_words, pass_words
 from precision_tool.lib.present.fusion import blame_lines
 from precision_tool.lib.sources.inputs import find_golden
-from precision_tool.lib.verdict.blame import (
-    NO_PASS,
-    Blame,
-    OpBlame,
-    PassBlame,
-    Verdict,
-    blame,
-    smallest_switches,
-)
+from precision_tool.lib.verdict.blame import blame, smallest_switches
+from precision_tool.lib.verdict.blamed import Blame, Ground, OpBlame, PassBlame, Sign, Verdict
 
 RIGHT, WRONG, SLIGHTLY = values(1, 2, 3, 4), values(4, 3, 2, 1), values(1.05, 2.1, 2.85, 4)
 FED = values(5, 6, 7, 8)
@@ -100,10 +95,10 @@ def test_a_verdict_by_comparison(
     (found,) = judged(tmp_path, fused(output, fed), unfused()).passes
     (op,) = found.ops
     assert (found.name, found.verdict, op.verdict) == ("ThingPass", verdict, verdict)
-    assert words in op.reason
+    assert words in op_words(op)
     assert op.recomputed is None
     if output is not None:
-        assert "not recomputed: there is no formula for Thing" in op.reason
+        assert "not recomputed: there is no formula for Thing" in op_words(op)
 
 
 def test_the_figures_of_a_verdict(tmp_path: Path) -> None:
@@ -125,13 +120,13 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     doubtful = [*nodes[:1], other, replace(nodes[1], inputs=(nodes[0], other))]
     (op,) = judged(tmp_path, doubtful, unfused()).ops
     assert op.verdict is Verdict.SUSPICIOUS
-    assert "the inputs that could be compared agree, and input:1 could not be" in op.reason
+    assert "the inputs that could be compared agree, and input:1 could not be" in op_words(op)
 
 
 def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:
     (op,) = judged(tmp_path, [replace(fused(SLIGHTLY)[1], inputs=())], unfused()).ops
     assert op.verdict is Verdict.NOT_JUDGED
-    assert "which may have come in: no input could be compared" in op.reason
+    assert "which may have come in: no input could be compared" in op_words(op)
 
 
 def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Path) -> None:
@@ -139,7 +134,7 @@ def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Pa
     result = judged(tmp_path, nodes, nodes)
     (op,) = result.ops
     assert op.verdict is Verdict.NOT_JUDGED
-    assert "the other run has it too, made by PackFusionPass" in op.reason
+    assert "the other run has it too, made by PackFusionPass" in op_words(op)
 
 
 def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None:
@@ -151,7 +146,7 @@ def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None
                  originals=("t/Square", "t/Abs"), passes=("PackFusionPass",))  # fmt: skip
     first, second = judged(tmp_path, [data(fed), op, right], [data(fed), op, right]).ops
     assert first.verdict is Verdict.SUSPICIOUS
-    assert "is 100.00% off, and so is the other run's, which PackFusionPass made too" in first.reason
+    assert "is 100.00% off, and so is the other run's, which PackFusionPass made too" in op_words(first)
     assert second.verdict is Verdict.CLEAN
 
 
@@ -168,7 +163,7 @@ def test_an_op_without_a_pass_is_told_and_not_charged(tmp_path: Path) -> None:
     other = Node(name="c+d", type="Thing", inputs=(source,), output=RIGHT, originals=("c", "d"))
     result = judged(tmp_path, [source, op, other], unfused())
     assert {one.name for one in result.passes} == {"ThingPass", NO_PASS}
-    (note,) = result.notes
+    (note,) = blame_notes(result)
     assert note.startswith("the graph names no pass for 1 fused op: c+d; collect graphs")
     with pytest.raises(UsageError, match="has 1 fused op, but none names its pass"):
         judged(tmp_path / "other", [source, replace(op, passes=())], unfused())
@@ -207,12 +202,12 @@ def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor:
         (found,) = judged(tmp_path / name, [data(fed), op], [source, relu, square]).ops
         wrong = Verdict.GUILTY if name == "wrong" else Verdict.SUSPICIOUS
         assert found.verdict is (Verdict.CLEAN if factor == 1.0 else wrong)
-        assert found.reason.startswith("recomputed (Relu, Square) from its own inputs")
+        assert op_words(found).startswith("recomputed (Relu, Square) from its own inputs")
         assert found.recomputed is not None
         assert found.recomputed.error == pytest.approx(factor - 1, abs=1e-6)
         if factor == 1.0:
             expected = "it was fed" if name == "fed" else "the other side's is wrong"
-            assert expected in found.reason
+            assert expected in op_words(found)
 
 
 @pytest.mark.parametrize(("end", "word"), [(65504, "saturates"), (np.inf, "overflows")])
@@ -231,8 +226,8 @@ def test_an_op_that_is_right_and_saturates_says_so(tmp_path: Path, end: float, w
     (one,) = found.ops
     told = f"it {word} in 1 of 4 elements (the true result reaches 90000, where float16 ends at 65504)"
     assert one.verdict is Verdict.CLEAN
-    assert told in one.reason
-    assert told in found.passes[0].reason
+    assert told in op_words(one)
+    assert told in pass_words(found.passes[0])
     out = io.StringIO()
     Console(file=out, width=250).print(*(part for parts in blame_lines(found, 3) for part in parts))
     assert f"1 clean, 1 beyond its type's range: [{one.index}] {told}" in out.getvalue()
@@ -259,7 +254,7 @@ def test_a_formula_that_fits_neither_side_is_not_trusted(tmp_path: Path) -> None
         sides.append([data(), *first, other, *square("b", other, last[::-1].copy(), passes)])
     found = {op.op_name: op for op in judged(tmp_path, *sides).ops}
     assert found["a/Squarea/Abs"].verdict is Verdict.CLEAN
-    assert "the formula of Square, Abs fits neither side where the two agree" in found["a/Squarea/Abs"].reason
+    assert "the formula of Square, Abs fits neither side where the two agree" in op_words(found["a/Squarea/Abs"])
     assert found["b/Squareb/Abs"].verdict is Verdict.NOT_JUDGED
 
 
@@ -269,7 +264,7 @@ def test_a_number_that_should_be_finite(tmp_path: Path) -> None:
                           originals=("s/Square", "s/Abs"), passes=("P",))]  # fmt: skip
     (op,) = judged(tmp_path, nodes, [data(), Node(name="s/Abs", type="Abs", output=right, originals=("s/Abs",))]).ops
     assert op.verdict is Verdict.GUILTY
-    assert "its output is not finite in 1 element where it should be" in op.reason
+    assert "its output is not finite in 1 element where it should be" in op_words(op)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -337,11 +332,12 @@ made_by = st.lists(st.tuples(st.sets(st.sampled_from(NAMES), min_size=1, max_siz
 def passes_of(ops: list[tuple[set[str], bool]]) -> list[PassBlame]:
     blames = [
         OpBlame(op_name=str(number), op_type="", passes=tuple(sorted(passes)), originals=(), index=number,
-                verdict=Verdict.GUILTY if guilty else Verdict.CLEAN, reason="")
+                verdict=Verdict.GUILTY if guilty else Verdict.CLEAN,
+                ground=Ground(sign=Sign.INPUTS_AGREE))
         for number, (passes, guilty) in enumerate(ops)
     ]  # fmt: skip
     return [
-        PassBlame(name=name, verdict=Verdict.GUILTY, reason="", ops=tuple(op for op in blames if name in op.passes),
+        PassBlame(name=name, verdict=Verdict.GUILTY, ops=tuple(op for op in blames if name in op.passes),
                   is_switchable=is_switchable(name))
         for name in sorted({name for op in blames for name in op.passes})
     ]  # fmt: skip

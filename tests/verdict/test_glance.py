@@ -18,10 +18,11 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict import glance, memory
+from precision_tool.lib.verdict import glance
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.judgement import State
 from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.lib.verdict.values import RunValues
 
 _QUIET = Compared(quiet=frozenset({"fused"}))
 
@@ -225,7 +226,7 @@ def test_the_verdict_on_a_fault_is_the_same(
     monkeypatch.setattr(glance, "_FEWEST", 1)
     monkeypatch.setattr(glance, "_FEWEST_ROWS", 2)
     looked_at: list[bool] = []
-    monkeypatch.setattr(memory, "_compared_alike", _noting(memory._compared_alike, looked_at))
+    monkeypatch.setattr(RunValues, "compared_alike", _noting(RunValues.compared_alike, looked_at))
     after = verdict_of(data)
     assert (after.culprit, after.cause) == (before.culprit, before.cause) == (op, cause)
     assert after.tally == before.tally

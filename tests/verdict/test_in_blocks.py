@@ -229,6 +229,47 @@ def test_sampled_places_are_computed_in_float64_whatever_the_inputs_are_held_in(
     assert np.allclose(found.array, whole.array.reshape(-1)[places], rtol=1e-12, atol=1e-12)
 
 
+def _gradient_of_filter(x: Input, grads: Input) -> tuple[Any, Any]:
+    """What all places of a gradient of 1 × 1 filters are, and the whole of it in float64."""
+    spec = table.find("Conv2DBackpropFilterD")
+    assert spec is not None
+    assert spec.sampled is not None
+    attrs = {
+        "strides": [1, 1, 1, 1], "padding": "SAME", "data_format": "NHWC",
+        "filter_size": [1, 1, x.array.shape[-1], grads.array.shape[-1]],
+    }  # fmt: skip
+    wide = tuple(Input(array=one.array.astype(np.float64), dtype=one.dtype, layout="NHWC") for one in (x, grads))
+    (whole,) = spec.function(Call(op_type="Conv2DBackpropFilterD", inputs=wide, attrs=attrs))
+    assert whole is not None
+    held = tuple(Input(array=one.array, dtype=one.dtype, layout="NHWC") for one in (x, grads))
+    places = np.arange(whole.array.size, dtype=np.intp)
+    return spec.sampled(Call(op_type="Conv2DBackpropFilterD", inputs=held, attrs=attrs), places), whole
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30])
+def test_all_of_a_small_gradient_of_filters_is_summed_in_pieces(scale: float) -> None:
+    """Pieces in float32, which are added up in float64, are nearer than a kernel that sums in float32 may be."""
+    x, grads = _numbers(8, 40, 40, 8, dtype="float32", scale=scale), _numbers(8, 40, 40, 4, dtype="float32")
+    found, whole = _gradient_of_filter(x, grads)
+    true = whole.array.reshape(-1)
+    size = np.asarray(whole.terms).reshape(-1)
+    assert np.abs(found.array - true).max() < 2**-24 * np.asarray(whole.summed).min()
+    assert np.allclose(found.terms, size, rtol=1e-4, atol=0)
+    assert np.allclose(found.summed, np.asarray(whole.summed).reshape(-1), rtol=1e-4, atol=0)
+
+
+def test_squares_of_what_was_stored_in_float16_are_told_in_float32() -> None:
+    spec = table.find("MatMul")
+    assert spec is not None
+    pair = _numbers(64, 20000), _numbers(20000, 64)
+    wide = tuple(Input(array=one.array.astype(np.float64), dtype=one.dtype) for one in pair)
+    (narrow,) = spec.function(Call(op_type="MatMul", inputs=pair))
+    assert narrow is not None
+    assert narrow.array.dtype == np.float32
+    squares = wide[0].array ** 2 @ wide[1].array ** 2
+    assert np.allclose(narrow.terms, np.sqrt(squares), rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize(("outlier", "fault"), [(1e6, 0.5), (1e4, 0.01), (1.0, 1e-6)])
 @pytest.mark.parametrize("places", [[0], [-1], [0, -1]])
 def test_one_large_element_allows_nothing_to_the_others(outlier: float, fault: float, places: list[int]) -> None:

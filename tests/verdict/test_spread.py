@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from builders import Array
 from tiny_network import fused, layers
 
 from precision_tool.lib.engine import workers
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -55,6 +59,65 @@ def judged_by(count: int, data: Path) -> Judged:
 
 def timeless(judged: Judged) -> list[OpJudgement]:
     return [replace(one, op=replace(one.op, attrs={}), seconds=0.0) for one in judged.ops]
+
+
+class AtOnce(Executor):
+    """Does everything in this process, when it is handed out."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments, **options))
+        return done
+
+
+def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that all workers end together: large ops, before them what many others of its kind wait for."""
+    large = spread._TASK_ELEMENTS
+    sizes = [9, 5 * large, 3, 3 * large, 1, 2 * large, 2 * large]
+    keys = ["a", "b", "c", "d", "e", "e", "e"]  # the small one of three of a kind shows how they are fused
+    ops = [Op(name=str(number), type="Add") for number in range(len(sizes))]
+    order: list[tuple[int, bool]] = []
+
+    def judged(
+        numbers: Sequence[int], key: object, fitting: object, lightly: bool, recipe: object
+    ) -> tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[Any, int]]:
+        order.extend((number, lightly) for number in numbers)
+        if lightly and 1 in numbers:
+            return None, None, {}
+        found = [OpJudgement(op=ops[number], number=number, state=State.RIGHT) for number in numbers]
+        return found, ("shape",), {}
+
+    monkeypatch.setattr(spread, "_judge_task", judged)
+    monkeypatch.setattr(spread, "elements_of", lambda _, op: sizes[int(op.name)])
+    values = SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run"))
+    judge: Any = SimpleNamespace(
+        computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
+        for_others=lambda: lambda: None,
+    )  # fmt: skip
+    found = spread.judge_ops(judge, workers=1, executor=AtOnce())
+    assert [one.op for one in found] == ops
+    assert order[:4] == [(1, True), (4, False), (1, False), (3, True)]
+    assert sorted(order[4:6]) == [(5, True), (6, True)]
+    assert order[6:] == [(0, False), (2, False)]
+
+
+def test_beside_a_task_for_most_of_the_memory_the_others_go_on() -> None:
+    half = spread._AT_ONCE // 2
+    waits = [spread._Task("key", [number], half * size // spread._LIGHT, is_light=True)
+             for number, size in enumerate((3, 5, 1, 1, 1))]  # fmt: skip
+    plan = spread._Plan(list(waits))
+    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes)
+    handed: list[int] = []
+    running: list[spread._Task] = []
+    while (task := spread._Spread._next_beside(one, running)) is not None:
+        plan.ready.remove(task)
+        running.append(task)
+        handed += task.numbers
+    assert handed == [1, 2]  # the other large one has to wait for the first, what is left for memory
+    running.pop(0)
+    task = spread._Spread._next_beside(one, running)
+    assert task is not None
+    assert task.numbers == [0]
 
 
 @pytest.mark.parametrize("is_fused", [False, True])

@@ -11,6 +11,7 @@ from precision_tool.lib.checks.similarity import OpDifference, Similarity, compa
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.wording import NO_PASS
 from precision_tool.lib.pairing.fusion_pair import Fusion
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
                 continue
             explained[side].add(name)
             explained[other].update(originals)
-            groups.setdefault(", ".join(op.pass_names) or "(no pass named)", []).append((name, originals))
+            groups.setdefault(", ".join(op.pass_names) or NO_PASS, []).append((name, originals))
         fused += [FusedGroup(pass_name=name, side=side, ops=tuple(found)) for name, found in groups.items()]
     passes = Fusion(left).passes, Fusion(right).passes
     found = [*similarity.differences, *_put_out(left, ops["right"], only["left"], True)]

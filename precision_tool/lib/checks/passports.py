@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.passport import Optimizer, Passport, Plain, TensorHash, passport_above, read_passport
-from precision_tool.lib.model.wording import counted, first_of
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.storage.stores import is_file, real_path
 from precision_tool.lib.workspace import Workspace
 
-#: Names of tensors that a line shows.
-_SHOWN = 3
 #: Options of the NPU that change how precise it computes, and what of them changes nothing.
 _PRECISION = (
     "precision_mode", "precision_mode_v2", "op_precision_mode", "customize_dtypes", "modify_mixlist",
@@ -29,26 +27,63 @@ _NOT_COMPARED = (
 )  # fmt: skip
 
 
+class Topic(StrEnum):
+    """What a difference between two runs is of."""
+
+    VARIABLES = "variables"
+    BATCH = "batch"
+    SEEDS = "seeds"
+    OPTIMIZER = "optimizer"
+    PRECISION = "precision"
+    VERSIONS = "versions"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherValues(Evidence):
+    """Tensors of the same name have other values; `both` have names on both sides.
+
+    `forms` are type and shape on either side of the first one that differs in these, None if none does.
+    """
+
+    topic: Topic
+    names: tuple[str, ...]
+    both: int
+    forms: tuple[str, TensorHash, TensorHash] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSideOnly(Evidence):
+    """Tensors that only the NPU's side has, or only the other."""
+
+    topic: Topic
+    names: tuple[str, ...]
+    is_npu: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSetting(Evidence):
+    """A setting has another value on either side, None where it is not set; `optimizer` is the type it belongs to."""
+
+    topic: Topic
+    name: str
+    npu: Plain
+    other: Plain
+    optimizer: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One thing that differs. `npu` and `benchmark` are its values, None where a side has none.
 
-    `topic` is "variables", "batch", "seeds", "optimizer", "precision", "versions" or "environment"; `names` are what
-    differs, all of them; `text` says it in one line.
+    `names` are what differs, all of them.
     """
 
-    topic: str
+    topic: Topic
     names: tuple[str, ...]
     npu: Plain
     benchmark: Plain
-    text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object of JSON."""
-        return {
-            "topic": self.topic, "names": list(self.names), "npu": self.npu, "benchmark": self.benchmark,
-            "text": self.text,
-        }  # fmt: skip
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +94,11 @@ class PassportPair:
     other: Passport
     differences: tuple[Difference, ...]
 
+    @property
+    def has_benchmark(self) -> bool:
+        """True if the other run is the benchmark, False for another run of the NPU."""
+        return self.other.side == "benchmark"
+
     def hash_differs(self, name: str) -> bool | None:
         """Whether a variable, or what was fed as `name`, has other values; None where a side has no hash of it."""
         for part in ("variables", "batch"):
@@ -67,13 +107,6 @@ class PassportPair:
             if both:
                 return any(ours[each].sha256 != theirs[each].sha256 for each in both)
         return None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object of JSON."""
-        return {
-            "npu": self.npu.path, "benchmark": self.other.path,
-            "differences": [one.to_dict() for one in self.differences],
-        }  # fmt: skip
 
 
 def find_passports(space: Workspace, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
@@ -99,77 +132,67 @@ def find_passports(space: Workspace, npu: str | None = None, golden: str | None 
 
 def compare_passports(npu: Passport, other: Passport) -> PassportPair:
     """What differs, the likeliest cause of wrong results first."""
-    label = "benchmark" if other.side == "benchmark" else "other run"
     found = [
-        *_tensors("variables", "variable", npu.variables, other.variables, label),
-        *_tensors("batch", "fed tensor", npu.batch, other.batch, label),
-        *_values("seeds", npu.seeds, other.seeds, label, _SEED_WORDS),
-        *_optimizers(npu.optimizers, other.optimizers, label),
-        *_precision(npu.switches, other.switches, label),
-        *_values("versions", _versions(npu), _versions(other), label, {}),
-        *_environment(npu, other, label),
+        *_tensors(Topic.VARIABLES, npu.variables, other.variables),
+        *_tensors(Topic.BATCH, npu.batch, other.batch),
+        *_values(Topic.SEEDS, npu.seeds, other.seeds),
+        *_optimizers(npu.optimizers, other.optimizers),
+        *_precision(npu.switches, other.switches),
+        *_values(Topic.VERSIONS, _versions(npu), _versions(other)),
+        *_environment(npu, other),
     ]
     return PassportPair(npu=npu, other=other, differences=tuple(found))
 
 
-_SEED_WORDS = {"helper": "seed", "graph": "seed of the graph", "ops_without_seed": "random ops without a seed"}
-
-
-def _tensors(
-    topic: str, what: str, npu: Mapping[str, TensorHash], other: Mapping[str, TensorHash], label: str
-) -> Iterator[Difference]:
+def _tensors(topic: Topic, npu: Mapping[str, TensorHash], other: Mapping[str, TensorHash]) -> Iterator[Difference]:
     if not npu or not other:
         return
     both = [name for name in npu if name in other]
-    changed = [name for name in both if npu[name].sha256 != other[name].sha256]
+    changed = tuple(name for name in both if npu[name].sha256 != other[name].sha256)
     if changed:
-        kinds = [name for name in changed if _kind(npu[name]) != _kind(other[name])]
-        text = f"{len(changed):,} of {counted(len(both), what)} {'has' if len(changed) == 1 else 'have'} other values: "
-        text += first_of(changed, _SHOWN)
-        if kinds:
-            text += f" ({kinds[0]} is {_kind(npu[kinds[0]])} and {_kind(other[kinds[0]])})"
+        form = next((name for name in changed if _form(npu[name]) != _form(other[name])), None)
+        values = OtherValues(
+            topic=topic,
+            names=changed,
+            both=len(both),
+            forms=None if form is None else (form, npu[form], other[form]),
+        )
         one = changed[0]
-        yield Difference(topic=topic, names=tuple(changed), npu=npu[one].sha256, benchmark=other[one].sha256, text=text)
-    for side, names in (
-        ("NPU", [name for name in npu if name not in other]),
-        (label, [name for name in other if name not in npu]),
-    ):
+        yield Difference(topic=topic, names=changed, npu=npu[one].sha256, benchmark=other[one].sha256, evidence=values)
+    for is_npu, mine, theirs in ((True, npu, other), (False, other, npu)):
+        names = tuple(name for name in mine if name not in theirs)
         if names:
-            text = f"{counted(len(names), what)} only on the {side} side: {first_of(names, _SHOWN)}"
             yield Difference(
-                topic=topic, names=tuple(names), npu=len(names) if side == "NPU" else 0,
-                benchmark=0 if side == "NPU" else len(names), text=text,
-            )  # fmt: skip
+                topic=topic,
+                names=names,
+                npu=len(names) if is_npu else 0,
+                benchmark=0 if is_npu else len(names),
+                evidence=OneSideOnly(topic=topic, names=names, is_npu=is_npu),
+            )
 
 
-def _kind(one: TensorHash) -> str:
-    return f"{one.type} {list(one.shape)}"
+def _form(one: TensorHash) -> tuple[str, tuple[int, ...]]:
+    return one.type, tuple(one.shape)
 
 
-def _values(
-    topic: str, npu: Mapping[str, Plain], other: Mapping[str, Plain], label: str, words: Mapping[str, str]
-) -> Iterator[Difference]:
+def _values(topic: Topic, npu: Mapping[str, Plain], other: Mapping[str, Plain]) -> Iterator[Difference]:
     """Values that both sides have, and that differ."""
     for name in npu:
         if name in other and npu[name] != other[name]:
-            yield _difference(topic, name, words.get(name, name), npu[name], other[name], label)
+            yield _difference(topic, name, npu[name], other[name])
 
 
-def _difference(topic: str, name: str, word: str, ours: Plain, theirs: Plain, label: str) -> Difference:
-    text = f"{word}: NPU {_value(ours)}, {label} {_value(theirs)}"
-    return Difference(topic=topic, names=(name,), npu=ours, benchmark=theirs, text=text)
+def _difference(topic: Topic, name: str, ours: Plain, theirs: Plain, optimizer: str = "") -> Difference:
+    setting = OtherSetting(topic=topic, name=name, npu=ours, other=theirs, optimizer=optimizer)
+    return Difference(topic=topic, names=(name,), npu=ours, benchmark=theirs, evidence=setting)
 
 
-def _value(value: Plain) -> str:
-    return "not set" if value is None else str(value)
-
-
-def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...], label: str) -> Iterator[Difference]:
+def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...]) -> Iterator[Difference]:
     if not npu or not other:
         return
     types = [", ".join(sorted({one.type for one in side})) for side in (npu, other)]
     if types[0] != types[1]:
-        yield _difference("optimizer", "type", "optimizer", types[0], types[1], label)
+        yield _difference(Topic.OPTIMIZER, "type", types[0], types[1])
         return
     key = _order
     for ours, theirs in zip(sorted(npu, key=key), sorted(other, key=key), strict=False):
@@ -177,21 +200,21 @@ def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...], label:
         for name in names:
             values = ours.hyperparameters.get(name), theirs.hyperparameters.get(name)
             if ours.type == theirs.type and values[0] != values[1]:
-                yield _difference("optimizer", name, f"{name} of {ours.type}", *values, label)
+                yield _difference(Topic.OPTIMIZER, name, *values, optimizer=ours.type)
     if len(npu) != len(other):
-        yield _difference("optimizer", "groups", "groups of hyperparameters", len(npu), len(other), label)
+        yield _difference(Topic.OPTIMIZER, "groups", len(npu), len(other))
 
 
 def _order(one: Optimizer) -> tuple[str, int]:
     return one.type, one.variables
 
 
-def _precision(npu: Mapping[str, str], other: Mapping[str, str], label: str) -> Iterator[Difference]:
+def _precision(npu: Mapping[str, str], other: Mapping[str, str]) -> Iterator[Difference]:
     for name in _PRECISION:
         ours, theirs = npu.get(name), other.get(name)
         if _content(ours) == _content(theirs) or (theirs is None and ours in _AS_THE_SCRIPT):
             continue
-        yield _difference("precision", name, name, ours, theirs, label)
+        yield _difference(Topic.PRECISION, name, ours, theirs)
 
 
 def _content(switch: str | None) -> str | None:
@@ -207,9 +230,9 @@ def _versions(one: Passport) -> dict[str, Plain]:
     return found
 
 
-def _environment(npu: Passport, other: Passport, label: str) -> Iterator[Difference]:
+def _environment(npu: Passport, other: Passport) -> Iterator[Difference]:
     names = sorted({*npu.environment, *other.environment} - set(_NOT_COMPARED))
     for name in names:
         ours, theirs = npu.environment.get(name), other.environment.get(name)
         if ours != theirs:
-            yield _difference("environment", name, name, ours, theirs, label)
+            yield _difference(Topic.ENVIRONMENT, name, ours, theirs)

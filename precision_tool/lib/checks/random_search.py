@@ -91,7 +91,7 @@ def _compare_leaf(
         data.workspace.notes.append(f"not compared: {error.message}")
         return None
     if counterpart.path == leaf.path:
-        raise DataNotFoundError(f"{leaf.path}: both runs are the same folder", "name the dump of another run with -rt")
+        raise DataNotFoundError.of(leaf.path, "both runs are the same folder", "name the dump of another run with -rt")
     # The other run's own graph, as the compiler may have numbered its ops in another way.
     beside = graphs.of(counterpart)
     right = RunValues(counterpart, beside.file if beside is not None else file)

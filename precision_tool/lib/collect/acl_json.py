@@ -156,16 +156,16 @@ def _path_problems(path: Any) -> List[Problem]:
 
 def _read(path: Path) -> Dict[str, Any]:
     if path.is_dir():
-        raise FormatError(f"{path}: a folder", f"name the file in it, as {path / FILE_NAME}")
+        raise FormatError.of(path, "a folder", f"name the file in it, as {path / FILE_NAME}")
     try:
         text = read_text(str(path), _MAX_BYTES)
     except DataNotFoundError as error:
         raise DataNotFoundError(error.message, "acl_json without --check writes one") from None
     if not text.strip():
-        raise FormatError(f"{path}: the file is empty", "remove it: acl_json then writes one")
+        raise FormatError.of(path, "the file is empty", "remove it: acl_json then writes one")
     depth = _depth(text)
     if depth > _MAX_DEPTH:
-        raise FormatError(f"{path}: nested {depth} levels deep, {_MAX_DEPTH} are most", "write it anew")
+        raise FormatError.of(path, f"nested {depth} levels deep, {_MAX_DEPTH} are most", "write it anew")
     try:
         config = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
@@ -180,9 +180,9 @@ def _read(path: Path) -> Dict[str, Any]:
             hint = "take the comments out: JSON has none"
         raise FormatError(where, hint) from None
     except ValueError as error:
-        raise FormatError(f"{path}: {error}", "keep one of them") from None
+        raise FormatError.of(path, f"{error}", "keep one of them") from None
     if not isinstance(config, dict):
-        raise FormatError(f"{path}: no JSON object {{...}}", "acl_json writes one")
+        raise FormatError.of(path, "no JSON object {...}", "acl_json writes one")
     return config
 
 

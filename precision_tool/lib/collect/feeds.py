@@ -115,7 +115,7 @@ def read_feeds(folder: Path, tensors: List[str]) -> SavedFeeds:
     except PrecisionToolError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
-        raise FormatError(f"{path}: damaged ({reason_of(error)})", _HINT) from None
+        raise FormatError.of(path, f"damaged ({reason_of(error)})", _HINT) from None
     return SavedFeeds(folder, saved, left_out, train_ops)
 
 
@@ -129,7 +129,7 @@ def load_feed(folder: Path, feed: SavedFeed, tensor: Any) -> Any:
     except PrecisionToolError:
         raise
     except Exception as error:  # numpy's reading of a header raises whatever Python makes of a damaged literal
-        raise FormatError(f"{path}: cannot be read ({reason_of(error)})", _HINT) from None
+        raise FormatError.of(path, f"cannot be read ({reason_of(error)})", _HINT) from None
     wanted = np.dtype(tensor.dtype.as_numpy_dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         return array.view(wanted)  # numpy has no name for bfloat16

@@ -51,11 +51,11 @@ def load_step(workspace: Workspace, seed: int) -> SavedStep:
     except PrecisionToolError as error:
         raise DataNotFoundError(error.message, _SAVE_HINT) from None
     except Exception as error:  # protobuf's DecodeError has no public place in all releases
-        raise FormatError(f"{path}: damaged ({error})", _SAVE_HINT) from None
+        raise FormatError.of(path, f"damaged ({error})", _SAVE_HINT) from None
     try:
         fixed = fix_randomness(meta_graph.graph_def, seed, tensorflow_module("python.framework.tensor_util"))
     except IndexError:
-        raise FormatError(f"{path}: damaged (an op lacks inputs)", _SAVE_HINT) from None
+        raise FormatError.of(path, "damaged (an op lacks inputs)", _SAVE_HINT) from None
     return SavedStep(checkpoint, meta_graph, fixed, workspace.tf_input_dir, seed)
 
 
@@ -92,7 +92,7 @@ def _newest_checkpoint(folder: Path) -> Path:
             return folder / name
     graphs = sorted(folder.glob("ckpt*.meta"), key=lambda path: path.stat().st_mtime) if folder.is_dir() else []
     if not graphs:
-        raise DataNotFoundError(f"{folder}: no checkpoint of a saved step", _SAVE_HINT)
+        raise DataNotFoundError.of(folder, "no checkpoint of a saved step", _SAVE_HINT)
     return graphs[-1].with_suffix("")
 
 

@@ -58,7 +58,7 @@ class WireReader:
 
     def error(self, position: int, reason: str) -> FormatError:
         """The error for what is wrong at a byte."""
-        return FormatError(f"{self.path}: {reason} (byte {position})", self._hint)
+        return FormatError.of(self.path, f"{reason} (byte {position})", self._hint, offset=position)
 
     def varint(self, position: int, end: int) -> Tuple[int, int]:
         """The unsigned number at `position` and the position after it."""
@@ -66,10 +66,9 @@ class WireReader:
         if position < end and 0 <= index < len(self._window) and self._window[index] < 0x80:  # as most are: of one byte
             return self._window[index], position + 1
         value = shift = 0
-        while True:
-            if position >= end:
-                raise self.error(position, "a number runs past the end of its message")
-            byte = self.byte(position)
+        while position < end:
+            index = position - self._window_start
+            byte = self._window[index] if 0 <= index < len(self._window) else self.byte(position)
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -77,6 +76,7 @@ class WireReader:
             shift += 7
             if shift > 63:
                 raise self.error(position, "a number is longer than ten bytes")
+        raise self.error(position, "a number runs past the end of its message")
 
     def fields(self, start: int, end: int) -> Iterator[Tuple[int, int, int, int, int]]:
         """`(field number, wire type, value or span start, span end, where its tag is)` of each field of a message."""
@@ -86,7 +86,12 @@ class WireReader:
             self._fields_left -= 1
             if self._fields_left < 0:
                 raise self.error(tag_at, f"more than {self._max_fields} fields")
-            tag, position = self.varint(position, end)
+            # As in `varint`, without the call: most tags are of one byte, and there are many of them.
+            window, index = self._window, position - self._window_start
+            if 0 <= index < len(window) and window[index] < 0x80:
+                tag, position = window[index], position + 1
+            else:
+                tag, position = self.varint(position, end)
             number, kind = tag >> 3, tag & 7
             if number == 0:
                 raise self.error(tag_at, "field number 0")

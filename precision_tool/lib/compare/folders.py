@@ -130,7 +130,7 @@ class ComparisonStoppedError(PrecisionToolError):
         self.exit_code = exit_code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.results, self.exit_code)
+        return type(self), (self.message, self.hint, self.results, self.exit_code), self.place
 
 
 def no_other_graph(golden: str) -> UsageError:

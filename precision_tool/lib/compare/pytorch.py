@@ -75,8 +75,8 @@ def _stem(path: str) -> str:
 
 def _check_any(dump: H5Dump) -> None:
     if not any(op.tensors for op in dump.ops):
-        raise DataNotFoundError(
-            f"{dump.path}: no tensor /op/seq/input/… or /op/seq/output/… in it", "is it a dump of the PyTorch dumper?"
+        raise DataNotFoundError.of(
+            dump.path, "no tensor /op/seq/input/… or /op/seq/output/… in it", "is it a dump of the PyTorch dumper?"
         )
 
 

@@ -177,7 +177,7 @@ def graph_json(
         path = graphs.of(leaf, graph, prefers_chosen=prefers_chosen).file.path
     assert path is not None
     if not exists(path):
-        raise DataNotFoundError(f"{path}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+        raise DataNotFoundError.of(path, "no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
     if tools.toolkit.atc is not None:
         with open_binary(path) as file:
             if not is_json(file.read(64)):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
+from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kind import DataKind
@@ -36,8 +36,9 @@ def default_npu(space: Workspace) -> str:
     if not kind_of(space).has_graph:
         raise DataNotFoundError(f"{space.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt")
     if not is_folder(folder):
-        raise DataNotFoundError(
-            f"{folder}: no NPU dump",
+        raise DataNotFoundError.of(
+            folder,
+            "no NPU dump",
             "put the NPU run's dump_path there, as the README says under Collect, or name its folder with -lt",
         )
     return str(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +45,7 @@ def _file_counts(root: Path) -> dict[str, int]:
     counts = {}
     for part in _PARTS:
         path = root / part
-        counts[part] = sum(len(files) for _, _, files in os.walk(path)) if path.is_dir() else int(path.exists())
+        counts[part] = sum(file.is_file() for file in path.rglob("*")) if path.is_dir() else int(path.exists())
     return counts
 
 

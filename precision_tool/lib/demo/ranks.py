@@ -14,7 +14,6 @@ Rank r is device r % 8 of server r // 8; without a second server there is no fol
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -458,7 +457,7 @@ class _Writer:
 
 def _link(source: str, target: str) -> None:
     try:
-        os.link(source, target)
+        Path(target).hardlink_to(source)
     except OSError:  # a file system without links
         shutil.copyfile(source, target)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,22 @@ _WHOLE_READ = 4 << 20
 _ROW_RUNS = 16
 #: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
+#: What is said of a tensor that memory does not suffice for.
+NO_MEMORY = "not enough memory for this tensor"
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
 
 
 #: What gives the bytes of a tensor.
 Opens = Callable[[Tensor], TensorBytes]
+
+
+@runtime_checkable
+class HeldBytes(Protocol):
+    """Bytes that may be in memory."""
+
+    def held(self) -> npt.NDArray[np.uint8] | None:
+        """All bytes of the tensor, until the next one is read; None if they are not in memory."""
 
 
 class Scratch:
@@ -117,8 +127,12 @@ class TensorReader:
         self._is_direct = (
             self._type.decode == "numpy" and np.dtype(self._type.numpy_name) == dtype and not tensor.big_endian
         )
+        #: What stored items are moved as before they are decoded: what is decoded is then in order, and half as long.
+        self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
         self._raw = stored
         self._reads_whole = reads_whole
+        #: Told of bytes as they are read from the file: where they lie in the tensor, and the bytes.
+        self.watch: Callable[[int, npt.NDArray[np.uint8]], None] | None = None
         self.is_flat = self._plan.is_flat
 
     def close(self) -> None:
@@ -128,21 +142,26 @@ class TensorReader:
     def _read_run(self, start: int, count: int, out: Numbers) -> None:
         """`count` stored items from item `start`, decoded."""
         if start * self._bits % 8:
-            raise FormatError(
-                f"{self._tensor.path}: elements of {self._type.name} do not start on a byte in this layout",
+            raise FormatError.of(
+                self._tensor.path,
+                f"elements of {self._type.name} do not start on a byte in this layout",
                 "dump the op in a plain layout",
             )
         offset = start * self._bits // 8
         size = (count * self._bits + 7) // 8
         if self._raw is not None:
-            raw = self._raw[offset : offset + size]
+            self._decode(self._raw[offset : offset + size], out)
         elif self._is_direct:
-            self._file.read_into(self._tensor.offset + offset, out.view(np.uint8).data)
-            return
+            self._read_bytes(offset, out.view(np.uint8))
         else:
             raw = self._scratch.bytes(f"{self._name}.raw", size)
-            self._file.read_into(self._tensor.offset + offset, raw.data)
-        self._decode(raw, out)
+            self._read_bytes(offset, raw)
+            self._decode(raw, out)
+
+    def _read_bytes(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        self._file.read_into(self._tensor.offset + offset, out.data)
+        if self.watch is not None:
+            self.watch(offset, out)
 
     @property
     def size(self) -> int:
@@ -165,18 +184,16 @@ class TensorReader:
     def whole(self, dtype: np.dtype[Any] | type[np.generic] | None = None) -> npt.NDArray[Any]:
         """All items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
         array = np.empty(self.logical_shape, self.dtype if dtype is None else dtype)
-        flat = array.reshape(-1)
-        is_direct = self.is_flat and array.dtype == self.dtype
+        if self._raw is None and isinstance(self._file, HeldBytes):
+            self._raw = self._file.held()  # nothing else is read meanwhile
         for box in self.boxes():
-            if is_direct:
-                self.read(box, flat[box[0][0] : box[0][1]])
+            part = array.reshape(-1)[slice(*box[0])] if self.is_flat else array[tuple(slice(*limits) for limits in box)]
+            if part.dtype == self.dtype and part.flags.c_contiguous:
+                self.read(box, part.reshape(-1))
                 continue
             items = self._scratch.numbers(f"{self._name}.items", box_size(box), self.dtype)
             self.read(box, items)
-            if self.is_flat:
-                flat[box[0][0] : box[0][1]] = items
-            else:
-                array[tuple(slice(*limits) for limits in box)] = items.reshape([stop - start for start, stop in box])
+            part[...] = items.reshape(part.shape)
         return array
 
     def rows(self, pieces: Sequence[tuple[int, int]], count: int, dtype: np.dtype[Any] | type[np.generic]) -> Numbers:
@@ -240,28 +257,60 @@ class TensorReader:
             return
         slices = storage_slices(plan, box)
         shape = tuple(part.stop - part.start for part in slices)
-        count = prod(shape)
-        target = out.reshape([stop - start for start, stop in box])
-        stored = self._scratch.numbers(f"{self._name}.stored", count, self.dtype)
+        extents = [stop - start for start, stop in box]
         if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
-            self._file.read_into(self._tensor.offset, whole.data)
+            self._read_bytes(0, whole)
             self._raw = whole
+        if self._item is None:
+            stored = self._scratch.numbers(f"{self._name}.stored", prod(shape), self.dtype)
+            self._read_runs(slices, shape, stored)
+            copy_box(plan, stored.reshape(shape), out.reshape(extents))
+            return
+        items = self._items(slices, shape, self._item)
+        if self._is_direct:
+            copy_box(plan, items, out.view(self._item).reshape(extents))
+            return
+        ordered = self._scratch.numbers(f"{self._name}.ordered", out.size, self._item)
+        copy_box(plan, items, ordered.reshape(extents))
+        self._decode(ordered.view(np.uint8), out)
+
+    def _items(self, slices: Sequence[slice], shape: tuple[int, ...], item: np.dtype[Any]) -> npt.NDArray[Any]:
+        """A part of the stored array as its items lie, not decoded."""
+        size = prod(self._plan.storage_shape) * item.itemsize
+        if self._raw is not None and self._raw.size >= size:
+            stored: npt.NDArray[Any] = self._raw[:size].view(item).reshape(self._plan.storage_shape)
+            taken: tuple[Any, ...] = (*slices, ...)
+            part: npt.NDArray[Any] = stored[taken]
+            return part
+        raw = self._scratch.bytes(f"{self._name}.raw", prod(shape) * item.itemsize)
+        for place, start, count in self._runs(slices, shape):
+            run = raw[place * item.itemsize : (place + count) * item.itemsize]
+            self._read_bytes(start * item.itemsize, run)
+        return raw.view(item).reshape(shape)
+
+    def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:
+        """A part of the stored array, decoded."""
+        for place, start, count in self._runs(slices, shape):
+            self._read_run(start, count, out[place : place + count])
+
+    def _runs(self, slices: Sequence[slice], shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+        """The runs that a part of the stored array lies in: (place in the part, first stored item, items)."""
+        storage = self._plan.storage_shape
         # The innermost axes that are taken whole, and the first that is not, lie in one run.
         inner = len(shape)
-        while inner > 0 and shape[inner - 1] == plan.storage_shape[inner - 1]:
+        while inner > 0 and shape[inner - 1] == storage[inner - 1]:
             inner -= 1
         first = max(inner - 1, 0)
         run = prod(shape[first:])
-        strides = [prod(plan.storage_shape[axis + 1 :]) for axis in range(len(shape))]
-        position = 0
+        strides = [prod(storage[axis + 1 :]) for axis in range(len(shape))]
+        place = 0
         for index in product(*(range(part.start, part.stop) for part in slices[:first])):
             start = sum(i * stride for i, stride in zip(index, strides, strict=False))
             if first < len(slices):
                 start += slices[first].start * strides[first]
-            self._read_run(start, run, stored[position : position + run])
-            position += run
-        copy_box(plan, stored.reshape(shape), target)
+            yield place, start, run
+            place += run
 
     def _read_unaligned(self, box: Box, out: Numbers) -> None:
         """A box that does not begin on borders of blocks: cut out of the one that does and holds it."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.engine.bits import equal_bytes
-from precision_tool.lib.engine.blocks import Opens, Scratch
+from precision_tool.lib.engine.blocks import NO_MEMORY, Opens, Scratch
 from precision_tool.lib.engine.budget import DEFAULT, Budget
 from precision_tool.lib.engine.compared_statistics import has_statistics, row_of_statistics
 from precision_tool.lib.engine.custom import CustomMetrics, CustomValues
@@ -38,8 +38,6 @@ from precision_tool.lib.numbers.decode import Numbers
 #: The largest float16, and it and infinity as they are stored, without their signs.
 _HALF_LIMIT = 65504.0
 _HALF_LIMIT_CODE, _HALF_INF_CODE = 0x7BFF, 0x7C00
-#: What is said of a tensor that memory does not suffice for.
-NO_MEMORY = "not enough memory for this tensor"
 
 #: (number of the row, pair)
 Numbered = tuple[int, Pair]
@@ -306,7 +304,7 @@ def bundle_key(pair: Pair) -> object:
 def storage_key(pair: Pair) -> object:
     """Pairs with equal keys have equal results if their NPU tensors have equal bytes."""
     npu = tensors_of(pair)[0]
-    return bundle_key(pair), npu.dtype, npu.nbytes, pair.npu_plan, pair.golden_plan, pair.error_shape
+    return bundle_key(pair), npu.dtype, npu.nbytes, npu.big_endian, pair.npu_plan, pair.golden_plan, pair.error_shape
 
 
 def cost(pair: Pair) -> int:

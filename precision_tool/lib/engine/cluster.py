@@ -8,22 +8,22 @@ had is done by another one; a task that fails in each of three tries is a `Poiso
 from __future__ import annotations
 
 import logging
-import os
-import platform
+import posixpath
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import precision_tool
 from precision_tool.lib import urls
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.storage.files import reading_from
+from precision_tool.lib.storage.stores import is_file
 
 #: Each task is tried so often before it counts as poisoned.
 TRIES = 3
@@ -58,7 +58,7 @@ def parse_place(text: str) -> Place:
     host, _, folder = text.partition("=")
     if not host or not folder:
         raise UsageError(f"--worker-for {text}: names no host and folder", "--worker-for HOST=DIR, once for each host")
-    return Place(host, os.path.join(os.path.abspath(folder), ""))
+    return Place(host, posixpath.join(posixpath.abspath(folder), ""))
 
 
 @contextmanager
@@ -81,8 +81,8 @@ def open_cluster(address: str, places: Sequence[Place] = ()) -> Iterator[Cluster
 
 
 def _connected(address: str) -> Any:
-    is_file = os.path.isfile(address)
-    if not is_file and not _ADDRESS.match(address):
+    is_path = is_file(address)
+    if not is_path and not _ADDRESS.match(address):
         raise UsageError(
             f"--cluster {address}: no address of a scheduler, and no such file",
             "name tcp://HOST:PORT, or the file that `dask scheduler --scheduler-file` wrote",
@@ -93,7 +93,7 @@ def _connected(address: str) -> Any:
         raise UsageError("--cluster needs Dask, which is not installed", _INSTALL) from None
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what matters becomes an error of ours
-    where = {"scheduler_file": address} if is_file else {"address": address}
+    where = {"scheduler_file": address} if is_path else {"address": address}
     until = time.monotonic() + _CONNECTING
     while True:
         try:
@@ -117,7 +117,9 @@ def _connected(address: str) -> Any:
 
 def versions() -> dict[str, str]:
     """What has to be the same where the work is given out and where it is done."""
-    python = ".".join(platform.python_version_tuple()[:2])
+    from importlib import metadata  # only where there is a cluster: it takes as long to load as numpy
+
+    python = ".".join(map(str, sys.version_info[:2]))
     return {"Python": python, "Dask": metadata.version("distributed"), "precision_tool": precision_tool.__version__}
 
 
@@ -167,7 +169,7 @@ class ClusterExecutor(Executor):
         self._pending: dict[Future[Any], Future[Any]] = {}
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
-        self._folder = os.getcwd()
+        self._folder = posixpath.abspath(".")
         for place in places:
             self._executor_of(place.host)
         self._watch = threading.Thread(target=self._watched, daemon=True)
@@ -180,7 +182,7 @@ class ClusterExecutor(Executor):
 
     def host_of(self, path: str) -> str:
         """Whose workers read a path; "": any."""
-        full = os.path.abspath(path)
+        full = posixpath.abspath(path)
         return next((place.host for place in self._places if full.startswith(place.folder)), "")
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:

@@ -113,6 +113,10 @@ class _Opened:
             # What is wrong with the file is said now.
             tensors.file(tensor.path).expect(tensor.offset, tensor.nbytes)
 
+    def held(self) -> Bytes | None:
+        """All bytes of the tensor if they are in memory; the next tensor that is kept may overwrite them."""
+        return self._tensors.stored(self._tensor)
+
     def read_at(self, offset: int, count: int) -> bytes:
         buffer = bytearray(count)
         self.read_into(offset, memoryview(buffer))

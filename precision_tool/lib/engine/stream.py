@@ -5,10 +5,11 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.engine.bits import equal_bytes
 from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
@@ -16,6 +17,7 @@ from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.metrics import unravel
 from precision_tool.lib.engine.opened import OpenTensors
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.h5_bytes import TensorBytes
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, decode
@@ -76,14 +78,32 @@ def tensors_of(pair: Pair) -> tuple[Tensor, Tensor]:
 
 @dataclass(slots=True)
 class _Twin:
-    """A tensor that may have the very values of the one that is compared, and in how many boxes it had them."""
+    """A tensor that may have the very values of the one that is compared.
 
-    reader: TensorReader | None
-    seen: int = 0
-    is_alike: bool = field(init=False)
+    Read in the same runs where it is stored alike, else decoded in the same boxes; not at all where it cannot be.
+    """
 
-    def __post_init__(self) -> None:
-        self.is_alike = self.reader is not None
+    tensor: Tensor
+    file: TensorBytes | None = None
+    reader: TensorReader | None = None
+    is_alike: bool = True
+
+
+@contextmanager
+def _unread(twin: _Twin) -> Iterator[None]:
+    """What cannot be read is not alike: it will be told when its own turn comes."""
+    try:
+        yield
+    except PrecisionToolError:
+        twin.is_alike = False
+
+
+def stored_alike(one: Pair, other: Pair) -> bool:
+    """Whether equal bytes of the NPU's tensors are equal values in one order."""
+    mine, its = tensors_of(one)[0], tensors_of(other)[0]
+    return (mine.dtype, mine.nbytes, mine.big_endian, one.npu_plan) == (
+        its.dtype, its.nbytes, its.big_endian, other.npu_plan
+    )  # fmt: skip
 
 
 class PairStream:
@@ -100,6 +120,11 @@ class PairStream:
         self._dtype, self._golden_dtype = decode.compute_types(npu_type, data_types.BY_NAME[golden.dtype])
         self._opened = opened
         self._twins: list[_Twin] = []
+        #: Boxes in which these are still to be looked at.
+        self._unseen = 0
+        #: Bytes that these were held against, and that were needed to be sure.
+        self._held = self._needed = 0
+        self._reals = decode.reals_per_element(data_types.BY_NAME[npu.dtype])
         self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open, opened.stored(npu))
         try:
             self._golden = TensorReader(
@@ -149,34 +174,41 @@ class PairStream:
 
     def close(self) -> None:
         """Closes all that is open."""
-        for reader in (self._npu, self._golden, *(twin.reader for twin in self._twins if twin.reader is not None)):
-            reader.close()
+        for one in (self._npu, self._golden, *(twin.reader or twin.file for twin in self._twins)):
+            if one is not None:
+                one.close()
 
     def watch(self, pairs: Sequence[Pair]) -> None:
         """Holds the NPU tensors of other pairs of the same benchmark against this one's, when that is read."""
-        self._twins = [_Twin(self._twin_reader(pair)) for pair in pairs]
+        self._twins = [self._twin(pair) for pair in pairs]
+        self._unseen = len(self.boxes)
+        self._held = self._needed = 0
+        if any(twin.file is not None for twin in self._twins):
+            self._npu.watch = self._look_at_run
 
-    def _twin_reader(self, pair: Pair) -> TensorReader | None:
-        """What reads a tensor in the boxes of this stream; None where it cannot, or has other values for sure."""
+    def _twin(self, pair: Pair) -> _Twin:
         npu, golden = tensors_of(pair)
-        types = decode.compute_types(data_types.BY_NAME[npu.dtype], data_types.BY_NAME[golden.dtype])
-        if types != self.dtypes or pair.npu_plan is None:
-            return None
+        data_type = data_types.BY_NAME[npu.dtype]
         try:
-            found = TensorReader(
-                npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open, reads_whole=False
-            )
+            # Of a type below eight bits what lies behind the elements tells how they are stored.
+            if data_type.bits >= 8 and stored_alike(self.pair, pair):
+                return _Twin(npu, file=self._opened.open(npu))
+            if decode.compute_types(data_type, data_types.BY_NAME[golden.dtype]) == self.dtypes and pair.npu_plan:
+                reader = TensorReader(
+                    npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open, reads_whole=False
+                )
+                shape = (reader.size,) if self.is_flat else reader.logical_shape
+                if shape == self.shape and (reader.is_flat or not self.is_flat):
+                    return _Twin(npu, reader=reader)
+                reader.close()
         except PrecisionToolError:
-            return None  # it will be told when its own turn comes
-        shape = (found.size,) if self.is_flat else found.logical_shape
-        if shape == self.shape and (found.is_flat or not self.is_flat):
-            return found
-        found.close()
-        return None
+            pass  # it will be told when its own turn comes
+        return _Twin(npu, is_alike=False)
 
     def twins(self) -> list[bool]:
         """Which of the watched tensors had the very values of this one in all boxes that were read."""
-        return [twin.is_alike for twin in self._twins]
+        were_told = self._held >= self._needed  # of what lay in memory already nothing was heard
+        return [twin.is_alike and (twin.file is None or were_told) for twin in self._twins]
 
     def blocks(self, start: int = 0, stop: int | None = None, keep: bool = False) -> Iterator[Block]:
         """The blocks of the boxes `start` to `stop`.
@@ -192,8 +224,8 @@ class PairStream:
             y = self._scratch.numbers("y", capacity, self._golden_dtype)[place : place + count]
             self._read(self._npu, box, x)
             y = self._golden_values(box, y)
-            for twin in self._twins:
-                self._look_at(twin, box, x)
+            if self._unseen:
+                self._look_at_box(box, x)
             wanted = self._wanted(box)
             for begin in range(0, wanted, self._budget.block):
                 end = min(wanted, begin + self._budget.block)
@@ -245,18 +277,28 @@ class PairStream:
         self._read(self._golden, box, out)
         return out
 
-    def _look_at(self, twin: _Twin, box: Box, x: Numbers) -> None:
-        """Holds a box of a twin against that of this stream, until they differ or were all looked at."""
-        if twin.reader is None or not twin.is_alike or twin.seen == len(self.boxes):
-            return
-        values = self._scratch.numbers("twin.values", x.size, x.dtype)
-        try:
-            self._read(twin.reader, box, values)
-        except PrecisionToolError:  # it will be told when its own turn comes
-            twin.is_alike = False
-            return
-        twin.is_alike = equal_bytes(x, values)
-        twin.seen += 1
+    def _look_at_run(self, offset: int, raw: npt.NDArray[np.uint8]) -> None:
+        """Holds the bytes that were just read against those of the tensors that are stored alike."""
+        self._held += raw.size
+        for twin in self._twins:
+            if twin.file is not None and twin.is_alike:
+                bytes_ = self._scratch.bytes("twin.run", raw.size)
+                with _unread(twin):
+                    twin.file.read_into(twin.tensor.offset + offset, bytes_.data)
+                    twin.is_alike = equal_bytes(raw, bytes_)
+
+    def _look_at_box(self, box: Box, x: Numbers) -> None:
+        """Holds a decoded box against those of the tensors that are stored otherwise; after the last one it is over."""
+        for twin in self._twins:
+            if twin.reader is not None and twin.is_alike and self._unseen:
+                values = self._scratch.numbers("twin.values", x.size, x.dtype)
+                with _unread(twin):
+                    self._read(twin.reader, box, values)
+                    twin.is_alike = equal_bytes(x, values)
+        self._needed += x.size * data_types.BY_NAME[tensors_of(self.pair)[0].dtype].bits // 8 // self._reals
+        self._unseen -= 1
+        if not self._unseen:
+            self._npu.watch = None
 
     def _flat_index(self, box: Box, position: int) -> int:
         """The position in the whole tensor of item `position` of a box."""

@@ -46,7 +46,7 @@ def read_fusion_result(path: str) -> tuple[GraphPasses, ...]:
     """The graphs of a file. FormatError says where it is damaged."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError(f"{path}: {file.size:,} bytes are too many for a fusion result", _HINT)
+            raise FormatError.of(path, f"{file.size:,} bytes are too many for a fusion result", _HINT)
         content = file.read_at(0, file.size)
     return parse_fusion_result(content.decode("utf-8-sig", errors="replace"), path)
 
@@ -55,7 +55,7 @@ def parse_fusion_result(text: str, path: str = "fusion_result.json") -> tuple[Gr
     """The graphs of a text in any of the four shapes."""
     found = [record for document in _documents(text, path) for record in _records(document, path)]
     if not found:
-        raise FormatError(f"{path}: holds no graph_fusion and no ub_fusion", _HINT)
+        raise FormatError.of(path, "holds no graph_fusion and no ub_fusion", _HINT)
     return tuple(found)
 
 
@@ -66,9 +66,9 @@ def _documents(text: str, path: str) -> Iterator[Any]:
         try:
             document, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            raise FormatError(f"{path} line {error.lineno}: no JSON: {error.msg}", _HINT) from error
+            raise FormatError.of(path, f"no JSON: {error.msg}", _HINT, line=error.lineno) from error
         except (RecursionError, ValueError) as error:  # too deep, or a number with thousands of digits
-            raise FormatError(f"{path}: cannot be read: {str(error)[:80]}", _HINT) from error
+            raise FormatError.of(path, f"cannot be read: {str(error)[:80]}", _HINT) from error
         yield document
         at = _skip(text, at)
 
@@ -86,7 +86,7 @@ def _records(document: Any, path: str, graph: str = "") -> Iterator[GraphPasses]
             yield from _records(item, path, graph)
         return
     if not isinstance(document, dict):
-        raise FormatError(f"{path}: {shown(str(document))} where an object should be", _HINT)
+        raise FormatError.of(path, f"{shown(str(document))} where an object should be", _HINT)
     if _KINDS.keys() & document.keys():
         passes = [count for kind in _KINDS for count in _passes(document.get(kind), kind, path)]
         yield GraphPasses(path=path, graph=_graph_of(document) or graph, passes=tuple(passes))
@@ -109,10 +109,10 @@ def _passes(members: Any, kind: str, path: str) -> Iterator[PassCount]:
     if members in (None, ""):
         return
     if not isinstance(members, dict):
-        raise FormatError(f"{path}: {kind} is no object", _HINT)
+        raise FormatError.of(path, f"{kind} is no object", _HINT)
     for name, counts in members.items():
         if not isinstance(counts, dict):
-            raise FormatError(f"{path}: {kind}: {shown_name(name)} is no object", _HINT)
+            raise FormatError.of(path, f"{kind}: {shown_name(name)} is no object", _HINT)
         figures = {
             key: _count(counts.get(key), f"{path}: {kind}: {shown_name(name)}: {key}")
             for key in ("match_times", "effect_times", "repository_hit_times")

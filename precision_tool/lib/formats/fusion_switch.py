@@ -140,8 +140,9 @@ def text_to_write(switches: Switches, path: str) -> str:
     text = render(switches)
     refused = parse_switches(text, path).refused
     if refused:
-        raise FormatError(
-            f"{path}: GE would refuse this file: {refused[0]}",
+        raise FormatError.of(
+            path,
+            f"GE would refuse this file: {refused[0]}",
             "correct that by hand, or write the file anew with `fusion reset`",
         )
     return text
@@ -155,13 +156,13 @@ def read_switches(path: str) -> Switches:
     """The switches of a file. FormatError names the line; DataNotFoundError where there is no file."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError(f"{path}: {file.size:,} bytes are too many for a switch file", "name another file")
+            raise FormatError.of(path, f"{file.size:,} bytes are too many for a switch file", "name another file")
         content = file.read_at(0, file.size)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise FormatError(f"{path} line {line}: no UTF-8 text", _HINT) from error
+        raise FormatError.of(path, "no UTF-8 text", _HINT, line=line) from error
     return parse_switches(text, path)
 
 
@@ -180,7 +181,7 @@ def parse_switches(text: str, path: str = "the switch file") -> Switches:
 
 def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
     def error(line: int, why: str) -> FormatError:
-        return FormatError(f"{path} line {line}: {why}", _HINT)
+        return FormatError.of(path, f"{why}", _HINT, line=line)
 
     def members(node: Node, what: str) -> list[tuple[str, int, Node]]:
         if node.members is None:
@@ -337,11 +338,11 @@ def _from_lines(text: str, path: str) -> Switches:
         name, colon, word = (part.strip() for part in entry.partition(":"))
         if not colon or not name or re.search(r"[\s\"{}\[\],]", name):
             why = f"{shown(entry)} is neither JSON nor a line PASS:on or PASS:off"
-            raise FormatError(f"{path} line {number}: {why}", _HINT)
+            raise FormatError.of(path, f"{why}", _HINT, line=number)
         if word not in _WORDS:
-            raise FormatError(f"{path} line {number}: {shown_name(name)}: {shown(word)} is neither on nor off", _HINT)
+            raise FormatError.of(path, f"{shown_name(name)}: {shown(word)} is neither on nor off", _HINT, line=number)
         if name in lines:
-            raise FormatError(f"{path} line {number}: {shown(name)} stands in line {lines[name]} too", _HINT)
+            raise FormatError.of(path, f"{shown(name)} stands in line {lines[name]} too", _HINT, line=number)
         switches[name], lines[name] = _WORDS[word], number
     if not text.strip():
         refused = ["it is empty"]

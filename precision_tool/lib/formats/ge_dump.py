@@ -26,6 +26,8 @@ _COMMON_FIELDS = {1: "data_type", 2: "format", 3: "shape"}
 _NUMBERS = frozenset({"data_type", "format", "size", "address"})
 _OUTPUT, _INPUT, _BUFFER, _SPACE, _OP_NAME, _ATTR = 3, 4, 5, 8, 6, 7
 _ATTR_VALUE = 2
+#: As many bytes as most headers have: one read instead of two.
+_USUAL_HEADER = 4096
 #: A header describes tensors, it does not hold them; a longer one is damage.
 _MAX_HEADER = 64 << 20
 _MAX_SLOTS = 1 << 16
@@ -92,7 +94,7 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             begin, stop = fields.get(_ATTR_VALUE, (0, 0))
             header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
-            raise FormatError(f"{wire.path}: more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
+            raise FormatError.of(wire.path, f"more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
     return header
 
 
@@ -112,7 +114,7 @@ class _ShortError(FormatError):
         self.declared = declared
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.declared)
+        return type(self), (self.message, self.hint, self.declared), self.place
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
@@ -154,12 +156,12 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
     return tensor
 
 
-def _v2_header_length(file: StoredFile) -> int | None:
-    """The header length of a v2 file, None if the first eight bytes cannot be one."""
-    if file.size < 8:
+def _v2_header_length(head: bytes, size: int) -> int | None:
+    """The header length of a v2 file of a size, None if the first eight bytes cannot be one."""
+    if size < 8:
         return None
-    length = int(struct.unpack("<Q", file.read_at(0, 8))[0])
-    return length if 0 < length <= file.size - 8 else None
+    length = int(struct.unpack_from("<Q", head)[0])
+    return length if 0 < length <= size - 8 else None
 
 
 def read_dump(path: str) -> OpDump:
@@ -176,18 +178,23 @@ def read_dump_file(file: StoredFile) -> OpDump:
     """As `read_dump`, of a file that is open."""
     path = file.path
     if file.size == 0:
-        raise FormatError(f"{path}: the file is empty", "the dump was interrupted or the disk was full: dump again")
-    length = _v2_header_length(file)
+        raise FormatError.of(path, "the file is empty", "the dump was interrupted or the disk was full: dump again")
+    head = file.read_at(0, min(_USUAL_HEADER, file.size))
+    length = _v2_header_length(head, file.size)
     header = None
+
+    def read_at(offset: int, count: int) -> bytes:
+        return head[offset : offset + count] if offset + count <= len(head) else file.read_at(offset, count)
+
     if length is not None and length <= _MAX_HEADER:
         try:
-            header = _read_header(WireReader(file.path, 8 + length, file.read_at), 8, 8 + length)
+            header = _read_header(WireReader(path, 8 + length, read_at), 8, 8 + length)
         except FormatError:
             header = None
     if header is not None and header.known_fields:
         return _assemble(path, header, file.size, data_start=8 + (length or 0))
     try:
-        header = _read_header(WireReader(file.path, file.size, file.read_at), 0, file.size)
+        header = _read_header(WireReader(path, file.size, read_at), 0, file.size)
     except FormatError as error:
         raise _not_a_dump(path, file, length) from error
     if not header.known_fields or not (header.inputs or header.outputs or header.has_blobs or header.op_name):
@@ -203,7 +210,7 @@ def _not_a_dump(path: str, file: StoredFile, length: int | None) -> FormatError:
         reason = f"the file has only {file.size} bytes"
     else:
         reason = f"the {length} bytes from byte 8 are no dump header"
-    return FormatError(f"{path}: not a dump file, or damaged: {reason}", "copy it or dump it again")
+    return FormatError.of(path, f"not a dump file, or damaged: {reason}", "copy it or dump it again")
 
 
 def _assemble(path: str, header: _Header, file_size: int, data_start: int | None) -> OpDump:

@@ -38,7 +38,7 @@ def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """As `export_graph`, and what to say of it. Of an offline model of several models the first, as atc writes it."""
     data = read_graph_bytes(path)
     if is_json(data):
-        raise FormatError(f"{path}: this graph is JSON already", "give the text file ge_proto_*_Build.txt, or an .om")
+        raise FormatError.of(path, "this graph is JSON already", "give the text file ge_proto_*_Build.txt, or an .om")
     scalars: Scalars
     if data.startswith(MAGIC):
         root, notes = parse_om(data, path, first=True)
@@ -63,7 +63,7 @@ class GraphExport:
         try:
             return self._message(root, MESSAGES[message], 0) or {}
         except FormatError as error:
-            raise FormatError(f"{self._path}: {error.message}", error.hint) from None
+            raise FormatError.of(self._path, f"{error.message}", error.hint) from None
 
     def _message(self, node: Any, fields: Mapping[str, Field], depth: int) -> dict[str, Any] | None:
         if not isinstance(node, dict):

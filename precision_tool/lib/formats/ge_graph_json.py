@@ -36,13 +36,13 @@ def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tu
         offset = len(text[: error.pos].encode("utf-8", "surrogatepass"))
         cut_off = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
         reason = f"the JSON is cut off ({error.msg})" if cut_off else f"not valid JSON: {error.msg}"
-        raise FormatError(f"{source}: line {error.lineno}, byte {offset}: {reason}", _HINT) from None
+        raise FormatError.of(source, f"line {error.lineno}, byte {offset}: {reason}", _HINT, offset=offset) from None
     except ValueError:  # Python converts no number of more than some thousand digits
-        raise FormatError(f"{source}: a number in this JSON has thousands of digits", _HINT) from None
+        raise FormatError.of(source, "a number in this JSON has thousands of digits", _HINT) from None
     except RecursionError:
-        raise FormatError(f"{source}: the JSON is nested too deep for a graph", _HINT) from None
+        raise FormatError.of(source, "the JSON is nested too deep for a graph", _HINT) from None
     if not isinstance(root, dict):
-        raise FormatError(f"{source}: this JSON is a {type(root).__name__}, not a GE graph", _HINT)
+        raise FormatError.of(source, f"this JSON is a {type(root).__name__}, not a GE graph", _HINT)
     return root, notes
 
 

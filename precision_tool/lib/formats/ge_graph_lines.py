@@ -208,7 +208,7 @@ class AttrSource:
             end = text.find(_OP_END)
         block = text[offset - first : end + len(_OP_END)]
         if end < 0 or not block.startswith(b"  op {\n"):
-            raise FormatError(f"{self._path}: no op at byte {offset}", _AGAIN)
+            raise FormatError.of(self._path, f"no op at byte {offset}", _AGAIN, offset=offset)
         parsed = proto_text.parse_proto_text(block, self._path)
         root: Node = parsed.root
         return Attrs(attr_nodes(root["op"][-1], TextScalars()), TextScalars())
@@ -244,7 +244,7 @@ class AttrSource:
 
     def _check_file(self) -> None:
         if signature_of(self._path) != self._check:
-            raise FormatError(f"{self._path}: has changed since it was read", _AGAIN)
+            raise FormatError.of(self._path, "has changed since it was read", _AGAIN)
 
 
 class LazyAttrs(Mapping[str, Any]):

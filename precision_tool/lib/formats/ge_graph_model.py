@@ -204,7 +204,7 @@ class GraphBuilder:
                 where = f"graph {shown(name)}, op {shown(op_name)}"
                 ops.append(self.op(op_node, op_name))
         except FormatError as error:
-            raise FormatError(f"{self._path}: {where}: {error.message}", error.hint) from None
+            raise FormatError.of(self._path, f"{where}: {error.message}", error.hint) from None
         return Graph(name=name, ops=tuple(ops), attrs=attrs)
 
     def skim(self, node: Node) -> tuple[str, list[str]]:
@@ -212,7 +212,7 @@ class GraphBuilder:
         try:
             return self._text(node, "name"), [self._text(op, "type") for op in _messages(node, "op")]
         except FormatError as error:
-            raise FormatError(f"{self._path}: {error.message}", error.hint) from None
+            raise FormatError.of(self._path, f"{error.message}", error.hint) from None
 
     def op(self, node: Node, name: str, all_attrs: Mapping[str, Any] | None = None) -> Op:
         """An op from its block; `all_attrs` where the block does not hold all attributes."""

@@ -106,10 +106,10 @@ def _text_token(token: bytes) -> str:
 
 
 #: Names of the graphs, types of their ops that are in DATA_SOURCE_TYPES, number of ops.
-_Found: TypeAlias = tuple[list[str], set[str], int]
+_Skimmed: TypeAlias = tuple[list[str], set[str], int]
 
 
-def _skim_tree(data: bytes, path: str) -> _Found:
+def _skim_tree(data: bytes, path: str) -> _Skimmed:
     """Skim by a full parse, for JSON and for text in any style."""
     root, _, scalars = graph_tree(data, path)
     builder = GraphBuilder(scalars, path)
@@ -162,7 +162,7 @@ def lines_of(data: bytes) -> str | None:
     return text
 
 
-def _skim_lines(data: bytes) -> _Found | None:
+def _skim_lines(data: bytes) -> _Skimmed | None:
     """Skim text by its lines; None when it is not written line by line, or is no ModelDef."""
     text = lines_of(data)
     if text is None:

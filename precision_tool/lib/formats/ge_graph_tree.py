@@ -69,13 +69,14 @@ def read_graph_bytes(path: str) -> bytes:
         if size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC:
             size = model_bytes(file)
         if size > MAX_FILE_SIZE:
-            raise FormatError(
-                f"{path}: {size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
+            raise FormatError.of(
+                path,
+                f"{size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
                 "dump the graph without weights (DUMP_GE_GRAPH=2)",
             )
         data = file.read_at(0, size)
     if not data or data.isspace():
-        raise FormatError(f"{path}: the file is empty", "dump or copy the graph again")
+        raise FormatError.of(path, "the file is empty", "dump or copy the graph again")
     return data
 
 
@@ -105,11 +106,12 @@ def graph_nodes(root: Node, path: str) -> list[Node]:
     if not nodes and "op" in root:
         nodes = [root]
     if "ir_version" in root or any("node" in node and "op" not in node for node in nodes):
-        raise FormatError(
-            f"{path}: an ONNX text graph, not a GE graph",
+        raise FormatError.of(
+            path,
+            "an ONNX text graph, not a GE graph",
             "look for ge_proto_*_Build.txt beside it (ge_onnx_*.pbtxt holds less and is not read)",
         )
     if not nodes:
         kind = "a TensorFlow graph" if "node" in root else f"fields {', '.join(map(shown, list(root)[:5])) or 'none'}"
-        raise FormatError(f"{path}: no GE graph in this file ({kind})", WANTED)
+        raise FormatError.of(path, f"no GE graph in this file ({kind})", WANTED)
     return nodes

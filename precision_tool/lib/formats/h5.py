@@ -42,7 +42,7 @@ def read_h5(path: str) -> H5Dump:
     FormatError for what is no HDF5 file, is damaged or is refused; UsageError where h5py is not installed.
     """
     size = check_file(path)
-    found = _Found(path, size)
+    found = _Contents(path, size)
     try:
         with each_from_hdf5("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
             for row in rows:
@@ -50,7 +50,7 @@ def read_h5(path: str) -> H5Dump:
                 found.take(FoundObject(**row, data=None if data is None else StoredData(**data)))
     except Hdf5Error as error:
         what = "no HDF5 file that can be read" if error.opening else "damaged HDF5 file"
-        raise FormatError(f"{path}: {what}: {error.reason}", "copy or dump it again") from error
+        raise FormatError.of(path, f"{what}: {error.reason}", "copy or dump it again") from error
     ops = tuple(
         H5Op(type=op_type, seq=seq, values=tuple(sorted(values, key=_value_order)))
         for (op_type, seq), values in sorted(found.values.items(), key=lambda item: (item[0][1], item[0][0]))
@@ -74,7 +74,7 @@ def _is_sequence(text: str) -> bool:
 
 
 @dataclass
-class _Found:
+class _Contents:
     """What is in a file, by op."""
 
     path: str
@@ -124,7 +124,7 @@ class _Found:
             most = self.size + _SLACK
         if claimed > most:
             told = f"claims {claimed:,} bytes of data, of which the file holds {stored:,}"
-            raise FormatError(f"{self.path}: refused: {shown_name(name)} {told}", REFUSED_HINT)
+            raise FormatError.of(self.path, f"refused: {shown_name(name)} {told}", REFUSED_HINT)
 
     def _tensor(self, found: FoundObject, data: StoredData, name: str, device: int | None) -> tuple[Tensor, str]:
         """The tensor of a data set, and what is to be said of it. _NotReadError says why there is none."""

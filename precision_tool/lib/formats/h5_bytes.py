@@ -113,8 +113,8 @@ def dtype_of(header: StoredData) -> np.dtype[Any] | None:
 
 
 def _damaged(tensor: Tensor, why: str) -> FormatError:
-    where = f"{tensor.path}: {shown_name(tensor.dataset)}"
-    return FormatError(f"{where}: cannot be read: {why}", "the file is damaged: copy or dump it again")
+    reason = f"{shown_name(tensor.dataset)}: cannot be read: {why}"
+    return FormatError.of(tensor.path, reason, "the file is damaged: copy or dump it again")
 
 
 class _Chunks(_Reader):

@@ -50,8 +50,8 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
                 f"{source}, or {target}: damaged so that {error.reason} while it copied", "copy or dump the files again"
             ) from error
         if not error.is_os_error:
-            raise FormatError(
-                f"{source}: cannot be copied into {target}: {error.reason}", "copy or dump the files again"
+            raise FormatError.of(
+                source, f"cannot be copied into {target}: {error.reason}", "copy or dump the files again"
             ) from error
         raise OutputError(f"{target}: cannot be written ({error.reason})", _WRITE_HINT) from error
     except OSError as error:

@@ -86,7 +86,7 @@ def check_file(path: str) -> int:
     """
     with open_file(local_file(path)) as file:
         if not file.size:
-            raise FormatError(f"{path}: no HDF5 file that can be read: the file is empty", "copy or dump it again")
+            raise FormatError.of(path, "no HDF5 file that can be read: the file is empty", "copy or dump it again")
         _check_superblock(file)
         return file.size
 
@@ -97,7 +97,9 @@ def _check_superblock(file: StoredFile) -> None:
         place = 512
         while place + len(SIGNATURE) <= file.size:  # where HDF5 looks as well
             if file.read_at(place, len(SIGNATURE)) == SIGNATURE:
-                raise FormatError(f"{file.path}: refused: its HDF5 data begin at byte {place} only", REFUSED_HINT)
+                raise FormatError.of(
+                    file.path, f"refused: its HDF5 data begin at byte {place} only", REFUSED_HINT, offset=place
+                )
             place *= 2
         return  # HDF5 says what is wrong
     version, width = (head[8], head[13]) if len(head) == _SUPERBLOCK else (2, 0)
@@ -105,9 +107,11 @@ def _check_superblock(file: StoredFile) -> None:
         return
     place = (24 if version == 0 else 28) + 3 * width
     if head[place : place + width] != b"\xff" * width:
-        raise FormatError(
-            f"{file.path}: refused: it names a driver information block (byte {place}), as files of several parts have",
+        raise FormatError.of(
+            file.path,
+            f"refused: it names a driver information block (byte {place}), as files of several parts have",
             REFUSED_HINT,
+            offset=place,
         )
 
 
@@ -297,7 +301,7 @@ def _check(answer: dict[str, Any], path: str, full: str) -> None:
     if "refused" in answer:
         name, why, *target = answer["refused"]
         told = ", ".join([why, *map(shown_name, target)])
-        raise FormatError(f"{path}: refused: {shown_name(name)} {told}", REFUSED_HINT)
+        raise FormatError.of(path, f"refused: {shown_name(name)} {told}", REFUSED_HINT)
     if "fault" in answer:
         raise RuntimeError(answer["fault"])
     if "failed" in answer:

@@ -85,7 +85,7 @@ class JsonText:
         return Lenience(self._comment_line, self._comma_line, self._blank_line, self._after_line, tuple(self._doubled))
 
     def _error(self, why: str) -> FormatError:
-        return FormatError(f"{self._path} line {self._token_line}: {why}", self._hint)
+        return FormatError.of(self._path, f"{why}", self._hint, line=self._token_line)
 
     def _next(self) -> None:
         while True:

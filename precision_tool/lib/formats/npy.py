@@ -61,20 +61,20 @@ def read_npy_file(file: StoredFile) -> Tensor:
     """As `read_npy`, of a file that is open."""
     path = file.path
     if file.size == 0:
-        raise FormatError(f"{path}: the file is empty", _HINT)
+        raise FormatError.of(path, "the file is empty", _HINT)
     text, offset = _header(file)
     try:
         shape, fortran_order, dtype = _parsed(text)
     except ValueError as error:
-        raise FormatError(f"{path}: damaged .npy header: {error}", _HINT) from error
+        raise FormatError.of(path, f"damaged .npy header: {error}", _HINT) from error
     if any(dim < 0 for dim in shape):
-        raise FormatError(f"{path}: .npy shape {shape} has a negative dimension", _HINT)
+        raise FormatError.of(path, f".npy shape {shape} has a negative dimension", _HINT)
     data_types.refuse_impossible(shape, f"{path}: ")
     if dtype.hasobject:
-        raise FormatError(f"{path}: an array of Python objects: it would have to be unpickled, which is refused", _HINT)
+        raise FormatError.of(path, "an array of Python objects: it would have to be unpickled, which is refused", _HINT)
     name = our_name(dtype)
     if name is None:
-        raise FormatError(f"{path}: elements of type {dtype} are no numbers that can be compared", _HINT)
+        raise FormatError.of(path, f"elements of type {dtype} are no numbers that can be compared", _HINT)
     tensor = Tensor(
         path=path,
         offset=offset,
@@ -87,10 +87,12 @@ def read_npy_file(file: StoredFile) -> Tensor:
     )
     nbytes = tensor.size * dtype.itemsize
     if tensor.offset + nbytes > file.size:
-        raise FormatError(
-            f"{path}: shape {list(shape)} of {dtype} needs {nbytes} bytes from byte {tensor.offset}, "
+        raise FormatError.of(
+            path,
+            f"shape {list(shape)} of {dtype} needs {nbytes} bytes from byte {tensor.offset}, "
             f"the file ends at byte {file.size}",
             "the file is cut off: copy or dump it again",
+            offset=tensor.offset,
         )
     return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
 
@@ -99,15 +101,15 @@ def _header(file: StoredFile) -> tuple[str, int]:
     """The text of the header and where the data begin."""
     start = file.read_at(0, min(_USUAL_HEADER, file.size))
     if not start.startswith(_MAGIC) or len(start) < 10:
-        raise FormatError(f"{file.path}: damaged .npy header: it does not begin as .npy files do", _HINT)
+        raise FormatError.of(file.path, "damaged .npy header: it does not begin as .npy files do", _HINT)
     version = start[6], start[7]
     width = _LENGTH_BYTES.get(version)
     if width is None:
-        raise FormatError(f"{file.path}: .npy version {version[0]}.{version[1]} is not read", _HINT)
+        raise FormatError.of(file.path, f".npy version {version[0]}.{version[1]} is not read", _HINT)
     length, begin = int.from_bytes(start[8 : 8 + width], "little"), 8 + width
     if length > min(_MAX_HEADER, file.size - begin):
         why = f"it claims {length} bytes, of which the file holds {max(file.size - begin, 0)}"
-        raise FormatError(f"{file.path}: damaged .npy header: {why}", _HINT)
+        raise FormatError.of(file.path, f"damaged .npy header: {why}", _HINT)
     more = max(begin + length - len(start), 0)
     text = (start + (file.read_at(len(start), more) if more else b""))[begin : begin + length]
     return text.decode("latin-1"), begin + length

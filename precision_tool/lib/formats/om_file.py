@@ -87,22 +87,22 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
     """Header and tables of an offline model of `size` bytes; FormatError says which of them cannot be read."""
     size = source.size if size is None else size
     if source.read_at(0, min(len(MAGIC), source.size)) != MAGIC:
-        raise FormatError(f"{source.path}: no offline model: it does not begin with {MAGIC.decode()}", _HINT)
+        raise FormatError.of(source.path, f"no offline model: it does not begin with {MAGIC.decode()}", _HINT)
     if source.size < _HEADER_SIZE:
-        raise FormatError(f"{source.path}: the header of this offline model is cut off", _HINT)
+        raise FormatError.of(source.path, "the header of this offline model is cut off", _HINT)
     fields = _HEADER.unpack(source.read_at(0, _HEADER.size))
     length, encrypted, name, count, platform, long_length = (
         fields[4], fields[5], fields[9], fields[13], fields[14], fields[16]
     )  # fmt: skip
     header = (_text(name), _text(platform), bool(encrypted))
     if encrypted:
-        raise FormatError(
-            f"{source.path}: the offline model {shown(header[0])} is encrypted, so only its header can be read", _HINT
+        raise FormatError.of(
+            source.path, f"the offline model {shown(header[0])} is encrypted, so only its header can be read", _HINT
         )
     end = _HEADER_SIZE + (long_length or length)
     if end > size:
-        raise FormatError(
-            f"{source.path}: the offline model is cut off: {end} bytes were written, {size} are there", _HINT
+        raise FormatError.of(
+            source.path, f"the offline model is cut off: {end} bytes were written, {size} are there", _HINT
         )
     models = []
     position = _HEADER_SIZE
@@ -112,7 +112,9 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
         if parts is None:
             if number:
                 break
-            raise FormatError(f"{source.path}: the table of parts at byte {position} cannot be read", _HINT)
+            raise FormatError.of(
+                source.path, f"the table of parts at byte {position} cannot be read", _HINT, offset=position
+            )
         models.append(parts)
         position = max(part.stop for part in parts)
     return OmHeader(name=header[0], platform=header[1], models=tuple(models))
@@ -155,7 +157,7 @@ def _definitions(header: OmHeader, path: str) -> list[Part]:
     found = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
     if not found:
         listed = ", ".join(part.name for parts in header.models for part in parts)
-        raise FormatError(f"{path}: no model definition in this offline model, only {listed or 'nothing'}", _HINT)
+        raise FormatError.of(path, f"no model definition in this offline model, only {listed or 'nothing'}", _HINT)
     return found
 
 
@@ -218,13 +220,14 @@ def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
     try:
         return _message(wire, part.start, part.stop, "ModelDef", 0)
     except FormatError as error:
-        raise FormatError(f"{error.message}, in the {part.name} (bytes {part.start} to {part.stop})", _HINT) from None
+        reason = f"{error.reason}, in the {part.name} (bytes {part.start} to {part.stop})"
+        raise FormatError.of(source.path, reason, _HINT, offset=error.offset) from None
 
 
 def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) -> dict[str, list[Any]]:
     """A message as the text parser's tree: field name → values. Fields that are not known are passed over."""
     if depth > _MAX_DEPTH:
-        raise FormatError(f"{wire.path}: messages are nested deeper than {_MAX_DEPTH}", _HINT)
+        raise FormatError.of(wire.path, f"messages are nested deeper than {_MAX_DEPTH}", _HINT)
     node: dict[str, list[Any]] = {}
     known = BY_NUMBER[message]
     for number, kind, value, end, _ in wire.fields(start, stop):
@@ -238,7 +241,7 @@ def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) 
 def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, depth: int) -> Iterator[Any]:
     if field.kind in MESSAGES or field.kind in ("string", "bytes"):
         if kind != LENGTH:
-            raise FormatError(f"{wire.path}: field {field.name} is no block", _HINT)
+            raise FormatError.of(wire.path, f"field {field.name} is no block", _HINT)
         is_message = field.kind in MESSAGES
         yield _message(wire, value, end, field.kind, depth + 1) if is_message else wire.bytes_at(value, end)
     elif field.kind in INTEGERS:
@@ -248,7 +251,7 @@ def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, dep
             yield from (_integer(item, field) for item in wire.repeated_ints(kind, value, end, end - value))
     else:
         if kind not in (LENGTH, FIXED32) or (end - value) % 4:
-            raise FormatError(f"{wire.path}: field {field.name} holds no floats", _HINT)
+            raise FormatError.of(wire.path, f"field {field.name} holds no floats", _HINT)
         yield from struct.unpack(f"<{(end - value) // 4}f", wire.bytes_at(value, end))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,26 +132,34 @@ def read_opdebug(path: str) -> tuple[OverflowStatus, ...]:
         is_text = head.lstrip()[:1] == b"{" and b"\0" not in head
         if is_text:
             if file.size > _MAX_BYTES:
-                raise FormatError(f"{path}: {file.size} bytes are too many for a decoded overflow status", _HINT)
+                raise FormatError.of(path, f"{file.size} bytes are too many for a decoded overflow status", _HINT)
             return (_read_json(path, file.read_at(0, file.size)),)
     dump = read_dump(path)
     bad = dict(dump.bad_slots)
     statuses = []
     for number, tensor in enumerate(dump.outputs):
         if not isinstance(tensor, Tensor):
-            raise FormatError(f"{path}: output {number} cannot be read: {bad.get(f'output:{number}', 'empty')}", _HINT)
+            raise FormatError.of(path, f"output {number} cannot be read: {bad.get(f'output:{number}', 'empty')}", _HINT)
         if tensor.nbytes > _MAX_BYTES:
-            raise FormatError(f"{path}: output {number} has {tensor.nbytes} bytes, which is no overflow status", _HINT)
+            raise FormatError.of(path, f"output {number} has {tensor.nbytes} bytes, which is no overflow status", _HINT)
         with open_file(path) as file:
             data = file.read_at(tensor.offset, tensor.nbytes)
-        where = f"{path}: output {number}"
-        document, notes = decode_status(data, where)
-        statuses.append(
-            OverflowStatus(path=path, output=number, document=document, units=_units(document, where), notes=notes)
-        )
+        with _named(path, f"output {number}: "):
+            document, notes = decode_status(data)
+            units = _units(document)
+        statuses.append(OverflowStatus(path=path, output=number, document=document, units=units, notes=notes))
     if not statuses:
-        raise FormatError(f"{path}: a dump without outputs, where the overflow status should be", _HINT)
+        raise FormatError.of(path, "a dump without outputs, where the overflow status should be", _HINT)
     return tuple(statuses)
+
+
+@contextmanager
+def _named(path: str, part: str = "") -> Iterator[None]:
+    """What is wrong with a status, as an error of its file, of which it is the `part`."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError.of(path, f"{part}{error.reason}", error.hint) from None
 
 
 def document_text(document: Mapping[str, Any]) -> str:
@@ -161,13 +170,13 @@ def document_text(document: Mapping[str, Any]) -> str:
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def decode_status(data: bytes, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The document that a payload stands for, and what in it is not as documented; FormatError begins with `where`."""
+def decode_status(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The document that a payload stands for, and what in it is not as documented; FormatError says what is wrong."""
     if len(data) >= 4 and int.from_bytes(data[:4], "little") == MAGIC:
-        return _decode_new(data, where)
+        return _decode_new(data)
     if len(data) != OLD_SIZE:
         raise FormatError(
-            f"{where}: {len(data)} bytes, which neither begin with {MAGIC:#x} nor are {OLD_SIZE}, as statuses are",
+            f"{len(data)} bytes, which neither begin with {MAGIC:#x} nor are {OLD_SIZE}, as statuses are",
             _HINT,
         )
     return _decode_old(data), ()
@@ -186,14 +195,14 @@ def _decode_old(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _decode_new(data: bytes, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _decode_new(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     if len(data) < _NEW_HEADER.size:
-        raise FormatError(f"{where}: cut off after {len(data)} bytes, within the header of the status", _HINT)
+        raise FormatError(f"cut off after {len(data)} bytes, within the header of the status", _HINT)
     magic, version, valid, kind, reserved, length = _NEW_HEADER.unpack_from(data)
     unit = _UNITS.get(kind)
     if unit is None:
         known = ", ".join(f"{number} {name}" for number, name in _UNITS.items())
-        raise FormatError(f"{where}: acc_type {kind} at byte 12 is unknown (known are {known})", _HINT)
+        raise FormatError(f"acc_type {kind} at byte 12 is unknown (known are {known})", _HINT)
     names = _NEW_FIELDS[unit]
     words = 1
     if unit in _LISTED and (version == 1 or (version > 1 and length == 8 * (len(names) - 1 + _STATUS_WORDS))):
@@ -201,7 +210,7 @@ def _decode_new(data: bytes, where: str) -> tuple[dict[str, Any], tuple[str, ...
     size = 8 * (len(names) - 1 + words)
     if len(data) < _NEW_HEADER.size + size:
         raise FormatError(
-            f"{where}: cut off after {len(data)} bytes: the status of {unit} needs {_NEW_HEADER.size + size}", _HINT
+            f"cut off after {len(data)} bytes: the status of {unit} needs {_NEW_HEADER.size + size}", _HINT
         )
     notes = []
     if version > 1:
@@ -225,10 +234,12 @@ def _read_json(path: str, text: bytes) -> OverflowStatus:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
-        raise FormatError(f"{path}: no decoded overflow status: {reason}", _HINT) from error
+        raise FormatError.of(path, f"no decoded overflow status: {reason}", _HINT) from error
     if not isinstance(document, dict):
-        raise FormatError(f"{path}: no decoded overflow status: a {type(document).__name__}, not an object", _HINT)
-    return OverflowStatus(path=path, output=_output_of(path), document=document, units=_units(document, path))
+        raise FormatError.of(path, f"no decoded overflow status: a {type(document).__name__}, not an object", _HINT)
+    with _named(path):
+        units = _units(document)
+    return OverflowStatus(path=path, output=_output_of(path), document=document, units=units)
 
 
 def _output_of(path: str) -> int:
@@ -237,7 +248,7 @@ def _output_of(path: str) -> int:
     return int(number) if number.isdecimal() and len(number) < 6 else 0
 
 
-def _units(document: Mapping[str, Any], where: str) -> tuple[UnitStatus, ...]:
+def _units(document: Mapping[str, Any]) -> tuple[UnitStatus, ...]:
     """The units of a document, in the order in which it has them."""
     records: list[tuple[str, Any]] = []
     if "acc_list" in document:
@@ -248,16 +259,16 @@ def _units(document: Mapping[str, Any], where: str) -> tuple[UnitStatus, ...]:
     else:
         records = [(unit, document[unit]) for unit in _OLD_INFO if unit in document]
     if not records:
-        raise FormatError(f"{where}: no decoded overflow status: it has neither acc_list nor {AI_CORE}", _HINT)
-    return tuple(_unit(name, fields, where) for name, fields in records)
+        raise FormatError(f"no decoded overflow status: it has neither acc_list nor {AI_CORE}", _HINT)
+    return tuple(_unit(name, fields) for name, fields in records)
 
 
-def _unit(name: str, fields: Any, where: str) -> UnitStatus:
+def _unit(name: str, fields: Any) -> UnitStatus:
     if not isinstance(fields, dict):
-        raise FormatError(f"{where}: the status of {shown_name(name)} has no fields", _HINT)
+        raise FormatError(f"the status of {shown_name(name)} has no fields", _HINT)
 
     def number(key: str) -> int:
-        return _number(fields.get(key, 0), key, where)
+        return _number(fields.get(key, 0), key)
 
     def thread(key: str) -> int | None:
         value = number(key) if key in fields else NO_THREAD
@@ -273,16 +284,16 @@ def _unit(name: str, fields: Any, where: str) -> UnitStatus:
         task_type=number("task_type"),
         context_id=thread("context_id"),
         thread_id=thread("thread_id"),
-        status=tuple(_number(word, "status", where) for word in words),
+        status=tuple(_number(word, "status") for word in words),
     )
 
 
-def _number(value: Any, key: str, where: str) -> int:
+def _number(value: Any, key: str) -> int:
     if isinstance(value, str) and len(value) <= 20:
         try:
             value = int(value, 0)
         except ValueError:
             value = None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise FormatError(f"{where}: {key} is no number of 64 bits", _HINT)
+        raise FormatError(f"{key} is no number of 64 bits", _HINT)
     return value

@@ -85,13 +85,14 @@ def parse_passport(text: str, path: str = PASSPORT) -> Passport:
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise FormatError(f"{path}: damaged ({str(error)[:200]})", _HINT) from None
+        raise FormatError.of(path, f"damaged ({str(error)[:200]})", _HINT) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError(f"{path}: is no passport of a run", _HINT)
+        raise FormatError.of(path, "is no passport of a run", _HINT)
     version = document.get("version")
     if version != VERSION:
-        raise FormatError(
-            f"{path}: version {shown(str(version))} of the passport; {VERSION} is read here",
+        raise FormatError.of(
+            path,
+            f"version {shown(str(version))} of the passport; {VERSION} is read here",
             "update precision_tool",
         )
     reader = _Reader(path)
@@ -130,7 +131,7 @@ class _Reader:
 
     def fail(self, where: str, why: str) -> NoReturn:
         """Raises what is wrong."""
-        raise FormatError(f"{self._path}: {shown(where)}: {why}", _HINT)
+        raise FormatError.of(self._path, f"{shown(where)}: {why}", _HINT)
 
     def text(self, value: object, where: str) -> str:
         """A text of bounded length."""

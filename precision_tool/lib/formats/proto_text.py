@@ -119,10 +119,12 @@ def refuse_nul_bytes(raw: bytes, source: str) -> None:
     """Raise `FormatError` when there is a NUL byte, which no text file has."""
     nul = raw.find(b"\0")
     if nul >= 0:
-        raise FormatError(
-            f"{source}: line {raw.count(10, 0, nul) + 1}, byte {nul}: NUL byte; "
+        raise FormatError.of(
+            source,
+            f"line {raw.count(10, 0, nul) + 1}, byte {nul}: NUL byte; "
             "this is a binary file, or a text file with a damaged or never written part",
             "give a text file such as ge_proto_*_Build.txt, or copy the file again if it should be one",
+            offset=nul,
         )
 
 
@@ -202,7 +204,9 @@ class _Parser:
         return self.text.count("\n", 0, position) + 1
 
     def _error(self, position: int, reason: str, hint: str = _SYNTAX_HINT) -> FormatError:
-        return FormatError(f"{self.source}: line {self._line(position)}, byte {position}: {reason}", hint)
+        return FormatError.of(
+            self.source, f"line {self._line(position)}, byte {position}: {reason}", hint, offset=position
+        )
 
     def _still_open(self, frames: list[_Frame]) -> str:
         """Words for the open blocks, inner to outer; of many only the innermost two and the outermost."""

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_tool.lib.collect.tfdbg.event import TensorEvent, read_event
+from precision_tool.lib.collect.tfdbg.event import TensorEvent, read_event, read_event_at
 from precision_tool.lib.collect.tfdbg.npy_files import write_npy
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.npy import our_name, read_npy
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.storage.files import may_change_unseen
 from precision_tool.lib.storage.store import Signature
-from precision_tool.lib.storage.stores import signature_of
+from precision_tool.lib.storage.stores import LOCAL, open_file, signature_of, store_of
 
 #: `Event.wall_time` (field 1, a double), then `Event.summary` (field 5, a message).
 _HEAD = struct.Struct("<BdB")
@@ -49,14 +49,14 @@ def looks_like_event(head: bytes) -> bool:
 
 def read_tensor_event(path: str) -> Tensor:
     """The tensor of a file, undecoded; NoNumbersError for what has none, FormatError for what is damaged."""
-    event = read_event(path)
+    event = _event(path)
     if event.skip:
-        raise NoNumbersError(f"{path}: this tensor has no numbers to compare: {event.skip}")
+        raise NoNumbersError.of(path, f"this tensor has no numbers to compare: {event.skip}")
     if event.plain is None:
         return _decoded(event)
     name = our_name(np.dtype(event.type.descr))
     if name is None:
-        raise FormatError(f"{path}: elements of type {event.type.name} are no numbers that can be compared")
+        raise FormatError.of(path, f"elements of type {event.type.name} are no numbers that can be compared")
     return Tensor(
         path=path,
         offset=event.plain.start,
@@ -67,11 +67,24 @@ def read_tensor_event(path: str) -> Tensor:
     )
 
 
+def _event(path: str) -> TensorEvent:
+    if store_of(path) is LOCAL:
+        return read_event(path)
+    with open_file(path) as file:
+        return read_event_at(path, file.size, file.read_at)
+
+
 def _decoded(event: TensorEvent) -> Tensor:
     """A tensor whose values are encoded one by one, which tfdbg itself does not do, from a file of this process."""
+    if store_of(event.path) is not LOCAL:
+        raise FormatError.of(
+            event.path,
+            "values that are encoded one by one are read from a disk of this machine only",
+            f"copy it to a disk, or: {_HOW_TO_DECODE}",
+        )
     if event.nbytes > _MAX_DECODED:
-        raise FormatError(
-            f"{event.path}: {event.nbytes / 1e6:.0f} MB of values that are encoded one by one", _HOW_TO_DECODE
+        raise FormatError.of(
+            event.path, f"{event.nbytes / 1e6:.0f} MB of values that are encoded one by one", _HOW_TO_DECODE
         )
     with _decoded_lock:
         signature = signature_of(event.path)
@@ -81,8 +94,9 @@ def _decoded(event: TensorEvent) -> Tensor:
         folder = _decoded_folder()
         held = sum(file.stat().st_size for file in Path(folder).iterdir())
         if held + event.nbytes > _MAX_DECODED_IN_ALL:
-            raise FormatError(
-                f"{event.path}: with this one more than {_MAX_DECODED_IN_ALL / 1e6:.0f} MB of tensors have values "
+            raise FormatError.of(
+                event.path,
+                f"with this one more than {_MAX_DECODED_IN_ALL / 1e6:.0f} MB of tensors have values "
                 "that are encoded one by one",
                 _HOW_TO_DECODE,
             )

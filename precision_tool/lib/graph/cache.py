@@ -70,7 +70,7 @@ _Columns = dict[str, list[int]]
 
 
 @dataclass(slots=True)
-class _Known:
+class _ReadFile:
     """What is known of one file as it was at `signature`."""
 
     signature: Signature
@@ -83,7 +83,7 @@ class GraphStore:
     """Reads graph files, each once as long as it does not change. Threads may share it."""
 
     cache: CacheFiles = field(default_factory=CacheFiles)
-    _known: dict[str, _Known] = field(default_factory=dict, init=False)
+    _known: dict[str, _ReadFile] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     def load(self, path: str) -> GraphFile:
@@ -133,17 +133,17 @@ class GraphStore:
         known = self._known.get(path)
         return None if known is None else known.signature
 
-    def _entry(self, path: str) -> _Known | None:
+    def _entry(self, path: str) -> _ReadFile | None:
         signature = signature_of(path)
         if signature is None:
             self._known.pop(path, None)
             return None
         known = self._known.get(path)
         if known is None or known.signature != signature:
-            known = self._known[path] = _Known(signature)
+            known = self._known[path] = _ReadFile(signature)
         return known
 
-    def _find_cached(self, path: str, known: _Known) -> None:
+    def _find_cached(self, path: str, known: _ReadFile) -> None:
         """Takes what a cache file has of the graph file."""
         payload = self.cache.read(path, known.signature, _VERSION)
         if payload is None:
@@ -156,7 +156,7 @@ class GraphStore:
         known.skim = skim
         known.file = known.file or file
 
-    def _keep(self, path: str, known: _Known) -> None:
+    def _keep(self, path: str, known: _ReadFile) -> None:
         """Writes a cache file."""
         if known.signature[0] < LARGE:
             return
@@ -206,7 +206,7 @@ class _Texts:
         return struct.pack("<Q", len(self._numbers)) + lengths + "".join(self._numbers).encode("utf-8")
 
 
-def _encode(known: _Known) -> bytes:
+def _encode(known: _ReadFile) -> bytes:
     skim, file = known.skim, known.file
     assert skim is not None
     texts = _Texts()

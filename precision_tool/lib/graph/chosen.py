@@ -47,8 +47,9 @@ def write(choice: Choice, workspace: Workspace) -> None:
         with atomic_text(str(file_path)) as file:
             json.dump({"graph": path}, file)
     except OutputError as error:
-        raise OutputError(
-            f"{file_path}: the choice of the graph cannot be remembered ({error.__cause__})",
+        raise OutputError.of(
+            file_path,
+            f"the choice of the graph cannot be remembered ({error.__cause__})",
             "name the graph with -g each time, or another folder with --work",
         ) from error
 
@@ -57,6 +58,6 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be removed ({error.strerror}), so it still holds the choice", "remove it yourself"
+        raise OutputError.of(
+            path, f"cannot be removed ({error.strerror}), so it still holds the choice", "remove it yourself"
         ) from error

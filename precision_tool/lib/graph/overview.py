@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.sources import names
+from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kinds import DEVICE_KINDS
 from precision_tool.lib.sources.walk import STATUS_OP_TYPE, list_folders

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.bundles import NO_MEMORY
+from precision_tool.lib.engine.blocks import NO_MEMORY, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.inspect.decoded_npy import result_type
@@ -176,7 +175,7 @@ class TensorProxy:
             items = np.empty(box_size(box), real)
             reader.read_box(box, items)
         except MemoryError:
-            raise FormatError(f"{self.path}: {NO_MEMORY}", "take a part of it, as proxy[:1]") from None
+            raise FormatError.of(self.path, f"{NO_MEMORY}", "take a part of it, as proxy[:1]") from None
         finally:
             reader.close()
         return items.view(self.dtype) if self.dtype.kind == "c" else items.astype(self.dtype, copy=False)
@@ -306,5 +305,5 @@ def _of_pair(hit: FoundOp, pair: Pair) -> Iterator[TensorProxy]:
 def _proxy(named: NamedTensor) -> TensorProxy:
     if not isinstance(named.tensor, Tensor) or named.reading is None:
         why = named.reason or "the dump holds only statistics of this tensor"
-        raise FormatError(f"{named.path}: {named.slot or 'its tensor'} has no values: {why}", "pt shows what it has")
+        raise FormatError.of(named.path, f"{named.slot or 'its tensor'} has no values: {why}", "pt shows what it has")
     return TensorProxy(named.op_name, named.slot, named.tensor, named.reading)

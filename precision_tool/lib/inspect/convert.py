@@ -103,7 +103,7 @@ class ConvertStoppedError(PrecisionToolError):
         self.exit_code = exit_code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.rows, self.exit_code)
+        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -269,9 +269,9 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
     """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
         if source.path.endswith(".npy"):
-            raise FormatError(f"{source.path}: is decoded already", "name an NPU dump file")
+            raise FormatError.of(source.path, "is decoded already", "name an NPU dump file")
         if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
-            raise FormatError(f"{source.path}: {source.name!r} is no file name", "check the mapping.csv beside it")
+            raise FormatError.of(source.path, f"{source.name!r} is no file name", "check the mapping.csv beside it")
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
         if PYTORCH.owns(source.path):
@@ -292,7 +292,7 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
 def _convert_statuses(source: Source) -> list[Decoded]:
     """The JSON of an overflow status file, under the name that the vendor's tool gives it."""
     if source.path.endswith(".json"):
-        raise FormatError(f"{source.path}: is decoded already", "name an Opdebug file")
+        raise FormatError.of(source.path, "is decoded already", "name an Opdebug file")
     rows = []
     for status in read_opdebug(source.path):
         slot = f"output:{status.output}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from precision_tool.lib.engine.bundles import NO_MEMORY
+from precision_tool.lib.engine.blocks import NO_MEMORY
 from precision_tool.lib.engine.statistics import TensorFigures, figures_of
 from precision_tool.lib.engine.workers import in_order, working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
@@ -82,7 +82,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
         found.append(replace(known, reason=tensor) if isinstance(tensor, str) else _read(known, tensor))
     if not found:
         slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
-        raise DataNotFoundError(f"{path}: no {slot or 'tensor'} in it", f"it has {slots}")
+        raise DataNotFoundError.of(path, f"no {slot or 'tensor'} in it", f"it has {slots}")
     return found
 
 

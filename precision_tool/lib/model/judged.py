@@ -35,6 +35,10 @@ class JudgedOp:
     how: Sequence[str] = ()
     passes: Sequence[str] = ()
     output_types: Sequence[str] = ()
+    #: Where only some elements of the output were recomputed: how many, of how many, and whether all rows were summed.
+    looked_at: int | None = None
+    size: int | None = None
+    is_summed: bool = False
 
     @property
     def is_wrong(self) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
+#: Stands where the name of a fusion pass does, of fused ops of which the graph names none.
+NO_PASS = "(no pass named)"
+
 
 def counted(number: int, what: str, many: str = "") -> str:
     """A number of things, of which there may be one: `1 file`, `3,000 files`, `2 boxes` (`many`: boxes)."""

@@ -10,6 +10,13 @@
 /* Items of a row where a register has 16, 8 or 4 numbers. */
 enum { ROW_16 = 1024, ROW_8 = 512, ROW_4 = 256, LONGEST_ROW = ROW_16 };
 
+/* At the beginning of a block: its arithmetic keeps its order, which clang otherwise changes even in a quotient. */
+#if defined(__clang__)
+#define IN_ORDER _Pragma("clang fp reassociate(off)")
+#else
+#define IN_ORDER
+#endif
+
 #define BODY static inline __attribute__((always_inline))
 
 /* PER_PROCESSOR makes `NAME` of the body `NAME_body`: compiled for each kind of processor, chosen when it is called.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from precision_tool.lib.user_files import environment
 
 #: Names the kernel that is to do the work: "numpy" instead of the compiled one.
 VARIABLE = "PRECISION_TOOL_KERNEL"
@@ -130,7 +131,7 @@ def description() -> str:
 @cache
 def _found() -> tuple[Library | None, str]:
     """The library, or why there is none."""
-    asked = os.environ.get(VARIABLE, "")
+    asked = environment(VARIABLE)
     if asked not in ("", "numpy", "compiled"):
         return None, f"{VARIABLE}={asked[:40]!r} is unknown: numpy or compiled"
     if asked == "numpy":

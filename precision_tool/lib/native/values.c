@@ -112,6 +112,7 @@ typedef struct {
         for (int64_t at = 0; at < count; at += row) {                                                                 \
             int n = (int)(count - at < row ? count - at : row);                                                       \
             for (int i = 0; i < n; i++) {                                                                             \
+                IN_ORDER /* the product of a large value and `bins` would overflow */                                 \
                 BITS bits;                                                                                            \
                 memcpy(&bits, x + at + i, sizeof bits);                                                               \
                 REAL value = (bits & ~sign) < INFINITE ? x[at + i] : (REAL)low;                                       \

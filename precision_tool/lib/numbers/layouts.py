@@ -8,6 +8,7 @@ Source: FORMATS.md §2.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -91,6 +92,7 @@ def is_known(layout: str) -> bool:
     return layout in _AXES or layout in ("ND", "FRACTAL_NZ")
 
 
+@lru_cache(maxsize=1 << 12)  # tensors of a network have few different shapes
 def _build(
     axes: tuple[tuple[str, int], ...], storage_shape: tuple[int, ...], letters: str, shape: tuple[int, ...]
 ) -> Plan:

@@ -111,6 +111,24 @@ class Output:
             object.__setattr__(self, "doubtful", np.asarray(self.doubtful))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSums:
+    """Output 0 as rows and columns, and for each row the sum over all columns, each with a sign, without computing it.
+
+    A sum of products is linear in the factor that has the columns, so that one column which is the signed sum of all
+    costs as much as reading the factors (R. Freivalds, "Probabilistic machines can use less running time", 1977).
+    `sums` are the true ones by row, `squares` Σ p² over the products of a row's elements, each of which sums `length`.
+    `as_rows` turns an output into rows and columns, `places` some of its rows into flat places of all their elements.
+    """
+
+    signs: Doubles
+    sums: Doubles
+    squares: Doubles
+    length: int
+    as_rows: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    places: Callable[[Places], Places]
+
+
 #: Outputs by slot; None for one that has no formula (a reserve space, a mask whose packing is not documented).
 Outputs = Sequence[Output | None]
 Function = Callable[[Call], Outputs]
@@ -131,6 +149,8 @@ class OpSpec:
     work: Work | None = None
     #: Where `sampled` is cheapest: about so many flat places of output 0, drawn from all of it.
     cheap_places: Callable[[Call, int], Places] | None = None
+    #: Sums over output 0 that cost little; None for one that cannot be summed so.
+    row_sums: Callable[[Call], RowSums | None] | None = None
     #: Names of the inputs by slot as the op's prototype has them ("x", "filter"); the last may repeat.
     inputs: tuple[str, ...] = ()
 
@@ -166,6 +186,7 @@ def op(
     sampled: Sampled | None = None,
     work: Work | None = None,
     cheap_places: Callable[[Call, int], Places] | None = None,
+    row_sums: Callable[[Call], RowSums | None] | None = None,
 ) -> Callable[[Function], Function]:
     """Puts a function into the table under GE's and TensorFlow's names of the op."""
 
@@ -180,6 +201,7 @@ def op(
                 sampled=sampled and _guarded(sampled),
                 work=work and _guarded(work),
                 cheap_places=cheap_places and _guarded(cheap_places),
+                row_sums=row_sums and _guarded(row_sums),
                 inputs=tuple(inputs),
             )
         return function

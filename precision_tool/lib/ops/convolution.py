@@ -22,14 +22,16 @@ from precision_tool.lib.ops.base import (
     Output,
     Outputs,
     Places,
+    RowSums,
     needed,
     op,
 )
 from precision_tool.lib.ops.correlation import Factors, Forward, ToFilter, ToImage
-from precision_tool.lib.ops.products import crossings, limited, rounded
+from precision_tool.lib.ops.products import crossings, limited, rounded, signs_of
 from precision_tool.lib.ops.windows import (
     along_space,
     as_script,
+    channels_last,
     expected,
     explicit_pads,
     has_channels_first,
@@ -92,6 +94,8 @@ class _Task:
     as_script: Callable[[Doubles], Doubles]
     places: Callable[[Places], tuple[Places, Places]]
     flat: Callable[[Places, Places], Places]
+    #: The result in the order of the script as rows of `kernels` columns.
+    as_rows: Callable[[Doubles], Doubles]
     kernels: int
     bias: Doubles | None = None
 
@@ -112,6 +116,20 @@ class _Task:
 
     def cheap_places(self, count: int) -> Places:
         return self.flat(*crossings(prod(self.shape) // max(1, self.kernels), self.kernels, count))
+
+    def row_sums(self) -> RowSums | None:
+        if self.factors.groups != 1 or not self.kernels:
+            return None
+        signs = signs_of(self.kernels)
+        sums, squares = self.factors.row_sums(signs)
+        if self.bias is not None:
+            sums = sums + float(np.asarray(self.bias, np.float64) @ signs)
+        every = np.arange(self.kernels)
+        return RowSums(
+            signs=signs, sums=sums, squares=squares, length=self.factors.length(),
+            as_rows=lambda got: self.as_rows(got.reshape(self.shape)).reshape(-1, self.kernels),
+            places=lambda rows: self.flat(np.repeat(rows, self.kernels), np.tile(every, len(rows))),
+        )  # fmt: skip
 
     def at(self, places: Places) -> Output:
         rows, channels = self.places(places)
@@ -191,7 +209,10 @@ def _image_task(
         at = (batch, channels, *space) if first else (batch, *space, channels)
         return np.ravel_multi_index(at, script)
 
-    return _Task(factors, script, lambda array: as_script(array, first), places, flat, kernels, bias)
+    return _Task(
+        factors, script, lambda array: as_script(array, first), places, flat,
+        lambda array: channels_last(array, first), kernels, bias,
+    )  # fmt: skip
 
 
 def _forward(call: Call, rank: int, is_depthwise: bool) -> _Task:
@@ -270,7 +291,9 @@ def _to_filter(call: Call, rank: int, is_depthwise: bool) -> _Task:
     _check_grads(call, grads, (images.shape[0], *windows.count, form.grouped[-1]))
     expected(call, 0, sizes)
     factors = ToFilter(images, grads, windows, groups)
-    return _Task(factors, tuple(sizes), form.as_script, form.places, form.flat, form.grouped[-1])
+    return _Task(
+        factors, tuple(sizes), form.as_script, form.places, form.flat, form.in_groups, form.grouped[-1]
+    )  # fmt: skip
 
 
 def _transposed(call: Call, rank: int) -> _Task:
@@ -331,7 +354,13 @@ def _register(names: Sequence[str], inputs: Sequence[str], task: Callable[[Call]
     def cheap_places(call: Call, count: int) -> Places:
         return task(call).cheap_places(count)
 
-    op(*names, kind=Kind.MATRIX, inputs=inputs, sampled=sampled, work=work, cheap_places=cheap_places)(function)
+    def row_sums(call: Call) -> RowSums | None:
+        return task(call).row_sums()
+
+    op(
+        *names, kind=Kind.MATRIX, inputs=inputs, sampled=sampled, work=work, cheap_places=cheap_places,
+        row_sums=row_sums,
+    )(function)  # fmt: skip
 
 
 _register(["Conv2D"], ["x", "filter", "bias"], lambda call: _forward(call, 2, False))

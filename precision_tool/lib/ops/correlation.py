@@ -10,15 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from precision_tool.lib.ops.base import Doubles, Places
-from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors
+from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors, signed
 from precision_tool.lib.ops.windows import BLOCK, Windows, unrolled, windows_at, windows_over
 
 #: Of a large gradient of filters every so many products are squared to tell `terms`.
 _EVERY = 7
+#: Products of a long sum that are added up in the type of the factors.
+_PIECE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ class Factors(ABC):
     @abstractmethod
     def _product(self) -> Product:
         """The sums of one group as a matrix product."""
+
+    @abstractmethod
+    def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
+        """Of one group: the sum over the columns of each row, each column with its sign, and Σ p² over them."""
 
     @property
     def dtype(self) -> np.dtype[np.float64]:
@@ -118,6 +125,14 @@ def _ones(windows: Windows) -> Doubles:
     return np.ones((*windows.kernel, 1, 1))
 
 
+def _blocks(array: Doubles) -> Iterator[tuple[slice, Doubles]]:
+    """Some of a batch at a time, as doubles."""
+    at_once = max(1, BLOCK // max(1, array[:1].size))
+    for start in range(0, len(array), at_once):
+        some = slice(start, start + at_once)
+        yield some, np.asarray(array[some], np.float64)
+
+
 def _energy(array: Doubles) -> Doubles:
     """Σ over the last axis of the squares, that axis kept."""
     result: Doubles = np.einsum("...c,...c->...", array, array)[..., None]
@@ -142,6 +157,17 @@ class Forward(Factors):
 
     def _squares(self) -> Doubles:
         return Forward(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self._product())
+
+    def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
+        taps = [one.reshape(-1, self.a.shape[-1]).T for one in signed(self.b, signs)]
+        shape = (self.a.shape[0], *self.windows.count)
+        sums, squares = np.zeros(shape), np.zeros(shape)
+        for some, block in _blocks(self.a):
+            by_tap = np.moveaxis(block @ taps[0], -1, 0), np.moveaxis(block**2 @ taps[1], -1, 0)
+            for number, (_, windows, places) in enumerate(self.windows.taps()):
+                sums[(some, *windows)] += by_tap[0][number][(slice(None), *places)]
+                squares[(some, *windows)] += by_tap[1][number][(slice(None), *places)]
+        return sums.reshape(-1), squares.reshape(-1)
 
     def _each_alone(self) -> tuple[Doubles, Doubles]:
         groups = self.a.shape[-1]
@@ -207,6 +233,17 @@ class ToImage(Factors):
     def _squares(self) -> Doubles:
         return ToImage(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self._product())
 
+    def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
+        taps = [one.reshape(-1, self.a.shape[-1]).T for one in signed(np.moveaxis(self.b, -2, -1), signs)]
+        shape = (self.a.shape[0], *self.windows.size)
+        sums, squares = np.zeros(shape), np.zeros(shape)
+        for some, block in _blocks(self.a):
+            by_tap = np.moveaxis(block @ taps[0], -1, 0), np.moveaxis(block**2 @ taps[1], -1, 0)
+            for number, (_, windows, places) in enumerate(self.windows.taps()):
+                sums[(some, *places)] += by_tap[0][number][(slice(None), *windows)]
+                squares[(some, *places)] += by_tap[1][number][(slice(None), *windows)]
+        return sums.reshape(-1), squares.reshape(-1)
+
     def _each_alone(self) -> tuple[Doubles, Doubles]:
         batch, groups = self.a.shape[0], self.groups
         result = np.zeros((batch, *self.windows.size, groups))
@@ -268,6 +305,41 @@ class ToFilter(Factors):
             result += (some**2).T @ self.b[images, lines].reshape(len(rows), -1)[::_EVERY] ** 2
             taken += len(some)
         return result.reshape(self._shape()) * (self.length() / max(taken, 1))
+
+    def at(self, rows: Places, channels: Places, total: int) -> tuple[Doubles, Doubles]:
+        if self.groups > 1 or 2 * len(rows) < prod(self._shape()):
+            return super().at(rows, channels, total)
+        # Most of a small result: all of it.
+        values, squares = self._in_pieces(self.dtype)
+        if not (np.isfinite(squares) & ((squares > 0) | (values == 0))).all():  # float32 may be too narrow for squares
+            values, squares = self._in_pieces(np.dtype(np.float64))
+        return values[rows, channels], squares[rows, channels]
+
+    def _in_pieces(self, dtype: np.dtype[Any]) -> tuple[Doubles, Doubles]:
+        """The result as a matrix, and Σ p²: pieces of the long sums in `dtype`, and these added up in float64.
+
+        A kernel that sums in float32 all the way is off by several times as much as short pieces in float32 are.
+        """
+        values, squares = np.zeros((2, prod(self._shape()[:-1]), self.b.shape[-1]))
+        for images, lines, windows in unrolled(self.a, self.windows):
+            grads = self.b[images, lines].reshape(len(windows), -1)
+            for start in range(0, len(windows), _PIECE):
+                left = windows[start : start + _PIECE].astype(dtype, copy=False).T
+                right = grads[start : start + _PIECE].astype(dtype, copy=False)
+                values += left @ right
+                squares += left**2 @ right**2
+        return values, squares
+
+    def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
+        sums = np.zeros((prod(self.windows.kernel), self.per_group))
+        squares = np.zeros_like(sums)
+        for some, block in _blocks(self.a):
+            grads, squared = signed(self.b[some], signs)
+            for into, image, factor in ((sums, block, grads), (squares, block**2, squared)):
+                for number, (_, windows, places) in enumerate(self.windows.taps()):
+                    seen = factor[(slice(None), *windows)]
+                    into[number] += np.tensordot(seen, image[(slice(None), *places)], seen.ndim)
+        return sums.reshape(-1), squares.reshape(-1)
 
     def _each_alone(self) -> tuple[Doubles, Doubles]:
         groups = self.a.shape[-1]

@@ -11,10 +11,33 @@ from math import prod
 import numpy as np
 
 from precision_tool.lib.ops.arguments import attribute, floats, integer, numbers, text
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
-from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors, crossings, limited, rounded
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    Places,
+    RowSums,
+    needed,
+    op,
+)
+from precision_tool.lib.ops.products import (
+    EXACT_TERMS,
+    Product,
+    at_places,
+    column_factors,
+    crossings,
+    limited,
+    rounded,
+    signed,
+    signs_of,
+)
 from precision_tool.lib.ops.windows import channels_last, expected, has_channels_first
 
+#: Numbers of a left factor that are held as doubles at once.
+_HELD = 1 << 22
 _TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x"), ("transpose_x2", "transpose_b", "adj_x2", "adj_y")
 
 
@@ -39,7 +62,8 @@ class _Matrices:
         result = self.a @ self.b
         if only_values:
             return Output(array=result if self.bias is None else result + self.bias)
-        squares = self.a**2 @ self.b**2 if self.work() <= EXACT_TERMS else self._squares()
+        is_cheap = self.work() <= EXACT_TERMS or self.a.dtype == self.b.dtype == np.float32
+        squares = self.a**2 @ self.b**2 if is_cheap else self._squares()
         return self._with_bias(rounded(result, squares, self.a.shape[-1]), self.bias)
 
     def _squares(self) -> Doubles:
@@ -63,6 +87,33 @@ class _Matrices:
             return found
         array = found.array + bias
         return Output(array=array, summed=np.hypot(found.summed, array), terms=found.terms)
+
+    def row_sums(self) -> RowSums | None:
+        columns = self.shape[-1]
+        if not columns or (self.b.ndim > 2 and self.a.size > _HELD):
+            return None
+        signs = signs_of(columns)
+        right, squared = signed(self.b, signs)
+        if self.b.ndim == 2:
+            a = self.a.reshape(-1, self.a.shape[-1])
+            sums, squares = np.empty(len(a)), np.empty(len(a))
+            at_once = max(1, _HELD // max(1, a.shape[-1]))
+            for start in range(0, len(a), at_once):
+                some = slice(start, start + at_once)
+                wide = np.asarray(a[some], np.float64)
+                sums[some], squares[some] = wide @ right, wide**2 @ squared
+        else:
+            wide = np.asarray(self.a, np.float64)
+            sums = (wide @ right[..., None]).reshape(-1)
+            squares = (wide**2 @ squared[..., None]).reshape(-1)
+        if self.bias is not None:
+            sums = sums + (np.asarray(self.bias, np.float64) @ signs).reshape(-1)
+        every = np.arange(columns)
+        return RowSums(
+            signs=signs, sums=sums, squares=squares, length=self.a.shape[-1],
+            as_rows=lambda got: got.reshape(-1, columns),
+            places=lambda rows: (rows[:, None] * columns + every).reshape(-1),
+        )  # fmt: skip
 
     def at(self, places: Places) -> Output:
         *batch, rows, columns = np.unravel_index(places, self.shape)
@@ -126,7 +177,7 @@ def _cheap_places(call: Call, count: int) -> Places:
 @op(
     "MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3",
     kind=Kind.MATRIX, inputs=("x1", "x2", "bias"), sampled=_sampled, work=_work,
-    cheap_places=_cheap_places,
+    cheap_places=_cheap_places, row_sums=lambda call: _matrices(call).row_sums(),
 )  # fmt: skip
 def _matmul(call: Call) -> Outputs:
     return [_matrices(call).whole(only_values=call.only_values)]

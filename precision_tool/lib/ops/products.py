@@ -52,6 +52,21 @@ def rounded(result: Doubles, squares: Doubles, count: int) -> Output:
     )
 
 
+def signs_of(columns: int) -> Doubles:
+    """+1 or −1 for each column, the same every time."""
+    return np.random.default_rng(columns).choice([-1.0, 1.0], columns)
+
+
+def signed(right: Doubles, signs: Doubles) -> tuple[Doubles, Doubles]:
+    """The signed sum of the columns of a right factor, and what their squares are together, or that sum's if larger.
+
+    What a device's rounding of the left factor makes of all columns of a row is one number times their signed sum.
+    """
+    wide = _doubles(right)
+    total = wide @ signs
+    return total, np.maximum(np.einsum("...c,...c->...", wide, wide), total**2)
+
+
 def column_factors(product: Product) -> Doubles:
     """For each column Σ p² by Σ a², measured over some rows spread evenly.
 

@@ -31,18 +31,42 @@ from precision_tool.lib.ops.arguments import (
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op, summed_of
 
 Axes = tuple[int, ...]
+#: Elements that are widened to float64 at one time: they stay in the cache.
+_WIDENED = 1 << 16
 
 
 def summation(parts: Doubles, axes: Axes, keep: bool = False, divisor: float = 1.0) -> Output:
     """The sum of what is rounded on the way over these axes, divided at the end; in float64, of float32 too."""
     count = prod(parts.shape[axis] for axis in axes)
-    wide = np.result_type(parts, np.float64)
-    total: Doubles = np.asarray(np.sum(parts, axis=axes, keepdims=keep, dtype=wide))
-    squares: Doubles = np.asarray(np.sum(np.square(parts), axis=axes, keepdims=keep, dtype=wide))
+    total, squares = _totals(parts, axes, keep)
     if count <= 1:
         return Output(array=total / divisor, terms=np.sqrt(squares) / divisor)
     summed = summed_of(total, squares - total**2 / count, count)
     return Output(array=total / divisor, summed=summed / divisor, terms=np.sqrt(squares) / divisor)
+
+
+def _totals(parts: Doubles, axes: Axes, keep: bool) -> tuple[Doubles, Doubles]:
+    """The sums over these axes, and those of the squares, in float64.
+
+    Over the first axes in blocks of rows that are widened in the cache, and added up as a product with ones: numpy's
+    own sum of many short rows takes three times as long.
+    """
+    wide = np.result_type(parts, np.float64)
+    rows, rest = parts.shape[: len(axes)], parts.shape[len(axes) :]
+    if not axes or sorted(axes) != list(range(len(axes))) or not parts.size:
+        total = np.asarray(np.sum(parts, axis=axes, keepdims=keep, dtype=wide))
+        return total, np.asarray(np.sum(np.square(parts), axis=axes, keepdims=keep, dtype=wide))
+    matrix = parts.reshape(-1, prod(rest))
+    total, squares = np.zeros((2, matrix.shape[1]), wide)
+    at_once = max(1, _WIDENED // matrix.shape[1])
+    for start in range(0, len(matrix), at_once):
+        block = matrix[start : start + at_once].astype(wide)
+        ones = np.ones(len(block), wide)
+        total += ones @ block
+        np.square(block, out=block)
+        squares += ones @ block
+    shape = (*([1] * len(rows)), *rest) if keep else rest
+    return total.reshape(shape), squares.reshape(shape)
 
 
 def _axes(call: Call, rank: int, slot: int | None = 1) -> Axes:

@@ -19,6 +19,7 @@ from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, joined
+from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.present.evidence.told import ToldFinding, sentence, tell, tell_check
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -465,7 +466,7 @@ def to_json(
             documents[-1]["verdict"] = verdict.to_dict()
     made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
     if checks is not None:
-        made["passports"] = None if passports is None else passports.to_dict()
+        made["passports"] = None if passports is None else pair_json(passports)
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
     if alone is not None:
         made["verdict"] = alone.to_dict()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import IO, Any, TextIO, cast
 
@@ -13,6 +12,7 @@ from rich.theme import Theme
 
 from precision_tool.lib import urls
 from precision_tool.lib.present.whole import Prose
+from precision_tool.lib.user_files import environment
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.
 THEMES: dict[str, dict[str, str]] = {
@@ -52,11 +52,11 @@ class ReportConsole(Console):
             width=width or None,
             theme=Theme(THEMES[theme]),
             # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
-            no_color=theme == "plain" or os.environ.get("NO_COLOR", "") != "",
+            no_color=theme == "plain" or environment("NO_COLOR") != "",
         )
         if not width and not self.is_terminal:
             # Not that of a terminal that only stdin or stderr is.
-            columns = os.environ.get("COLUMNS", "")
+            columns = environment("COLUMNS")
             self.width = int(columns) if columns.isdecimal() and int(columns) else NO_TERMINAL_WIDTH
 
     @property

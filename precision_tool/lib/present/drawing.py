@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import html
-import os
 import posixpath
 import re
 import shlex
@@ -17,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import SEEK_END
 from math import isnan
 from typing import IO
 
@@ -369,14 +369,14 @@ def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
             raise _DotError(f"{dot} was stopped after {time_limit:g} s; a smaller depth is drawn sooner") from None
         except OSError as error:
             raise _DotError(f"{dot} cannot be run ({error.strerror or error})") from None
-        if done.returncode or not os.fstat(out.fileno()).st_size:
+        if done.returncode or not out.seek(0, SEEK_END):
             said = _last_lines(complaints) or "it said nothing"
             raise _DotError(f"{dot} failed with exit code {done.returncode}: {said}")
 
 
 def _last_lines(file: IO[bytes]) -> str:
     """The end of what a program wrote, on one line."""
-    size = file.seek(0, os.SEEK_END)
+    size = file.seek(0, SEEK_END)
     file.seek(max(0, size - 4096))
     lines = file.read().decode("utf-8", "replace").split("\n")
     return "; ".join(line.strip() for line in lines if line.strip())[-_SAID:]

@@ -40,6 +40,10 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
         how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
         rows.append(("own error", plain(f"{how}{off_by(judged.own_error)}")))
         rows.append(("rounding", plain(f"explains {percent(judged.rounding)}{allowed_words(judged)}")))
+    if judged.looked_at is not None and judged.size is not None:
+        seen = f"{judged.looked_at:,} of {counted(judged.size, 'element')} were recomputed"
+        seen += ", and the sums of all rows held to what they should be" if judged.is_summed else ", the others not"
+        rows.append(("looked at", plain(seen)))
     if judged.fed is not None:
         rows.append(("fed", plain(f"the errors of its inputs make {percent(judged.fed)}")))
     if judged.benchmark_own is not None:

@@ -17,6 +17,7 @@ from precision_tool.lib.checks.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.checks.graph_diff import Group as DiffGroup
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, is_switchable
 from precision_tool.lib.formats.fusion_switch import ALL, EITHER, Switches
+from precision_tool.lib.present.evidence.blame import beyond_words, blame_notes, op_json, op_words, pass_words
 from precision_tool.lib.present.text import (
     ALWAYS_MARK,
     LabelledLines,
@@ -29,7 +30,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, NameTable
-from precision_tool.lib.verdict.blame import Blame, OpBlame, PassBlame, Verdict
+from precision_tool.lib.verdict.blamed import Blame, OpBlame, PassBlame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 _VERDICT_STYLE = {
@@ -191,7 +192,7 @@ def blame_sources(sources: dict[str, Any]) -> RenderableType:
 
 def blame_lines(blame: Blame, limit: int) -> Iterator[list[RenderableType]]:
     """The passes, worst first; the ops of those that are not clean; what to switch off, and what is left to do."""
-    yield [*(plain(f"note: {note}", "yellow") for note in blame.notes), _blame_table(blame.passes)]
+    yield [*(plain(f"note: {note}", "yellow") for note in blame_notes(blame)), _blame_table(blame.passes)]
     for one in blame.passes:
         if one.verdict in (Verdict.GUILTY, Verdict.SUSPICIOUS):
             yield [_pass_panel(one, limit)]
@@ -199,9 +200,9 @@ def blame_lines(blame: Blame, limit: int) -> Iterator[list[RenderableType]]:
     if unjudged:
         yield [
             plain("not judged", "bold"),
-            LabelledLines([(f"  {safe(one.name)}", plain(shown_reason(one.reason))) for one in unjudged])
+            LabelledLines([(f"  {safe(one.name)}", plain(shown_reason(pass_words(one)))) for one in unjudged])
             if all(len(one.name) < 30 for one in unjudged)
-            else Group(*(_named_reason(one.name, one.reason) for one in unjudged)),
+            else Group(*(_named_reason(one.name, pass_words(one)) for one in unjudged)),
         ]
     yield [*_advice(blame)]
 
@@ -217,9 +218,9 @@ def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
         counts = [f"{one.count(verdict)} {verdict}" for verdict in Verdict if one.count(verdict)]
         if not one.is_switchable:
             counts.append(ALWAYS_MARK)
-        beyond = [op for op in one.ops if op.beyond_range]
+        beyond = [op for op in one.ops if op.beyond_range is not None]
         if beyond:
-            counts.append(f"{len(beyond)} beyond its type's range: [{beyond[0].index}] {beyond[0].beyond_range}")
+            counts.append(f"{len(beyond)} beyond its type's range: [{beyond[0].index}] {beyond_words(beyond[0])}")
         name.append(f"\n  {', '.join(counts)}", style="dim")
         table.add_row(
             name, Text(one.verdict, style=_VERDICT_STYLE[one.verdict]), str(len(one.ops)), _error(one.worst),
@@ -253,7 +254,7 @@ def _op_lines(op: OpBlame) -> RenderableType:
     if op.output_error is not None:
         fed = "inputs not compared" if op.input_error is None else f"inputs {_error(op.input_error)} off"
         rows.append(("compared", plain(f"output {_error(op.output_error)} off, {fed}")))
-    rows.append(("why", plain(shown_reason(op.reason))))
+    rows.append(("why", plain(shown_reason(op_words(op)))))
     return LabelledLines(rows)
 
 
@@ -286,7 +287,7 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
         {
             "pass": one.name,
             "verdict": one.verdict,
-            "reason": one.reason,
+            "reason": pass_words(one),
             "switchable": one.is_switchable,
             "worst": one.worst,
             "median": one.median,
@@ -298,11 +299,11 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
         {
             **sources,
             "passes": passes,
-            "ops": [asdict(op) for op in blame.ops],
+            "ops": [op_json(op) for op in blame.ops],
             "switch_off": blame.switch_off,
             "unavoidable": [op.op_name for op in blame.unavoidable],
             "judged": blame.is_judged,
-            "notes": blame.notes,
+            "notes": blame_notes(blame),
         }
     )
 

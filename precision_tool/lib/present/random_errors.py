@@ -21,6 +21,7 @@ from precision_tool.lib.checks.random_errors import (
     State,
 )
 from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.present.evidence.random_errors import advice_words, op_words, slot_words
 from precision_tool.lib.present.judged import judged_words
 from precision_tool.lib.present.text import (
@@ -229,7 +230,7 @@ def to_json(reports: Sequence[RandomReport], noise: str, passports: PassportPair
         {
             "pairs": [_report_json(one) for one in reports],
             "noise_floor": noise or None,
-            "passports": None if passports is None else passports.to_dict(),
+            "passports": None if passports is None else pair_json(passports),
         }
     )
 

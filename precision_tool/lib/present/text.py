@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Sequence
 from math import isfinite, isnan
 
@@ -17,7 +16,7 @@ from precision_tool.lib.model.comparison import single_value
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import counted as counted
 from precision_tool.lib.model.wording import without_nan
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.workspace import shown_path, without_folder
 
 #: What a fusion pass that GE never switches off is marked with.
 ALWAYS_MARK = "always on"
@@ -64,8 +63,7 @@ def whole_path(path: str) -> Text:
 
 def shown_reason(text: str) -> str:
     """A sentence with paths in it, which lose the working folder."""
-    folder = posixpath.join(posixpath.abspath("."), "")
-    return text if folder == "/" else text.replace(folder, "")
+    return without_folder(text)
 
 
 def unreadable_lines(reasons: Sequence[str]) -> list[Text]:

@@ -15,6 +15,7 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.present.compare import leaf_title
+from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.report.details import Budget, tensor_details
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.session import Session
@@ -72,7 +73,7 @@ def _of_result(
         details=_details(names, pairs_of, notes),
         checks=checks,
         notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
-        passport=passports.to_dict() if passports is not None else None,
+        passport=pair_json(passports) if passports is not None else None,
         run=run,
     )
 

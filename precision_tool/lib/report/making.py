@@ -78,7 +78,7 @@ def place_of(session: Session, path: str, *dumps: str) -> str:
     folder = posixpath.dirname(posixpath.abspath(path))
     session.workspace.check_outside_dumps(folder, *dumps)
     if why := why_no_file(path):
-        raise OutputError(f"{path}: cannot be written ({why})", "name another file")
+        raise OutputError.of(path, f"cannot be written ({why})", "name another file")
     return path
 
 

@@ -198,13 +198,13 @@ def write_repro(folder: str, repro: Repro) -> str:
     OutputError for one that is there already, and where it cannot be written.
     """
     if posixpath.lexists(folder) and not (folder_exists(folder) and not list_folder(folder)):
-        raise OutputError(f"{folder}: is there already", "name a folder that is not, as `repro OP DIR`")
+        raise OutputError.of(folder, "is there already", "name a folder that is not, as `repro OP DIR`")
     try:
         with new_folder(folder) as place:
             _write(place, repro)
     except OSError as error:
-        raise OutputError(
-            f"{folder}: cannot be written ({error.strerror or error})", "free some space, or name another folder"
+        raise OutputError.of(
+            folder, f"cannot be written ({error.strerror or error})", "free some space, or name another folder"
         ) from error
     return folder
 

@@ -92,7 +92,7 @@ def _read_names(cell: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def _read_known(cell: str) -> str:
+def _read_text_unless_none(cell: str) -> str:
     text = read_text(cell)
     return "" if text == NO_RESULT else text
 
@@ -119,8 +119,8 @@ def _write_names(names: Sequence[str]) -> str:
 
 
 _TEXT = Form(text_cell, read_text, "")
-_KNOWN_TEXT = Form(lambda value: text_cell(value) or NO_RESULT, _read_known)
-_TYPE_NAME = Form(lambda value: value or NO_RESULT, _read_known)
+_KNOWN_TEXT = Form(lambda value: text_cell(value) or NO_RESULT, _read_text_unless_none)
+_TYPE_NAME = Form(lambda value: value or NO_RESULT, _read_text_unless_none)
 #: Of very many names the first. Those of a group that are not written in full before are, see `result_csv`.
 NAMES = Form(_write_names, _read_names, "", "names")
 ALL_NAMES = Form(lambda names: text_cell(",".join(names)), _read_names, "", "names")

@@ -16,7 +16,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import is_folder, open_file
+from precision_tool.lib.storage.stores import is_folder, list_folder, open_file
 
 FOLDER, _PREFIX = "random", "noise_floor_"
 _COLUMNS = ("Op", "Slot", "RelativeEuclideanDistance", "MaxAbsoluteError", "CosineSimilarity")
@@ -83,7 +83,13 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
     folders = [folder / FOLDER for folder in result_folders]
     if named:  # may also be a data folder, or one for results
         folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
-    found = [str(path) for folder in folders if is_folder(folder) for path in folder.glob(f"{_PREFIX}*.csv")]
+    found = [
+        str(folder / name)
+        for folder in folders
+        if is_folder(folder)
+        for name in list_folder(str(folder))
+        if name.startswith(_PREFIX) and name.endswith(".csv")
+    ]
     if not found:
         raise DataNotFoundError(
             f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
@@ -97,21 +103,21 @@ def read_noise(path: str) -> NoiseFloor:
     hint = "name a noise_floor_*.csv that `random` wrote"
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError(f"{path}: {file.size} bytes are too many for a noise floor", hint)
+            raise FormatError.of(path, f"{file.size} bytes are too many for a noise floor", hint)
         text = file.read_at(0, file.size).decode("utf-8", "backslashreplace")
     distances: dict[tuple[str, str], float] = {}
     try:
         reader = csv.DictReader(text.splitlines())
         missing = [name for name in _COLUMNS[:3] if name not in (reader.fieldnames or ())]
         if missing:
-            raise FormatError(f"{path}: no noise floor: column {missing[0]} is missing", hint)
+            raise FormatError.of(path, f"no noise floor: column {missing[0]} is missing", hint)
         for number, row in enumerate(reader, start=2):
             try:
                 distance = float(row["RelativeEuclideanDistance"])
             except (TypeError, ValueError):
-                raise FormatError(f"{path}: line {number}: no number in RelativeEuclideanDistance", hint) from None
+                raise FormatError.of(path, f"line {number}: no number in RelativeEuclideanDistance", hint) from None
             if isfinite(distance) and distance >= 0:
                 distances[flatten(row["Op"]), row["Slot"]] = distance
     except csv.Error as error:
-        raise FormatError(f"{path}: no noise floor: {error}", hint) from error
+        raise FormatError.of(path, f"no noise floor: {error}", hint) from error
     return NoiseFloor(path=path, distances=distances)

@@ -53,6 +53,35 @@ def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = N
             )
 
 
+def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> None:
+    """`write_result` of rows that were written there without their own errors, which are the last column.
+
+    Only these cells are made, for a third of the time. A file that is not as it was written is made anew.
+    """
+    columns = columns_of(choice)
+    lines = _lines_as_written(path)
+    if len(lines) != len(rows) + 1 or lines[0] != headers(columns)[:-1]:
+        write_result(path, rows, choice)
+        return
+    own = columns[-1]
+    with atomic_text(path) as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow([*lines[0], *headers([own])])
+        writer.writerows([*line, own.cell(row, choice)] for line, row in zip(lines[1:], rows, strict=True))
+
+
+def _lines_as_written(path: str) -> list[list[str]]:
+    """The cells of a file of ours; none of one that cannot be read."""
+    usual_limit = csv.field_size_limit(_MAX_CELL)
+    try:
+        with open_text(path, encoding="utf-8", errors="strict", newline="") as file:
+            return list(csv.reader(file))
+    except (OSError, csv.Error, UnicodeError, PrecisionToolError):
+        return []
+    finally:
+        csv.field_size_limit(usual_limit)
+
+
 #: Lists of a column of a group by their first names and their length, of those alike the first.
 _Lists = dict[tuple[int, str, tuple[str, ...], int], tuple[str, ...]]
 
@@ -117,7 +146,7 @@ def read_result(path: str) -> Table:
             try:
                 row = reader.row(values, line)
             except ValueError as error:
-                raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
             rows.append(_with_whole_names(row, known))
     choice = ColumnChoice(
         h5="NPUDumpPath" in header,
@@ -159,7 +188,7 @@ def read_output_figures(path: str) -> OutputFigures:
             try:
                 cosine = read_number(values[cosine_at]) if is_output else None
             except ValueError as error:
-                raise FormatError(f"{path}: line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
             if cosine is not None:
                 known = lowest.get(name, cosine)
                 lowest[name] = known if isnan(known) or known <= cosine else cosine
@@ -182,8 +211,8 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
             header = _unique(next(reader, []))
             column = _absent_column(header)
             if column:
-                raise FormatError(
-                    f"{path}: no comparison result: the first line has no {column} column", _NO_RESULT_HINT
+                raise FormatError.of(
+                    path, f"no comparison result: the first line has no {column} column", _NO_RESULT_HINT
                 )
             yield header, ((reader.line_num, values) for values in reader if values)
     except PrecisionToolError:  # some are OSErrors too
@@ -191,7 +220,7 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:
-        raise FormatError(f"{path}: no valid CSV: {error}", _NO_RESULT_HINT) from error
+        raise FormatError.of(path, f"no valid CSV: {error}", _NO_RESULT_HINT) from error
     finally:
         csv.field_size_limit(usual_limit)
 

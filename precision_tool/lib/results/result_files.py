@@ -34,8 +34,9 @@ def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
     if not is_folder(folder):
         if not exists(folder):
-            raise DataNotFoundError(
-                f"{folder}: no such file or folder, here or in temp/vector_compare",
+            raise DataNotFoundError.of(
+                folder,
+                "no such file or folder, here or in temp/vector_compare",
                 "without a name the newest result is read",
             )
         return [folder]
@@ -45,7 +46,7 @@ def find_results(folder: str) -> list[str]:
         if results:
             found[below] = sorted(results)
     if not found:
-        raise DataNotFoundError(f"{folder}: no comparison result below this folder", "run `vc` or `ac -c` first")
+        raise DataNotFoundError.of(folder, "no comparison result below this folder", "run `vc` or `ac -c` first")
     newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
     return [posixpath.join(newest, name) for name in found[newest]]
 

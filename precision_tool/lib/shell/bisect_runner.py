@@ -280,8 +280,8 @@ def _locked(folder: str, kind: int = fcntl.LOCK_EX) -> int | None:
                 "wait for it, or name another switch file with --file and another folder with --work",
             ) from None
         except OSError as error:
-            raise OutputError(
-                f"{folder}: cannot be used ({error.strerror})", "name another file with --file"
+            raise OutputError.of(
+                folder, f"cannot be used ({error.strerror})", "name another file with --file"
             ) from error
 
 

@@ -7,7 +7,6 @@ import contextlib
 import difflib
 import gc
 import logging
-import os
 import re
 import shlex
 import shutil
@@ -16,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import FileIO
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -43,9 +43,10 @@ from precision_tool.lib.shell.commands.base import COMMAND, Completion, Output, 
 from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.shell.completion import Names
 from precision_tool.lib.shell.own_commands import OF_THE_PROMPT, OWN, data_parser, exit_parser, families, refresh_parser
-from precision_tool.lib.shell.prompt_settings import KEPT_SETTABLES, KNOBS, Knobs, history_file, on_or_off
+from precision_tool.lib.shell.prompt_settings import KEPT_SETTABLES, KNOBS, Knobs, on_or_off
 from precision_tool.lib.shell.word_sets import quoted, word_set
-from precision_tool.lib.user_files import is_folder
+from precision_tool.lib.storage.stores import folder_exists
+from precision_tool.lib.user_files import history_file, is_folder
 from precision_tool.lib.words import WORDS, Word, find_word
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
@@ -293,7 +294,7 @@ class Prompt(cmd2.Cmd):
 
     def complete_data(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Folders."""
-        return self.path_complete(text, line, begidx, endidx, path_filter=os.path.isdir)
+        return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists)
 
     def do_refresh(self, statement: cmd2.Statement) -> None:
         """Read dumps, graphs and results anew."""
@@ -383,7 +384,8 @@ class Prompt(cmd2.Cmd):
     def _raise_keyboard_interrupt(self) -> None:
         if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes
             with contextlib.suppress(OSError):
-                os.write(2, b"\n")  # sys.stderr itself may be in the middle of a write when the signal comes
+                # sys.stderr itself may be in the middle of a write when the signal comes.
+                FileIO(2, "w", closefd=False).write(b"\n")
         raise KeyboardInterrupt
 
     # --- completion ---------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""What `set` shows and changes at the prompt, and where its history is kept."""
+"""What `set` shows and changes at the prompt."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +44,3 @@ def on_or_off(text: str) -> bool:
     if text.lower() not in known:
         raise ValueError(f"must be on or off but is {text!r}")
     return known[text.lower()]
-
-
-def history_file() -> str:
-    """Where the history is kept between sessions: the user's own folder, never the data folder; "" without a home."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    folder = os.path.join(base, "precision_tool")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError:
-        return ""
-    return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""

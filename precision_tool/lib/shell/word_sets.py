@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from cmd2.argparse_completer import ArgparseCompleter
 
 from precision_tool.lib.shell.commands.base import Completion, Parser, completion_of
 from precision_tool.lib.shell.commands.registry import load_command
+from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.words import Word
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class WordSet(cmd2.CommandSet["Prompt"]):
 
     def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
         """Folders."""
-        return self._prompt.path_complete(text, *where, path_filter=os.path.isdir)
+        return self._prompt.path_complete(text, *where, path_filter=folder_exists)
 
 
 def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:

@@ -118,11 +118,11 @@ def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
 def _files_of(path: str, what: str, stamps: Stamps | None = None) -> list[str]:
     if not is_folder(path):
         if not exists(path):
-            raise DataNotFoundError(f"{path}: no such file", f"name the .h5 file of the {what}, or its folder")
+            raise DataNotFoundError.of(path, "no such file", f"name the .h5 file of the {what}, or its folder")
         return [path]
     found = PYTORCH.files(path, stamps)
     if not found:
-        nothing = DataNotFoundError(f"{path}: no .h5 file below this folder", f"name the .h5 file of the {what}")
+        nothing = DataNotFoundError.of(path, "no .h5 file below this folder", f"name the .h5 file of the {what}")
         raise nothing_below(nothing, path)
     return found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.run import Benchmark, Run
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePath
 
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
+from precision_tool.lib.collect.tfdbg.runs import last_of_each
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
-from precision_tool.lib.sources import names
+from precision_tool.lib.sources import names, tfdbg_runs
 from precision_tool.lib.storage.files import may_change_unseen
 from precision_tool.lib.storage.store import Kind, Signature
 from precision_tool.lib.storage.stores import check_folder, is_folder, read_text, signature_of, store_of
@@ -146,7 +146,7 @@ def _read_mapping(path: str) -> dict[str, str]:
     try:
         return {row[0].strip(): row[1].strip() for row in csv.reader(io.StringIO(text, newline="")) if len(row) >= 2}
     except csv.Error as error:
-        raise FormatError(f"{path}: no valid CSV: {error}", "dump again, or remove the file") from error
+        raise FormatError.of(path, f"no valid CSV: {error}", "dump again, or remove the file") from error
 
 
 def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
@@ -212,15 +212,17 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     listed = list_folders(root, stamps, no_files, unread)
     leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
     if not leaves and any(names.is_number(name) for _, file_names in list_folders(root) for name in file_names):
-        raise DataNotFoundError(
-            f"{path}: files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
+        raise DataNotFoundError.of(
+            path,
+            f"files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
             f"copy the dump folder again, with {MAPPING_FILE}",
         )
     if not leaves and unread:
         raise unread[0]
     if not leaves:
-        raise DataNotFoundError(
-            f"{path}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
+        raise DataNotFoundError.of(
+            path,
+            "no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
             "collect dump data on the NPU (enable_dump), or name another folder",
         )
     newest: dict[tuple[str, str], str] = {}
@@ -306,8 +308,9 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:
             return dumped
-        nothing = DataNotFoundError(
-            f"{path}: no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
+        nothing = DataNotFoundError.of(
+            path,
+            "no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
             "collect them on CPU or GPU, one .npy a tensor, or name another folder",
         )
         raise nothing_below(nothing, root)
@@ -324,8 +327,8 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
     visit = None if stamps is None else stamps.note
-    found = [tfdbg.files_of_run(run, visit) for run in tfdbg.find_runs(root, visit)]
-    dumps = tfdbg.last_of_each(found)
+    found = [tfdbg_runs.files_of_run(run, visit) for run in tfdbg_runs.find_runs(root, visit)]
+    dumps = last_of_each(found)
     if not dumps:
         return None
     files: dict[tuple[str, int], BenchmarkFile] = {}

@@ -152,8 +152,8 @@ def only_writer(path: str) -> Iterator[None]:
     try:
         handle = _locked_file(lock)
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})", "name another file, or wait for who writes it"
+        raise OutputError.of(
+            path, f"cannot be written ({error.strerror or error})", "name another file, or wait for who writes it"
         ) from error
     try:
         yield
@@ -204,8 +204,9 @@ def atomic_text(path: str) -> Iterator[TextIO]:
         os.replace(name, path)
     except OSError as error:
         _remove(name)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})",
+        raise OutputError.of(
+            path,
+            f"cannot be written ({error.strerror or error})",
             "free some space or name another folder: with -o where the command has it, else with --work",
         ) from error
     except BaseException:
@@ -248,9 +249,11 @@ class LocalFile(StoredFile):
             except OSError as error:
                 raise user_error(self.path, error) from error
             if not got:
-                raise FormatError(
-                    f"{self.path}: ends at byte {offset + done} where data up to byte {offset + wanted} should be",
+                raise FormatError.of(
+                    self.path,
+                    f"ends at byte {offset + done} where data up to byte {offset + wanted} should be",
                     "the file is cut off: copy or dump it again",
+                    offset=offset + done,
                 )
             done += got
 

@@ -37,7 +37,7 @@ class LocalStore(Store):
         except OSError as error:
             raise folder_error(folder, error) from error
         except ValueError as error:  # a zero byte in the name
-            raise DataNotFoundError(f"{folder}: no such folder", "check the name") from error
+            raise DataNotFoundError.of(folder, "no such folder", "check the name") from error
 
     def sizes_and_times(self, folder: str, file_names: Sequence[str]) -> Iterator[tuple[int, int]]:
         for name in file_names:  # millions of them, so nothing that is not needed
@@ -115,6 +115,6 @@ class _NewLocalFile(NewFile):
             os.close(fd)
 
     def _error(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"{self._path}: cannot be written ({error.strerror or error})", "free some space or name another folder"
+        return OutputError.of(
+            self._path, f"cannot be written ({error.strerror or error})", "free some space or name another folder"
         )

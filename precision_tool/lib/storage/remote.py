@@ -45,6 +45,8 @@ _HEAD, _HEADS = 1 << 16, 32 << 20
 _AHEAD = 8 << 20
 _MOST_PAGE = 64 << 20
 _HTTP = ("http", "https")
+#: Schemes whose file systems keep no listings, and hand options that they do not know on to what connects.
+_HAND_ON = ("ssh", "sftp")
 #: Packages of fsspec's that know a scheme, where it is not the scheme's own name.
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "oss": "ossfs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "paramiko", "sftp": "paramiko",
@@ -62,7 +64,9 @@ def filesystem_of(path: str) -> Any:
         raise UsageError(f"{urls.url_of(path)}: URLs need fsspec, which is not installed", hint) from None
     try:
         kind = fsspec.get_filesystem_class(scheme)
-        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        options: dict[str, Any] = {"skip_instance_cache": True}
+        if scheme not in _HAND_ON:
+            options["use_listings_cache"] = False
         if scheme == "memory":
             return kind()
         if scheme in _HTTP:
@@ -132,18 +136,23 @@ def _error(path: str, error: BaseException) -> PrecisionToolError:
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None:  # as fsspec words whatever HTTP says
         return _error(path, error.__cause__)
     status = getattr(error, "status", None)
-    if isinstance(error, FileNotFoundError) or status == 404:
-        return DataNotFoundError(f"{path}: no such file", "check the name; a listing may have changed meanwhile")
-    if isinstance(error, PermissionError) or status in (401, 403) or "Expired" in str(error):
-        return FormatError(
-            f"{path}: no permission to read it ({_reason(error)})",
+    name = type(error).__name__  # asyncssh's errors are none of Python's own kinds
+    if isinstance(error, FileNotFoundError) or status == 404 or name in ("SFTPNoSuchFile", "SFTPNoSuchPath"):
+        return DataNotFoundError.of(path, "no such file", "check the name; a listing may have changed meanwhile")
+    is_refused = isinstance(error, PermissionError) or name in ("SFTPPermissionDenied", "PermissionDenied")
+    if is_refused or status in (401, 403) or "Expired" in str(error):
+        return FormatError.of(
+            path,
+            f"no permission to read it ({_reason(error)})",
             "renew the credentials, which fsspec finds in its own ways (environment, profile, ~/.config/fsspec)",
         )
     if isinstance(error, IsADirectoryError):
-        return FormatError(f"{path}: a folder where a file should be", "name a file inside it")
-    if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
-        return FormatError(f"{path}: its server does not answer", "check the address, and whether it can be reached")
-    return FormatError(f"{path}: cannot be read ({_reason(error)})", "check the address, and whether it can be reached")
+        return FormatError.of(path, "a folder where a file should be", "name a file inside it")
+    if isinstance(error, TimeoutError) or "Timeout" in name:
+        return FormatError.of(path, "its server does not answer", "check the address, and whether it can be reached")
+    return FormatError.of(
+        path, f"cannot be read ({_reason(error)})", "check the address, and whether it can be reached"
+    )
 
 
 def _signature(path: str, info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
@@ -229,10 +238,10 @@ class RemoteStore(Store):
         try:
             found = self._ask(folder, lambda: self._fs.ls(name, detail=True))
         except DataNotFoundError:
-            raise DataNotFoundError(f"{folder}: no such folder", "name the folder of the files") from None
+            raise DataNotFoundError.of(folder, "no such folder", "name the folder of the files") from None
         whole = name.strip("/")
         if [info["name"].strip("/") for info in found] == [whole] and found[0].get("type") == "file":
-            raise DataNotFoundError(f"{folder}: a file where a folder should be", "name the folder of the files")
+            raise DataNotFoundError.of(folder, "a file where a folder should be", "name the folder of the files")
         entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in found)
         return {base: info for base, info in entries if base and info["name"].strip("/") != whole}
 
@@ -244,14 +253,15 @@ class RemoteStore(Store):
         except (DataNotFoundError, FormatError) as error:
             if "answer" in error.message:
                 raise
-            raise DataNotFoundError(
-                f"{folder}: no such folder, or its server does not list it ({error.message.rpartition(': ')[2]})",
+            raise DataNotFoundError.of(
+                folder,
+                f"no such folder, or its server does not list it ({error.message.rpartition(': ')[2]})",
                 "a server of files over HTTP has to list its folders, as `python3 -m http.server` does",
             ) from None
         links = _Links()
         links.feed(bytes(page[:_MOST_PAGE]).decode("utf-8", "replace"))
         if not links.names and not re.match(rb"\s*<(?:!doctype|html|head|body|ul|pre|table)", page, re.IGNORECASE):
-            raise DataNotFoundError(f"{folder}: a file where a folder should be", "name the folder of the files")
+            raise DataNotFoundError.of(folder, "a file where a folder should be", "name the folder of the files")
         kinds = {Kind.FOLDER: "directory", Kind.FILE: "file"}
         return {base: {"name": base, "type": kinds[kind]} for base, kind in links.names.items()}
 
@@ -315,10 +325,10 @@ class RemoteStore(Store):
         if info.get("size") is None and info.get("type") != "directory":
             info = self._info(path)
         if info.get("type") == "directory":
-            raise FormatError(f"{path}: a folder where a file should be", "name a file inside it")
+            raise FormatError.of(path, "a folder where a file should be", "name a file inside it")
         if info.get("size") is None:
             hint = "its server has to say how long a file is, and to answer requests for ranges"
-            raise FormatError(f"{path}: of unknown length", hint)
+            raise FormatError.of(path, "of unknown length", hint)
         return RemoteFile(self, path, int(info["size"]), _signature(path, info)[-1])
 
     def fetch(self, path: str, start: int, stop: int) -> bytes:
@@ -326,11 +336,13 @@ class RemoteStore(Store):
         name = self._name(path)
         data = bytes(self._ask(path, lambda: self._fs.cat_file(name, start=start, end=stop)))
         if len(data) > stop - start and self.scheme in _HTTP:  # a server without ranges sends all, each time
-            raise FormatError(f"{path}: its server does not answer requests for ranges", "copy the data to a disk")
+            raise FormatError.of(path, "its server does not answer requests for ranges", "copy the data to a disk")
         if len(data) < stop - start:
-            raise FormatError(
-                f"{path}: ends at byte {start + len(data)} where data up to byte {stop} should be",
+            raise FormatError.of(
+                path,
+                f"ends at byte {start + len(data)} where data up to byte {stop} should be",
                 "the file is cut off, or has changed: copy or dump it again",
+                offset=start + len(data),
             )
         return data
 
@@ -357,12 +369,12 @@ class RemoteStore(Store):
         """Writes a whole file at once. OutputError if that fails."""
         name = self._name(path)
         if self.scheme in _HTTP:
-            raise OutputError(f"{path}: nothing can be written over HTTP", "name another folder with --work")
+            raise OutputError.of(path, "nothing can be written over HTTP", "name another folder with --work")
         try:
             self._ask(path, lambda: self._put(name, data))
         except PrecisionToolError as error:
             reason = error.message.rpartition(": ")[2]
-            raise OutputError(f"{path}: cannot be written ({reason})", "name another folder with --work") from None
+            raise OutputError.of(path, f"cannot be written ({reason})", "name another folder with --work") from None
         with self._lock:
             self._listed.clear()
             self._told.clear()
@@ -404,9 +416,11 @@ class RemoteFile(StoredFile):
         """Fills `buffer` from `offset`; FormatError when the file ends before."""
         stop = offset + len(buffer)
         if stop > self.size:
-            raise FormatError(
-                f"{self.path}: ends at byte {self.size} where data up to byte {stop} should be",
+            raise FormatError.of(
+                self.path,
+                f"ends at byte {self.size} where data up to byte {stop} should be",
                 "the file is cut off: copy or dump it again",
+                offset=self.size,
             )
         if not len(buffer):
             return

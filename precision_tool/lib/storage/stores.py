@@ -37,16 +37,16 @@ class _Nowhere(Store):
     """What lies above the places that URLs name: nothing."""
 
     def open(self, path: str) -> StoredFile:
-        raise DataNotFoundError(f"{path}: no such file", "check the name")
+        raise DataNotFoundError.of(path, "no such file", "check the name")
 
     def stat(self, path: str) -> None:
         return None
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        raise DataNotFoundError(f"{folder}: no such folder", "check the name")
+        raise DataNotFoundError.of(folder, "no such folder", "check the name")
 
     def create(self, path: str, *, place: str = "") -> NewFile:
-        raise OutputError(f"{path}: cannot be written (no such place)", "name another folder")
+        raise OutputError.of(path, "cannot be written (no such place)", "name another folder")
 
 
 _NOWHERE = _Nowhere()
@@ -94,7 +94,7 @@ def open_file(path: str) -> StoredFile:
 def local_file(path: str) -> str:
     """A path that other programs can open; FormatError for a file of another store."""
     if store_of(path) is not LOCAL:
-        raise FormatError(f"{path}: is on no disk of this machine, where it has to be read", "copy it to a disk")
+        raise FormatError.of(path, "is on no disk of this machine, where it has to be read", "copy it to a disk")
     return path
 
 
@@ -167,7 +167,7 @@ def check_folder(path: str, what: str = "files") -> None:
         if urls.is_remote(path):
             entries(path)  # which says why there is none
         kind = "a file where a folder should be" if exists(path) else "no such folder"
-        raise DataNotFoundError(f"{path}: {kind}", f"name the folder of the {what}")
+        raise DataNotFoundError.of(path, f"{kind}", f"name the folder of the {what}")
 
 
 def entries(folder: str) -> Sequence[Entry]:

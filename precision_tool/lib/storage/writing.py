@@ -85,8 +85,8 @@ def rewrite_text(path: str, text: str, *, last: str = "") -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, mode)
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})", "name another file with --file"
+        raise OutputError.of(
+            path, f"cannot be written ({error.strerror or error})", "name another file with --file"
         ) from error
 
 

@@ -5,19 +5,19 @@ SQLite in WAL mode: what a task found is there whole or not at all, whenever the
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
+import posixpath
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.storage.process_lock import LockedError, only_process
 from precision_tool.lib.study.outcome import LeafOutcome, Vote, read_vote
 from precision_tool.lib.study.plan import LeafPlan
 from precision_tool.lib.study.task import LeafDone
@@ -52,12 +52,13 @@ class Journal:
 
     def keep(self, done: Sequence[tuple[LeafPlan, LeafDone]], options: str, *, given_up: bool = False) -> None:
         """Keeps what a task found, all of it or nothing. OutputError where that cannot be written."""
+        # What failed is tried again: a server may answer by then, and credentials be new.
         leaves = [
             (
                 plan.leaf.path, options, plan.fingerprint, plan.leaf.fingerprint, plan.benchmark,
                 plan.benchmark_print,
-                one.outcome.judged, given_up, json.dumps(replace(one.outcome, votes=()).to_dict()),
-                _packed(one.outcome.votes),
+                one.outcome.judged, given_up or bool(one.outcome.failure),
+                json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes),
             )
             for plan, one in done
         ]  # fmt: skip
@@ -125,16 +126,16 @@ class Journal:
         try:
             yield
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            raise OutputError(
-                f"{self.path}: cannot be written ({error})", "free some space or name another folder with --work DIR"
+            raise OutputError.of(
+                self.path, f"cannot be written ({error})", "free some space or name another folder with --work DIR"
             ) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from error
 
 
 def _damaged(path: str, error: object) -> FormatError:
-    return FormatError(
-        f"{path}: the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
+    return FormatError.of(
+        path, f"the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
     )
 
 
@@ -148,12 +149,11 @@ def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
 
     With `fresh`, or where it is of another release, it is begun anew; FormatError for a damaged one.
     """
-    path = os.path.join(folder, JOURNAL)
-    with _only_one(os.path.join(folder, _LOCK), folder):
+    path = posixpath.join(folder, JOURNAL)
+    with _only_one(posixpath.join(folder, _LOCK), folder):
         if fresh:
             for name in (path, f"{path}-wal", f"{path}-shm"):
-                with suppress(FileNotFoundError):
-                    os.unlink(name)
+                Path(name).unlink(missing_ok=True)
         try:
             connection = _connected(path)
         except sqlite3.DatabaseError as error:
@@ -211,27 +211,12 @@ def _connected(path: str) -> sqlite3.Connection:
 
 @contextmanager
 def _only_one(path: str, folder: str) -> Iterator[None]:
-    """Nobody else studies in the folder meanwhile. The lock is this process's: forked workers do not have it, and it
-    ends with the process however that ends."""
+    """Nobody else studies in the folder meanwhile."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})", "name another folder with --work DIR"
+        with only_process(path):
+            yield
+    except LockedError as error:
+        raise UsageError(
+            f"{folder}: another study is at work in this folder{f' ({error})' if str(error) else ''}",
+            "wait for it, or give this one a folder of its own with --work DIR",
         ) from error
-    try:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            who = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
-            raise UsageError(
-                f"{folder}: another study is at work in this folder{f' ({who})' if who else ''}",
-                "wait for it, or give this one a folder of its own with --work DIR",
-            ) from error
-        except OSError:  # a file system without locks
-            pass
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)

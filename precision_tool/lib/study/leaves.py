@@ -119,7 +119,7 @@ def _source_of(folder: str) -> Source:
         return Source(data=place, dump=default_npu(open_workspace(place)))
     if folder_exists(place):
         return Source(data="", dump=place)
-    raise DataNotFoundError(f"{folder}: no such data folder", "name the folders that hold npu/debug_0")
+    raise DataNotFoundError.of(folder, "no such data folder", "name the folders that hold npu/debug_0")
 
 
 def list_leaves(

@@ -224,7 +224,7 @@ def _side(values: Mapping[str, Any], count: int, nan_count: int, inf_count: int)
     if not told["nan_count"] and not told["positive_inf_count"] and not told["negative_inf_count"]:
         # Only the extremes told of it, and not of which sign an Inf is.
         told |= {"nan_count": nan_count, "positive_inf_count": inf_count}
-    return Summary(**told, count=count)
+    return Summary(**(told | {"count": count}))
 
 
 def _listed(values: npt.NDArray[Any] | Texts) -> list[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Sequence
 
 from precision_tool.lib.data.folder import Place
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.table import ColumnChoice, Table
+from precision_tool.lib.storage.stores import exists
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.journal import JOURNAL, KeptRows, read_rows
 from precision_tool.lib.study.leaves import list_leaves, sources_of, spans
@@ -46,10 +47,10 @@ def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tu
 
     `notes` is told what has changed since. DataNotFoundError where none has anything.
     """
-    journals = [os.path.join(folder, "study", JOURNAL) for folder in results]
+    journals = [posixpath.join(folder, "study", JOURNAL) for folder in results]
     found = []
     for path in place.leaves:
-        for journal in filter(os.path.exists, journals):
+        for journal in filter(exists, journals):
             kept = read_rows(journal, path)
             if kept is not None:
                 found.append((journal, Table(tuple(rows_of(unpack(kept.rows))), ColumnChoice(own_error=True))))

@@ -64,7 +64,8 @@ class Task:
     """Leaves for one worker. It carries paths and plans only. `judges`: whether they are recomputed too.
 
     `cache` is a folder in which parsed graphs are kept, "" for none. `workers` share the work of each leaf,
-    where there are fewer leaves than workers.
+    where there are fewer leaves than workers. The tensors and ops of a leaf that is `shared` go to all workers: it is
+    so large that the others would wait for the one that had it.
     """
 
     leaves: tuple[LeafPlan, ...]
@@ -72,6 +73,7 @@ class Task:
     judges: bool = True
     cache: str = ""
     workers: int = 1
+    shared: bool = False
 
     @property
     def nbytes(self) -> int:

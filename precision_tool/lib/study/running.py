@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_tool.lib.engine.cluster import ClusterLostError, near
 from precision_tool.lib.study.plan import Task
@@ -106,6 +106,9 @@ class _Crew:
                 if one.alone and flying:
                     self._again.appendleft(one)
                     break
+                if one.task.shared:
+                    self._share(executor, one)
+                    continue
                 try:
                     flying[near(executor, one.task.leaves[0].leaf.path).submit(run_task, one.task)] = one
                 except BaseException:
@@ -125,6 +128,22 @@ class _Crew:
                     self._failed(one, error)
                 else:
                     raise error
+
+    def _share(self, executor: Executor, one: _Try) -> None:
+        """Does a task here and now, its tensors and ops by all workers; one that fails so is done by one worker."""
+        alone = replace(one.task, shared=False, workers=1)
+        try:
+            done = run_task(one.task, near(executor, one.task.leaves[0].leaf.path))
+            executor.submit(int).result()  # what lost a worker meanwhile is not whole, and only tells when it is asked
+        except BrokenExecutor:
+            self._again.appendleft(_Try(alone, one.failed + 1, alone=True))
+            raise
+        except ClusterLostError:
+            raise
+        except Exception as error:
+            self._failed(_Try(alone, one.failed), error)
+        else:
+            self._take(one.task, done)
 
     def _survived(self, flying: dict[Future[list[LeafDone]], _Try]) -> None:
         """What was at work when a worker died: done, or to be done again, one by one."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -14,25 +14,22 @@ import numpy as np
 
 from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import find_graph_files, graph_folders
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.stores import exists, signature_of
-from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
-from precision_tool.lib.study.beside import NOTHING, find_beside
 from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.study.journal import Journal, open_journal
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, unpack_statistics
-from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of, spans
+from precision_tool.lib.study.leaves import StudyLeaf, spans
 from precision_tool.lib.study.maps import NEEDED, HeatMap, Maps
 from precision_tool.lib.study.of_statistics import StatisticsFound, judge_statistics
 from precision_tool.lib.study.outcome import LeafOutcome
 from precision_tool.lib.study.packed import Columns, Texts, unpack
-from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches, digest_of
+from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches
+from precision_tool.lib.study.preparing import Prepared, StudyOptions, from_anywhere, prepare
 from precision_tool.lib.study.replicas import StepVotes, count_votes
 from precision_tool.lib.study.running import run_tasks
 from precision_tool.lib.study.states import LeafState, state_of
@@ -43,42 +40,10 @@ from precision_tool.lib.study.task import LeafDone
 _WINDOW = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
 _TASKS, _LEAST_BYTES = 8, 1 << 20
+#: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
+_SHARED_BYTES = 1 << 30
 #: What is said of rows without a tensor that could be read.
 _NOT_THERE = (Status.NO_NPU_DUMP, Status.UNREADABLE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyOptions:
-    """What a study is of, and how.
-
-    Attributes
-    ----------
-    folders : sequence of str
-        Data folders, one for each server.
-    npu, golden, graph : str, optional
-        The dump folder, the benchmark and the graph, in the place of those of the data folders.
-    steps, ranks : callable, optional
-        Which are wanted, all by default.
-    judging : Judging
-        Which leaves are recomputed op by op.
-    threshold : float
-        Cosine similarity, -1 to 1, below which a tensor counts as wrong.
-    table : str
-        The Parquet file of all rows; by default beside the journal, if pyarrow is installed.
-    csv : bool
-        Write a result file for each leaf as well.
-    """
-
-    folders: Sequence[str]
-    npu: str | None = None
-    golden: str | None = None
-    graph: str | None = None
-    steps: Callable[[int], bool] | None = None
-    ranks: Callable[[int], bool] | None = None
-    judging: Judging = Judging.FIRST
-    threshold: float = 0.98
-    table: str = ""
-    csv: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,99 +135,6 @@ def _departure(one: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What will be worked on: every leaf with what it is compared with, in order."""
-
-    plans: tuple[LeafPlan, ...]
-    notes: tuple[str, ...]
-    #: Paths of leaves whose benchmark is of just their step and rank, and of those with the first step of their rank.
-    own: frozenset[str]
-    starts: frozenset[str]
-
-    @property
-    def nbytes(self) -> int:
-        """About how many bytes that is."""
-        return sum(plan.leaf.nbytes for plan in self.plans)
-
-
-def prepare(options: StudyOptions) -> Prepared:
-    """Lists the leaves and finds what each is compared with. Nothing but names, sizes and times is looked at.
-
-    DataNotFoundError where there is no dump, or what was named is not there.
-    """
-    if options.graph is not None and not exists(options.graph):
-        raise DataNotFoundError(
-            f"{options.graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out"
-        )
-    sources = sources_of(options.folders, options.npu)
-    listing = list_leaves(sources, steps=options.steps, ranks=options.ranks)
-    golden = options.golden
-    if golden is None and options.npu is not None and len(options.folders) == 1:
-        listing = _of_folder(listing, options.folders[0])
-    paired = pair_benchmarks(listing.leaves, golden)
-    unread: list[str] = []
-    beside = find_beside(listing.leaves, unread)
-    graphs: dict[str, str] = {}
-    plans = []
-    for leaf in listing.leaves:
-        folder = paired.folders.get(leaf.path)
-        around = beside.get(leaf.path, NOTHING)
-        parts = [
-            leaf.fingerprint,
-            _graph_print(leaf.path, options.graph, graphs),
-            "" if folder is None else folder.path,
-        ]
-        parts += ["" if folder is None else folder.fingerprint, around.fingerprint]
-        parts += [_graph_print(one.paths[0], None, graphs) for one in around.runs]
-        plans.append(
-            LeafPlan(
-                leaf=leaf,
-                benchmark="" if folder is None else folder.path,
-                benchmark_print="" if folder is None else folder.fingerprint,
-                fingerprint=digest_of(parts),
-                beside=around,
-            )
-        )
-    one_step, one_rank = len(listing.steps) == 1, len(listing.ranks) == 1
-    return Prepared(
-        plans=tuple(plans), notes=(*listing.notes, *paired.notes, *unread),
-        own=frozenset(
-            leaf.path for leaf in listing.leaves if _is_own(paired.folders.get(leaf.path), one_step, one_rank)
-        ),
-        starts=_starts(listing.leaves),
-    )  # fmt: skip
-
-
-def _starts(leaves: Sequence[StudyLeaf]) -> frozenset[str]:
-    first: dict[tuple[int, str], int] = {}
-    for leaf in leaves:  # in the order of steps
-        first.setdefault((leaf.rank, leaf.model), leaf.step)
-    return frozenset(leaf.path for leaf in leaves if first[leaf.rank, leaf.model] == leaf.step)
-
-
-def _of_folder(listing: Listing, data: str) -> Listing:
-    """Leaves of a named dump folder, as those of the data folder: its benchmark stands for them."""
-    if not exists(data):
-        return listing
-    return replace(listing, leaves=tuple(replace(leaf, data=os.path.abspath(data)) for leaf in listing.leaves))
-
-
-def _is_own(folder: BenchmarkFolder | None, one_step: bool, one_rank: bool) -> bool:
-    """Whether a benchmark is of no other step and rank than its leaf, or the study has one step, one rank only."""
-    return folder is None or ((folder.step is not None or one_step) and (folder.rank is not None or one_rank))
-
-
-def _graph_print(path: str, graph: str | None, known: dict[str, str]) -> str:
-    """What changes when the graphs that the leaf at `path` may have do."""
-    folders = [graph] if graph is not None else graph_folders(path)
-    key = "\0".join(folders)
-    if key not in known:
-        paths = [graph] if graph is not None else find_graph_files(folders)
-        known[key] = digest_of(f"{path}{(signature_of(path) or ())[:2]}" for path in sorted(paths))
-    return known[key]
-
-
 class Runner:
     """Works a prepared study off, with a journal."""
 
@@ -347,11 +219,14 @@ class Runner:
 
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
         """The tasks in order, small enough that every worker has some."""
-        share = sum(plan.leaf.nbytes for plan in left) // (workers * _TASKS)
+        total = sum(plan.leaf.nbytes for plan in left)
+        share = total // (workers * _TASKS)
         for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
+            largest = max(plan.leaf.nbytes for plan in batch)
+            is_shared = workers > 1 and len(batch) == 1 and largest >= max(_SHARED_BYTES, total / workers)
             yield Task(
                 leaves=batch, options=self._leaf_options, judges=self._judges(batch[0].leaf.step), cache=self._cache,
-                workers=max(1, workers // len(left)),
+                workers=workers if is_shared else max(1, workers // len(left)), shared=is_shared,
             )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
@@ -432,13 +307,13 @@ class Runner:
 
     def _written(self, states: Sequence[LeafState]) -> str:
         """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
-        folder = os.path.dirname(self._journal.path)
+        folder = posixpath.dirname(self._journal.path)
         if self._options.csv:
-            self.csvs = tuple(write_csvs(os.path.join(folder, "results"), states, self.columns))
+            self.csvs = tuple(write_csvs(posixpath.join(folder, "results"), states, self.columns))
         path = self._options.table
         if not path and not has_parquet():
             return ""
-        path = path or os.path.join(folder, TABLE)
+        path = path or posixpath.join(folder, TABLE)
         write_table(path, states, self.columns)
         return path
 
@@ -469,13 +344,6 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
     return notes
 
 
-def _from_anywhere(options: StudyOptions) -> StudyOptions:
-    """The same with absolute paths: workers of a cluster have working folders of their own."""
-    named = {key: getattr(options, key) for key in ("npu", "golden", "graph")}
-    absolute = {key: path and os.path.abspath(path) for key, path in named.items()}
-    return replace(options, folders=[os.path.abspath(folder) for folder in options.folders], **absolute)
-
-
 def run_study(
     options: StudyOptions,
     folder: str,
@@ -496,7 +364,7 @@ def run_study(
     """
     workers = workers or cores()
     if isinstance(executor, ClusterExecutor):
-        workers, options = executor.workers, _from_anywhere(options)
+        workers, options = executor.workers, from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
 
         @contextmanager

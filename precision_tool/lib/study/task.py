@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -63,15 +64,18 @@ class LeafDone:
     statistics: bytes = b""
 
 
-def run_task(task: Task) -> list[LeafDone]:
-    """Every leaf of a task. What the user can do something about is a leaf's `failure`, all else is raised."""
-    return [_run_leaf(plan, task) for plan in task.leaves]
+def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
+    """Every leaf of a task, its tensors and ops by the task's workers, or by any `executor`.
+
+    What the user can do something about is a leaf's `failure`, all else is raised.
+    """
+    return [_run_leaf(plan, task, executor) for plan in task.leaves]
 
 
-def _run_leaf(plan: LeafPlan, task: Task) -> LeafDone:
+def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
     path = plan.leaf.path
     try:
-        return _study_leaf(plan, task)
+        return _study_leaf(plan, task, executor)
     except WorkStoppedError as stop:
         if stop.exit_code == 130:
             raise KeyboardInterrupt from stop
@@ -80,15 +84,15 @@ def _run_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice, judged=task.judges))
 
 
-def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
-    result = _compared(plan, task)
+def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
+    result = _compared(plan, task, executor)
     options = task.options
     ops = ops_of(result.rows, options.threshold)
     faults = find_first_fault(ops, options.threshold, result.unread_graph)
     below = sum(agrees(row, options.threshold) is False for row in result.rows)
     bad = [row for row in result.rows if _is_bad(row)]
     judges = task.judges and not (options.only_suspects and plan.benchmark and not below and not bad)
-    judged = _judged(result, plan, task, faults if plan.benchmark else None) if judges else None
+    judged = _judged(result, plan, task, faults if plan.benchmark else None, executor) if judges else None
     rows: Sequence[Row] = result.rows
     if judged is not None:
         mine = next((one for one in (judged, *judged.beside) if one.npu == result.leaf.path), judged)
@@ -117,7 +121,7 @@ def _study_leaf(plan: LeafPlan, task: Task) -> LeafDone:
         ),
         verdict=verdict,
         epochs={one.culprit: epochs.of(one.culprit) for one in suspects},
-        votes=tuple(votes_of(result.dumps, file, epochs)),
+        votes=tuple(votes_of(result.dumps, file, epochs, executor)),
         notes=result.notes,
         judged=judges,
     )  # fmt: skip
@@ -137,7 +141,7 @@ def _is_bad(row: Row) -> bool:
     return seen is not None and seen.nan_count + seen.inf_count > 0
 
 
-def _compared(plan: LeafPlan, task: Task) -> LeafResult:
+def _compared(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafResult:
     """The leaf compared with its benchmark; without one each tensor looked at alone."""
     leaf = dump_leaf(plan.leaf.path)
     graphs = GraphChooser(store=_store(task.cache), extra_folders=(".",))
@@ -146,7 +150,7 @@ def _compared(plan: LeafPlan, task: Task) -> LeafResult:
         pairs, result = match_leaf(leaf, inputs, 0, task.options.graph, graphs)
     else:
         pairs, result = _alone(leaf, task.options.graph, graphs)
-    return compare_matched(pairs, result, _OPTIONS, workers=task.workers)
+    return compare_matched(pairs, result, _OPTIONS, workers=task.workers, executor=executor)
 
 
 def _alone(leaf: DumpLeaf, graph: str | None, graphs: GraphChooser) -> tuple[list[Pair], LeafResult]:
@@ -166,7 +170,7 @@ def dump_leaf(path: str) -> DumpLeaf:
     for leaf in walk.find_run(path).leaves:
         if leaf.path == path:
             return leaf
-    raise DataNotFoundError(f"{path}: no dump file any more", "run the command again")
+    raise DataNotFoundError.of(path, "no dump file any more", "run the command again")
 
 
 def _store(cache: str) -> GraphStore:
@@ -189,7 +193,13 @@ def _golden(plan: LeafPlan) -> GoldenFiles | Run:
     return found
 
 
-def _judged(result: LeafResult, plan: LeafPlan, task: Task, faults: Sequence[Finding] | None) -> Judged | None:
+def _judged(
+    result: LeafResult,
+    plan: LeafPlan,
+    task: Task,
+    faults: Sequence[Finding] | None,
+    executor: Executor | None,
+) -> Judged | None:
     """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine.
 
     `faults` are what its comparison says; None where there is nothing to compare with.
@@ -202,12 +212,19 @@ def _judged(result: LeafResult, plan: LeafPlan, task: Task, faults: Sequence[Fin
     runs, flagged = [mine, *_other_runs(plan, mine, task)], _flagged(plan, mine)
     if faults is not None:
         return judged_on(
-            result, task.options.threshold, faults, runs=runs, flagged=flagged, seconds=inf, workers=task.workers
+            result,
+            task.options.threshold,
+            faults,
+            runs=runs,
+            flagged=flagged,
+            seconds=inf,
+            workers=task.workers,
+            executor=executor,
         )
     asked = Asked(
         leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=task.options.threshold, flagged=flagged
     )
-    return judge(asked, runs, seconds=inf, workers=task.workers)
+    return judge(asked, runs, seconds=inf, workers=task.workers, executor=executor)
 
 
 def _other_runs(plan: LeafPlan, mine: RunGraph, task: Task) -> Iterator[RunGraph]:

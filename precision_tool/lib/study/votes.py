@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import astuple
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
-from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Found
+from precision_tool.lib.sources.dumps import DumpIndex, Found
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.stores import open_file
 from precision_tool.lib.study.outcome import Role, Vote
@@ -65,38 +67,53 @@ class Epochs:
         return self._number.get(flatten(name), 0)
 
 
-def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs) -> list[Vote]:
-    """The votes of a leaf in the order of execution. An op whose files cannot be read has none."""
+def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor: Executor | None = None) -> list[Vote]:
+    """The votes of a leaf in the order of execution, hashed here or by an `executor`.
+
+    An op whose files cannot be read has none.
+    """
     types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
     by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
-    found = []
+    submit = _at_once if executor is None else executor.submit
+    voting: list[tuple[str, Role, _Hashes, _Hashes]] = []
     for name in dumps.names_by_time():
         role = role_of(types.get(name, ""))
-        if role is None:
-            continue
-        try:
-            dumped = dumps.op(name)
-            vote = _vote(name, types[name], role, dumped, by_name.get(name), epochs)
-        except PrecisionToolError:
-            continue  # its row says why
-        if vote is not None:
-            found.append(vote)
+        if role is not None:
+            with suppress(PrecisionToolError):  # its row says why
+                dumped = dumps.op(name)
+                sides = [
+                    {slot: submit(digest_of, tensor) for slot, tensor in slots.items()}
+                    for slots in (dumped.inputs, dumped.outputs)
+                ]
+                voting.append((name, role, sides[0], sides[1]))
+    found = []
+    for name, role, fed, put_out in voting:
+        with suppress(PrecisionToolError):
+            inputs, outputs = _digests(fed), _digests(put_out)
+            if any(outputs):
+                op = by_name.get(name)
+                found.append(
+                    Vote(
+                        op=op.name if op is not None else name, type=types[name], role=role,
+                        number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
+                        group="" if op is None else str(op.attrs.get("group", "")),
+                    )
+                )  # fmt: skip
     return sorted(found, key=lambda vote: (vote.number, vote.op))
 
 
-def _vote(name: str, op_type: str, role: Role, dumped: DumpedOp, op: Op | None, epochs: Epochs) -> Vote | None:
-    outputs = _digests(dumped.outputs)
-    if not any(outputs):
-        return None
-    group = "" if op is None else str(op.attrs.get("group", ""))
-    return Vote(
-        op=op.name if op is not None else name, type=op_type, role=role, number=epochs.number(name),
-        epoch=epochs.of(name), inputs=_digests(dumped.inputs), outputs=outputs, group=group,
-    )  # fmt: skip
+#: Hashes of an op's tensors by slot, on their way.
+_Hashes = Mapping[int, "Future[str]"]
 
 
-def _digests(slots: Mapping[int, Found]) -> tuple[str, ...]:
-    return tuple(digest_of(slots[slot]) if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
+def _at_once(task: Callable[[Found], str], tensor: Found) -> Future[str]:
+    future: Future[str] = Future()
+    future.set_result(task(tensor))
+    return future
+
+
+def _digests(slots: _Hashes) -> tuple[str, ...]:
+    return tuple(slots[slot].result() if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
 
 
 def digest_of(tensor: Found) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.study.study import Prepared, Study
+from precision_tool.lib.study.preparing import Prepared
+from precision_tool.lib.study.study import Study
 
 
 def watch(

@@ -200,7 +200,7 @@ class Tools:
             os.makedirs(folder, exist_ok=True)
             place = os.path.abspath(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_plain_folder(folder)))
         except OSError as error:
-            raise OutputError(f"{folder}: cannot be written ({error.strerror})", "name another with --work") from None
+            raise OutputError.of(folder, f"cannot be written ({error.strerror})", "name another with --work") from None
         try:
             yield place
         finally:

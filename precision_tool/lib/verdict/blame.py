@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import combinations
 from math import inf, isfinite
 from statistics import median
@@ -23,11 +22,25 @@ from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.model.wording import NO_PASS, counted
 from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion, is_fused
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.sources.inputs import find_golden
+from precision_tool.lib.verdict.blamed import (
+    ORDER,
+    BeyondType,
+    Blame,
+    FedNotFinite,
+    FormulaDistrusted,
+    Ground,
+    NotJudged,
+    OpBlame,
+    PassBlame,
+    Recomputed,
+    Sign,
+    Verdict,
+)
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT
@@ -39,39 +52,6 @@ _OWN = 3.0
 _NOTABLE = 0.02
 #: Sets of passes are tried by size up to so many passes; with more the choice is made one by one.
 _EXACT = 14
-_NAMED = 3
-
-
-class Verdict(StrEnum):
-    """What is known of an op or of a pass."""
-
-    GUILTY = "guilty"
-    SUSPICIOUS = "suspicious"
-    CLEAN = "clean"
-    NOT_JUDGED = "not judged"
-
-
-#: Worst first.
-ORDER = (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.NOT_JUDGED, Verdict.CLEAN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recomputed:
-    """The output of a fused op that is farthest off against the recomputed one, both as relative distances.
-
-    `rounding` is what rounding makes of it (rms), `cosine` None where no element is wrong, `benchmark_error` the
-    benchmark's own error, None where that does not tell. `mismatches` counts elements that are not finite though they
-    should be. `how` names the ops.
-    """
-
-    error: float
-    rounding: float
-    cosine: float | None = None
-    benchmark_error: float | None = None
-    mismatches: int = 0
-    how: str = ""
-    #: Inputs that are the benchmark's, as the fused op is not fed them.
-    borrowed: tuple[str, ...] = ()
 
 
 def _recomputed(found: OpJudgement) -> Recomputed | None:
@@ -84,76 +64,6 @@ def _recomputed(found: OpJudgement) -> Recomputed | None:
         mismatches=worst.not_finite, how=", ".join(found.how),
         borrowed=found.formula.names_lent if found.formula is not None else (),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpBlame:
-    """A fused op. Errors are relative distances; None where nothing was compared or recomputed.
-
-    `error` is the one the verdict rests on: the recomputed one, else that of the comparison.
-    """
-
-    op_name: str
-    op_type: str
-    passes: tuple[str, ...]
-    originals: tuple[str, ...]
-    index: int
-    verdict: Verdict
-    reason: str
-    input_error: float | None = None
-    output_error: float | None = None
-    cosine: float | None = None
-    recomputed: Recomputed | None = None
-    #: Why it could not be recomputed.
-    not_recomputed: str = ""
-    #: Of an op whose true result is beyond its type's range: what became of that, in how many elements.
-    beyond_range: str = ""
-
-    @property
-    def error(self) -> float | None:
-        return self.recomputed.error if self.recomputed is not None else self.output_error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassBlame:
-    """A pass with the fused ops it made. `worst` and `median` are of the errors of its ops that were judged."""
-
-    name: str
-    verdict: Verdict
-    reason: str
-    ops: tuple[OpBlame, ...]
-    is_switchable: bool
-    worst: float | None = None
-    median: float | None = None
-
-    def count(self, verdict: Verdict) -> int:
-        return sum(op.verdict is verdict for op in self.ops)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
-    """The passes, worst first; the smallest set of switches that avoids every guilty op; what no switch avoids."""
-
-    passes: tuple[PassBlame, ...]
-    switch_off: tuple[str, ...]
-    #: Guilty ops that only passes made which GE never switches off.
-    unavoidable: tuple[OpBlame, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
-        return any(one.is_switchable and one.verdict is not Verdict.NOT_JUDGED for one in self.passes)
-
-    @property
-    def ops(self) -> tuple[OpBlame, ...]:
-        """Every fused op once, in execution order."""
-        found = {op.op_name: op for one in self.passes for op in one.ops}
-        return tuple(sorted(found.values(), key=lambda op: op.index))
-
-
-#: Fused ops of which the graph names no pass.
-NO_PASS = "(no pass named)"
 
 
 def blame(
@@ -196,7 +106,8 @@ def blame(
             judged[number] = judge.judge(op, agreements.get(op.name))
     passes = _by_pass(judged)
     off, unavoidable = smallest_switches(passes)
-    return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, notes=_notes(judged, Fusion(file)))
+    nameless = tuple(op.name for op in Fusion(file).nameless)
+    return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, nameless=nameless)
 
 
 def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValues, threshold: float) -> OpAgreement:
@@ -231,13 +142,6 @@ def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
     return found
 
 
-def _notes(judged: Sequence[OpBlame], fusion: Fusion) -> tuple[str, ...]:
-    if not fusion.nameless:
-        return ()
-    named = ", ".join(op.name for op in fusion.nameless[:_NAMED])
-    return (f"the graph names no pass for {counted(len(fusion.nameless), 'fused op')}: {named}; {COLLECT_PASSES}",)
-
-
 # --- one op -----------------------------------------------------------------------------------------------------------
 
 
@@ -259,11 +163,11 @@ class _Judge:
             originals=op.original_names or (op.name,),
             index=found.index if found is not None else -1,
             verdict=Verdict.NOT_JUDGED,
-            reason="",
+            ground=Ground(sign=Sign.NOT_DUMPED),
         )
         own = self.alone.examine(op)
         if found is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
-            return replace(result, reason="it was not dumped")
+            return result
         result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, found))
         outputs = [row for row in found.outputs if row.cosine is not None]
         if outputs:
@@ -274,67 +178,62 @@ class _Judge:
             result = replace(result, input_error=max(map(_error, inputs)))
         recomputed = result.recomputed
         if recomputed is None:
-            return self._by_comparison(replace(result, not_recomputed=own.reason), found)
+            return self._by_comparison(replace(result, not_recomputed=NotJudged(reason=own.reason)), found)
         if recomputed.how not in self.distrusted and _fits_neither(own, result, found):
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
-                why = (
-                    f"recomputed ({recomputed.how}) from its own inputs, its output is {recomputed.error:.2%} off, and "
-                    f"so is the other run's, which {', '.join(shared)} made too (--benchmark may tell)"
-                )
-                return replace(result, verdict=Verdict.SUSPICIOUS, reason=why)
+                ground = Ground(sign=Sign.OFF_IN_BOTH_RUNS, shared=shared)
+                return replace(result, verdict=Verdict.SUSPICIOUS, ground=ground)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
-            why = f"the formula of {recomputed.how} fits neither side where the two agree"
-            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
+            distrusted = FormulaDistrusted(ops=recomputed.how)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), found)
         if own.is_confirmed is False:
             # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
             is_wrong = bool(found.inputs_agree) and found.outputs_agree is False
             own = replace(own, reason="", state=State.WRONG if is_wrong else State.DOUBTFUL)
         elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
-            why = own.reason or "it was fed numbers that are not finite"
+            why = NotJudged(reason=own.reason) if own.reason else FedNotFinite()
             return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
         return _by_recomputing(result, own, found)
 
-    def _shared(self, op: OpBlame) -> list[str]:
+    def _shared(self, op: OpBlame) -> tuple[str, ...]:
         """Passes that made the op in both runs."""
-        return sorted(set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals)))
+        both = set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals))
+        return tuple(sorted(both))
 
     def _by_comparison(self, op: OpBlame, found: OpAgreement) -> OpBlame:
-        def verdict(verdict: Verdict, reason: str) -> OpBlame:
-            return replace(op, verdict=verdict, reason=f"{reason}; not recomputed: {op.not_recomputed}")
+        verdict, ground = self._compared(op, found)
+        return replace(op, verdict=verdict, ground=ground)
 
-        shared = self._shared(op)
+    def _compared(self, op: OpBlame, found: OpAgreement) -> tuple[Verdict, Ground]:
+        """The verdict by the comparison alone, and what it rests on."""
+        shared, fed = self._shared(op), _OWN * (op.input_error or 0.0)
         if op.output_error is None:
-            return verdict(Verdict.NOT_JUDGED, _why_not_compared(found.outputs))
+            return Verdict.NOT_JUDGED, _not_compared(found.outputs)
         if shared:
-            made = f"made by {', '.join(shared)}"
-            why = f"the other run has it too, {made}: comparing the two tells nothing (--benchmark may)"
-            return verdict(Verdict.NOT_JUDGED, why)
-        out, into = f"its output is {_percent(op.output_error)} off", _percent(op.input_error)
+            return Verdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
         if found.outputs_agree:
             if op.output_error > _NOTABLE and op.input_error is None:
-                return verdict(Verdict.NOT_JUDGED, f"{out}, which may have come in: no input could be compared")
-            if op.output_error > _NOTABLE and op.output_error > _OWN * (op.input_error or 0.0):
-                return verdict(Verdict.SUSPICIOUS, f"{out}, though not below the threshold")
-            return verdict(Verdict.CLEAN, "its output agrees")
+                return Verdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
+            if op.output_error > _NOTABLE and op.output_error > fed:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
+            return Verdict.CLEAN, Ground(sign=Sign.AGREES)
         if found.is_cancelled:
-            return verdict(Verdict.NOT_JUDGED, "its true output is zero beside its inputs: only rounding is compared")
+            return Verdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
         if found.inputs_agree is None and self.first_off < found.index:
-            return verdict(Verdict.NOT_JUDGED, f"{out}, which may have come in: ops before it are off already")
+            return Verdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
         if found.inputs_agree is None:
-            return verdict(Verdict.SUSPICIOUS, f"{out}, and no input could be compared")
+            return Verdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
         if found.inputs_agree:
-            if op.output_error <= _OWN * (op.input_error or 0.0):
-                return verdict(Verdict.SUSPICIOUS, f"{out}, and its inputs ({into}) are nearly as far off")
-            unknown = found.unknown_inputs
-            if unknown:
-                why = f"{out}, the inputs that could be compared agree, and {unknown[0].slot} could not be"
-                return verdict(Verdict.SUSPICIOUS, why)
-            return verdict(Verdict.GUILTY, f"{out}, and its inputs agree")
-        if op.output_error > _OWN * (op.input_error or 0.0):
-            return verdict(Verdict.SUSPICIOUS, f"{out}, much more than its inputs ({into})")
-        return verdict(Verdict.NOT_JUDGED, f"its inputs are {into} off already, so that its error may be theirs")
+            if op.output_error <= fed:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
+            if found.unknown_inputs:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.ONE_INPUT_UNKNOWN, slot=found.unknown_inputs[0].slot)
+            return Verdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
+        if op.output_error > fed:
+            return Verdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
+        return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
 
 
 def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:
@@ -348,48 +247,39 @@ def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:
 def _by_recomputing(op: OpBlame, judged: OpJudgement, found: OpAgreement) -> OpBlame:
     own = op.recomputed
     assert own is not None
-    how = f"recomputed ({own.how}) from its own inputs"
-    if own.borrowed:
-        how += f" and the other side's {', '.join(own.borrowed[:_NAMED])}"
-    if own.mismatches:
-        where = counted(own.mismatches, "element")
-        why = f"{how}, its output is not finite in {where} where it should be"
-        return replace(op, verdict=Verdict.GUILTY, reason=why)
-    sizes = f"its output is {own.error:.2%} off, where rounding explains {_small(own.rounding)}"
     other = own.benchmark_error
+    if own.mismatches:
+        return replace(op, verdict=Verdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
     if judged.state is State.WRONG:
-        why = f"{how}, {sizes}"
-        if other is not None and found.inputs_agree:
-            why += f"; the other side's is {other:.2%} off"
-        return replace(op, verdict=Verdict.GUILTY, reason=why)
+        ground = Ground(sign=Sign.WRONG, other_error=other if found.inputs_agree else None)
+        return replace(op, verdict=Verdict.GUILTY, ground=ground)
     if judged.state is State.DOUBTFUL:
-        why = f"{how}, {sizes}"
-        if judged.is_confirmed is False and other is not None:
-            why += f"; so is the other side's, {other:.2%}, which makes the formula doubtful"
-        return replace(op, verdict=Verdict.SUSPICIOUS, reason=why)
-    why = f"{how}, its output is right ({own.error:.2%} off)"
-    if op.beyond_range:
-        why += f" as far as its type reaches: {op.beyond_range}"
+        ground = Ground(sign=Sign.DOUBTFUL, other_error=other if judged.is_confirmed is False else None)
+        return replace(op, verdict=Verdict.SUSPICIOUS, ground=ground)
+    ground = Ground(sign=Sign.RIGHT)
     if found.outputs_agree is False:
         if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
-            why += f": the other side's is wrong, {other:.2%} off"
+            ground = Ground(sign=Sign.RIGHT_OTHER_WRONG, other_error=other)
         elif found.inputs_agree is False:
-            why += ": what the comparison shows it was fed"
-    return replace(op, verdict=Verdict.CLEAN, reason=why)
+            ground = Ground(sign=Sign.RIGHT_AS_FED)
+    return replace(op, verdict=Verdict.CLEAN, ground=ground)
 
 
-def _beyond_range(judged: OpJudgement, found: OpAgreement) -> str:
-    """What became of results that the type of an output cannot hold; empty where it holds them all."""
+def _beyond_range(judged: OpJudgement, found: OpAgreement) -> BeyondType | None:
+    """What became of results that the type of an output cannot hold; None where it holds them all."""
     over = judged.overflow
     if over is None:
-        return ""
+        return None
     row = next((row for row in found.outputs if row.slot == f"output:{over.slot}"), None)
     npu = row.npu if row is not None else None
-    infinite = npu is not None and npu.inf_count > 0
-    where = f"{over.overflowed:,} of {counted(over.size, 'element')}"
-    limit = LIMIT.get(over.dtype)
-    end = f", where {over.dtype} ends at {limit:g}" if limit is not None else ""
-    return f"it {'overflows' if infinite else 'saturates'} in {where} (the true result reaches {over.largest:.6g}{end})"
+    return BeyondType(
+        is_infinite=npu is not None and npu.inf_count > 0,
+        elements=over.overflowed,
+        size=over.size,
+        largest=over.largest,
+        dtype=over.dtype,
+        limit=LIMIT.get(over.dtype),
+    )
 
 
 def _error(row: Row) -> float:
@@ -401,21 +291,10 @@ def _error(row: Row) -> float:
     return distance(row)
 
 
-def _percent(error: float | None) -> str:
-    if error is None:
-        return "an unknown amount"
-    return f"{error:.2%}" if isfinite(error) else "infinitely"
-
-
-def _small(error: float) -> str:
-    """A distance that may be far below a hundredth of a percent."""
-    return f"{error:.2%}" if error >= 1e-4 or not error else f"{100 * error:.2g}%"
-
-
-def _why_not_compared(outputs: Sequence[Row]) -> str:
-    reason = next((row.reason for row in outputs if row.reason), "no output of it was compared")
-    statistics = any(row.status == Status.STATISTICS_ONLY for row in outputs)
-    return "only statistics were dumped" if statistics else reason
+def _not_compared(outputs: Sequence[Row]) -> Ground:
+    if any(row.status == Status.STATISTICS_ONLY for row in outputs):
+        return Ground(sign=Sign.ONLY_STATISTICS)
+    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), ""))
 
 
 # --- the passes -------------------------------------------------------------------------------------------------------
@@ -434,22 +313,9 @@ def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
     errors = [op.error for op in ops if op.verdict is not Verdict.NOT_JUDGED and op.error is not None]
     verdict = next((one for one in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
                     if any(op.verdict is one for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
-    worst = max((op for op in ops if op.verdict is verdict), key=lambda op: op.error or 0.0)
-    reason = f"{worst.op_name}: {worst.reason}" if verdict is not Verdict.CLEAN else ""
-    unjudged = sum(op.verdict is Verdict.NOT_JUDGED for op in ops)
-    if verdict is Verdict.CLEAN and unjudged:
-        reason = f"{unjudged} of its {counted(len(ops), 'op')} could not be judged"
-    beyond = next((op for op in ops if op.verdict is Verdict.CLEAN and op.beyond_range), None)
-    if beyond is not None:
-        told = f"{beyond.op_name}: {beyond.beyond_range}"
-        reason = f"{reason}; {told}" if reason else told
-    if verdict is Verdict.GUILTY and len(worst.passes) > 1:
-        others = ", ".join(one for one in worst.passes if one != name)
-        reason += f"; {others} had a part in this op too"
     return PassBlame(
         name=name,
         verdict=verdict,
-        reason=reason,
         ops=tuple(ops),
         is_switchable=name != NO_PASS and is_switchable(name),
         worst=max(errors, default=None),

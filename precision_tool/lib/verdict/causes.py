@@ -13,12 +13,13 @@ from precision_tool.lib.model.graph import Op
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.verdict.copies import Departure
-from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement, State
+from precision_tool.lib.verdict.judgement import Gap, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.memory import Overwritten, stomps
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
 from precision_tool.lib.verdict.scales import is_scale, loss_scale
+from precision_tool.lib.verdict.slots import is_off_all_over
 from precision_tool.lib.verdict.trace import Flow, distance
 from precision_tool.lib.verdict.values import DATA_TYPES, Root, RunValues
 
@@ -52,6 +53,8 @@ class Findings:
     judged: Sequence[OpJudgement]
     overwritten: Sequence[Overwritten]
     departures: Sequence[Departure]
+    #: Ops that were judged together.
+    gaps: Sequence[Gap] = ()
     #: What overflow status files say, by name of the op.
     flagged: Mapping[str, Flag] = field(default_factory=dict)
 
@@ -88,6 +91,7 @@ class Explainer:
             scale = loss_scale(self._values, self._flow)
         if scale is not None:
             found.append(scale)
+        found += self._in_gaps(found)
         found += self._told_by_status(found)
         found += self._jumps(found)
         return found or list(self._by_comparison(compared))
@@ -119,7 +123,8 @@ class Explainer:
             size = root.op.output_descs[0].shape if root.op.output_descs else (0,)
             is_scalar = size in ((), (1,))
             if id(root.op) not in known:
-                if len(wrong) < len(judged) or (len(wrong) < 2 and not (is_scalar and factors)):
+                is_shown = len(wrong) > 1 or (is_scalar and factors) or is_off_all_over(wrong[0])
+                if len(wrong) < len(judged) or not is_shown:
                     continue
                 slot = wrong[0].worst_slot
                 found.append(
@@ -180,6 +185,35 @@ class Explainer:
         for together in by_pass.values():
             first = min(together, key=lambda one: one.number)
             yield replace(first, also=tuple(one.culprit for one in together if one is not first))
+
+    def _in_gaps(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Ops that are wrong together, of which no file tells which one is; not those that are accused already."""
+        named = {name for one in found for name in (one.culprit, *one.also)}
+        for gap in self._findings.gaps:
+            names = {op.name for op in gap.ops} | {root.op.name for op in gap.ops for root in self._parameters(op)}
+            if gap.judgement.state is not State.WRONG or names & named:
+                continue
+            # What only changes the type or the order is seldom to blame.
+            op = next((op for op in reversed(gap.ops) if op.type not in ("Cast", "TransData")), gap.ops[-1])
+            suspect = self._own_error(replace(gap.judgement, op=op))
+            also = tuple(other.name for other in gap.ops if other is not op)
+            named |= names
+            if len(gap.borrowed) == 1 and is_off_all_over(gap.judgement):
+                variable = gap.borrowed[0]
+                also = tuple(other.name for other in gap.ops)
+                suspect = replace(suspect, culprit=variable.name, cause=Cause.WEIGHTS, op_type=variable.type)
+                op = variable
+            yield replace(
+                suspect, confidence=0.5, also=also, number=self._values.order[id(op)],
+                facts=(*suspect.facts, Fact(name="one_of", value=[op.name, *also])),
+            )  # fmt: skip
+
+    def _parameters(self, op: Op) -> Iterator[Root]:
+        """The variables and constants that feed an op."""
+        for root in self._values.producers(op):
+            parameter = self._values.parameter_of(root)
+            if parameter is not None:
+                yield Root(parameter, 0)
 
     def _own_error(self, one: OpJudgement) -> Suspect:
         slot = one.worst_slot

@@ -13,6 +13,7 @@ from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchma
 from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady
+from precision_tool.lib.verdict.gaps import gaps
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
 from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
@@ -93,7 +94,11 @@ def judge_run(
     again = _JudgedAgain(judge)
     memory = overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
+    together = tuple(gaps(judge, judged))
+    right = {id(one.judgement.op): one.judgement for one in together if one.judgement.state is State.RIGHT}
+    judged = [right.get(id(one.op), one) for one in judged]
     findings = Findings(
+        gaps=together,
         judged=tuple(judged),
         flagged=subject.flagged,
         overwritten=memory,
@@ -195,7 +200,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     )  # fmt: skip
     guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
     if not guilty:
-        unseen = 0.0 if has_benchmark else _IN_PART * len(partly)
+        unseen = 0.0 if has_benchmark else _IN_PART * sum(not one.is_summed for one in partly)
         seen = (counts.right - unseen) / counts.ops if counts.ops else 0.0
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
@@ -257,6 +262,8 @@ def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_b
     line = f"{len(partly):,} of {counted(len(judged), 'op')} {words} elements were recomputed"
     if has_benchmark:
         return (f"{line}, those farthest from the benchmark among them",)
+    if all(one.is_summed for one in partly):
+        return (f"{line}, and the sums of all rows: a fault that is small beside a row's rounding does not show",)
     return (f"{line}: a fault in a few others does not show without a benchmark",)
 
 

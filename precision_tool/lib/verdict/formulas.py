@@ -24,6 +24,7 @@ from precision_tool.lib.ops.base import (
     OpSpec,
     Output,
     Places,
+    RowSums,
     Wanted,
 )
 from precision_tool.lib.pairing.groups import groups_of, originals
@@ -151,6 +152,14 @@ class Formula:
         call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
         places = np.union1d(spec.cheap_places(call, count), () if also is None else also).astype(np.intp)
         return places, spec.sampled(call, places)
+
+    def row_sums(self, inputs: Mapping[int, Input]) -> RowSums | None:
+        """Sums over the columns of output 0 of the only stage; None where they cost as much as the output."""
+        (stage, *others) = self.stages
+        spec = table.find(stage.op_type)
+        if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
+            return None
+        return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
 
     def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:
         """The batch that every stage treats row by row, and the inputs that have it; None if there is none."""

@@ -28,6 +28,7 @@ from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
+from precision_tool.lib.verdict.row_sums import odd_places
 from precision_tool.lib.verdict.rows import Rows, spread
 from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
@@ -81,15 +82,15 @@ class Judge:
     ) -> None:
         self.values = values
         self._beside = Beside(values)
-        self._ways = Ways(values, self._beside, unfused)
-        self._deadline = time.monotonic() + seconds
+        self.ways = Ways(values, self._beside, unfused)
+        self.deadline = time.monotonic() + seconds
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
     def for_others(self) -> Callable[[], Judge]:
         """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
-        values, left = self.values, self._deadline - time.monotonic()
+        values, left = self.values, self.deadline - time.monotonic()
         quiet = Compared(quiet=values.compared.quiet)
-        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self._ways.unfused, left)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused, left)
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -101,12 +102,12 @@ class Judge:
 
     def key(self, op: Op) -> object:
         """What ops that are fused alike share."""
-        return self._ways.key(op)
+        return self.ways.key(op)
 
     @property
     def fitting(self) -> dict[object, tuple[object, ...]]:
         """Ways in which ops are fused that fitted the benchmark or a dump, by their key."""
-        return self._ways.fitting
+        return self.ways.fitting
 
     def judge(self, op: Op) -> OpJudgement:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
@@ -133,7 +134,7 @@ class Judge:
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
         start = time.monotonic()
-        if start > self._deadline:
+        if start > self.deadline:
             return replace(base, reason=OUT_OF_TIME)
         try:
             with np.errstate(all="ignore"), self.values.reading():
@@ -209,7 +210,7 @@ class Judge:
 
     def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
         """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
-        for formula in self._ways.formulas(base.op, fed, got, known_only=True):
+        for formula in self.ways.formulas(base.op, fed, got, known_only=True):
             try:
                 slots = right_in_blocks(formula, fed.inputs, got, narrowing(formula, fed.inputs))
                 found = self._right_where_sampled(base, formula, fed.inputs, got) if not slots else None
@@ -237,7 +238,7 @@ class Judge:
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=f"there is no formula for {op.type}")
         if op.name in self.values.compared.quiet:
-            right = right_at_a_glance(self.values, self._ways, base)
+            right = right_at_a_glance(self.values, self.ways, base)
             if right is not None:
                 return right
         outputs = self.outputs(op)
@@ -268,18 +269,16 @@ class Judge:
         fed.widen()
         got = {slot: in_doubles(one) for slot, one in got.items()}
         chosen: OpJudgement | None = None
-        reason = ""
-        key = self.key(op)
+        reason, key = "", self.key(op)
         tried: list[tuple[Formula, OpJudgement]] = []
-        for formula in self._ways.formulas(op, fed, got):
+        for formula in self.ways.formulas(op, fed, got):
             if any(formula.is_same(other) for other, _ in tried):
                 continue
             try:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
                 if not is_fused(op):
-                    missing = "; ".join(fed.missing.values())
-                    raise NotComputedError(missing or str(error)) from error
+                    raise NotComputedError("; ".join(fed.missing.values()) or str(error)) from error
                 reason = reason or str(error)
                 continue
             if found.state is State.RIGHT:
@@ -297,8 +296,7 @@ class Judge:
         if chosen is None and tried:
             chosen = self._confirmed(tried, key, fed, got)
         if chosen is None and not tried:
-            missing = "; ".join(fed.missing.values())
-            return replace(base, reason=missing or reason or "how it is fused is not known")
+            return replace(base, reason="; ".join(fed.missing.values()) or reason or "how it is fused is not known")
         assert chosen is not None
         return chosen
 
@@ -354,13 +352,18 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
     ) -> OpJudgement | None:
         """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
-        farthest = self._beside.farthest(base.op, got)
+        u_in = narrowing(formula, inputs)
+        is_all = 0 in got and got[0].array.size <= _SAMPLES
+        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_places(formula, inputs, got, u_in)
+        farthest = farthest if odd is None else np.union1d(farthest, odd).astype(np.intp)
         found = formula.sample(inputs, _SAMPLES, farthest)
         if found is not None and 0 in got:
             places, out = found
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
-            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs))
-            slot = replace(slot_of(0, have, out, fit, formula.kind), size=got[0].array.size, sampled=int(places.size))
+            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
+            slot = slot_of(0, have, out, fit, formula.kind)
+            if places.size < got[0].array.size:
+                slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=odd is not None)
             return replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:

@@ -64,6 +64,8 @@ class SlotJudgement:
     amplification: float | None = None
     #: Elements that were recomputed, where the op is too large for all of them.
     sampled: int | None = None
+    #: Whether the sums of all rows of such an op are right, over all columns.
+    is_summed: bool = False
 
     @property
     def looked_at(self) -> int:
@@ -120,6 +122,8 @@ class OpJudgement:
         if worst is None:
             return known
         over = self.overflow
+        if worst.sampled is not None:
+            known = replace(known, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
         return replace(
             known, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
@@ -132,6 +136,11 @@ class OpJudgement:
         return any(slot.sampled is not None for slot in self.slots)
 
     @property
+    def is_summed(self) -> bool:
+        """Whether the sums of rows tell of all others."""
+        return all(slot.is_summed for slot in self.slots if slot.sampled is not None)
+
+    @property
     def own(self) -> float:
         """The relative own error of that output; inf if nothing was recomputed."""
         return self.worst_slot.own if self.worst_slot is not None else inf
@@ -140,6 +149,18 @@ class OpJudgement:
     def overflow(self) -> SlotJudgement | None:
         """The output whose true result is beyond its type."""
         return next((slot for slot in self.slots if slot.overflowed), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Ops that were judged together, as what they put out between is not known, in the order in which they ran.
+
+    `judgement` is that of what the last one put out, `borrowed` are variables whose numbers are the benchmark's.
+    """
+
+    ops: Sequence[Op]
+    judgement: OpJudgement
+    borrowed: Sequence[Op] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | N
     if mine is None or not isinstance(own, Tensor):
         return None
     are_read = {key_of(mine), key_of(own)} <= values.checksums.keys()
-    if not are_read and _compared_alike(values, root, slot):
+    if not are_read and values.compared_alike(root, slot):
         return None
     return _held_against(values, root, slot, output, ToldBy.PRODUCER)
 
@@ -199,15 +199,6 @@ def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by
         size=mine.size,
         nbytes=mine.nbytes,
     )
-
-
-def _compared_alike(values: RunValues, root: Root, slot: Slot) -> bool:
-    """Whether what an op put out and what was read of it are the same in every figure of the comparison.
-
-    Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
-    """
-    read = slot.op.name, f"input:{slot.index}"
-    return values.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
 
 # --- who is to blame --------------------------------------------------------------------------------------------------

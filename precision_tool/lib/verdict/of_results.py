@@ -100,8 +100,9 @@ def judged_on(
     flagged: Mapping[str, Flag] | None = None,
     seconds: float = SECONDS,
     workers: int = 0,
+    executor: Executor | None = None,
 ) -> Judged | None:
-    """The same with every op's judgement; `seconds` limit recomputing, `workers` processes share it.
+    """The same with every op's judgement; `seconds` limit recomputing, `workers` processes or an `executor` share it.
 
     `runs` are this run and others of the data folder, `flagged` what overflow status files say. `faults` are what
     `find_first_fault` says of the comparison, where that is known.
@@ -115,7 +116,7 @@ def judged_on(
         compared=[one.op_name for one in faults if one.kind == FindingKind.FIRST_FAULTY_OP], threshold=threshold,
         flagged=flagged or {},
     )  # fmt: skip
-    return judge(asked, runs, seconds=seconds, workers=workers)
+    return judge(asked, runs, seconds=seconds, workers=workers, executor=executor)
 
 
 def judge_alone(

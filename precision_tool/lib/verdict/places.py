@@ -94,7 +94,7 @@ def places_of(got: npt.NDArray[Any], true: npt.NDArray[Any], bad: Flags, unit: f
     with np.errstate(all="ignore"):
         if not np.isfinite(y.reshape(-1)[where]).all():
             return Places(mistake=Mistake.NOT_FINITE, **base)
-        moved = _moved(y, f, unit, where.size) if y.size <= _LOOKED_AT else None
+        moved = _moved(y, f, unit, where) if y.size <= _LOOKED_AT else None
         if moved is not None:
             return Places(**{**base, **moved})
         return Places(**{**base, **_shape(y, f, bad, where, unit)})
@@ -112,12 +112,15 @@ def _close(y: Doubles, f: Doubles, unit: float, wrong: int | None = None) -> boo
     return bool(near.size - np.count_nonzero(near) <= (1 - _EXPLAINED) * (near.size if wrong is None else wrong))
 
 
-def _moved(y: Doubles, f: Doubles, unit: float, wrong: int) -> dict[str, Any] | None:
-    """The order in which every right value is there; `wrong` elements are off where they stand."""
-    flat = y.reshape(-1)
+def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> dict[str, Any] | None:
+    """The order in which every right value is there; the elements at `where` are off where they stand.
+
+    These have the same values among them: among all of them a few others would be near some value too.
+    """
+    flat, wrong = y.reshape(-1), where.size
     if y.size < 2 or _close(flat, f.reshape(-1), unit):
         return None  # too near to have moved
-    if not _close(np.sort(y, axis=None), np.sort(f, axis=None), unit, wrong):
+    if not _close(np.sort(flat[where]), np.sort(f.reshape(-1)[where]), unit):
         return None
     for axis, steps in _steps(f.shape):
         if _close(flat, np.roll(f, steps, axis).reshape(-1), unit, wrong):

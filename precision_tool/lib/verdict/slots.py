@@ -16,6 +16,8 @@ DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
 _INEXACT = 0.6
 _FEW = 64
+#: Another variable moves nearly every element of what is made of it.
+_ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
 _TOLD = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
 
@@ -67,6 +69,17 @@ def state_of(base: OpJudgement, slots: list[SlotJudgement]) -> State:
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+def is_off_all_over(one: OpJudgement) -> bool:
+    """Whether nearly all of an op's output is off by more than a narrower type makes it, as by another parameter.
+
+    A kernel that computes wrong moves values, or spoils some of them.
+    """
+    slot = one.worst_slot
+    if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
+        return False
+    return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
 
 
 def largest_of(one: Input) -> float:

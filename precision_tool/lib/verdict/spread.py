@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -77,7 +77,7 @@ class _Task:
 class _Plan:
     """Which ops wait for one of their kind, and which can be judged."""
 
-    ready: deque[_Task] = field(default_factory=deque)
+    ready: list[_Task] = field(default_factory=list)
     waiting: dict[object, deque[int]] = field(default_factory=dict)
 
 
@@ -160,22 +160,39 @@ class _Spread:
 
     def _hand_out(self, pool: Executor, most: int, recipe: _Recipe | None = None) -> None:
         running: dict[Future[_Found], _Task] = {}
-        held = 0
         ready = self._plan.ready
         while ready or running:
-            while ready and len(running) < most and (not running or held + ready[0].nbytes <= _AT_ONCE):
-                task = ready.popleft()
-                held += task.nbytes
+            while ready and len(running) < most:
+                task = self._next_beside(running.values())
+                if task is None:
+                    break
+                ready.remove(task)
                 fitting = self._judge.fitting.get(task.key)
                 running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly, recipe)] = task
             finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
             for future in finished:
                 task = running.pop(future)
-                held -= task.nbytes
                 try:
                     self._take(task, future.result())
                 except PoisonedTaskError as error:
                     self._give_up(task, error.message)
+
+    def _next_beside(self, running: Collection[_Task]) -> _Task | None:
+        """The task that is handed out next; None where it has to wait for the memory of those that run.
+
+        Of those that may take more than half of the memory there is one at a time: the others go on in the other half.
+        """
+        half = _AT_ONCE // 2
+        has_large = any(task.nbytes > half for task in running)
+        tasks = [task for task in self._plan.ready if not has_large or task.nbytes <= half]
+        task = max(tasks, key=self._behind, default=None)
+        if task is None or not running:
+            return task
+        return task if sum(min(one.nbytes, half) for one in (*running, task)) <= _AT_ONCE else None
+
+    def _behind(self, task: _Task) -> int:
+        """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
+        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
 
     def _take(self, task: _Task, found: _Found) -> None:
         judged, fitting, checksums = found

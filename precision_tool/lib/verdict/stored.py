@@ -19,7 +19,7 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, is_folder, open_binary, read_text, real_path
+from precision_tool.lib.storage.stores import exists, is_folder, list_folder, open_binary, read_text, real_path
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
@@ -179,13 +179,13 @@ def read_verdict(path: str) -> StoredVerdict:
     DataNotFoundError where there is none, FormatError for what is no verdict file.
     """
     if not exists(path):
-        raise DataNotFoundError(f"{path}: no such file or folder", "name a result, or a verdict_*.json beside one")
+        raise DataNotFoundError.of(path, "no such file or folder", "name a result, or a verdict_*.json beside one")
     if not is_folder(path) and path.endswith(".json"):
         return _read(path)[1]
     for result in find_results(path):
         if exists(verdict_path(result)):
             return _read(verdict_path(result))[1]
-    raise DataNotFoundError(f"{path}: no verdict is kept beside this result", "`ac -c` keeps one with each result")
+    raise DataNotFoundError.of(path, "no verdict is kept beside this result", "`ac -c` keeps one with each result")
 
 
 def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
@@ -195,7 +195,10 @@ def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
         with suppress(PrecisionToolError):
             alone = base / _ALONE
             if is_folder(alone):
-                paths += sorted((str(path) for path in alone.glob(f"{_PREFIX}*.json")), reverse=True)
+                names = (
+                    name for name in list_folder(str(alone)) if name.startswith(_PREFIX) and name.endswith(".json")
+                )
+                paths += sorted((str(alone / name) for name in names), reverse=True)
     for path in paths:
         with suppress(PrecisionToolError):
             yield _read(path)[1]
@@ -211,7 +214,7 @@ def newest_verdicts(results: Iterable[str], space: Workspace) -> list[StoredVerd
 
 
 def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
-    no_verdict = FormatError(f"{path}: no verdict of this version, or it was changed", "`ac -c` writes a new one")
+    no_verdict = FormatError.of(path, "no verdict of this version, or it was changed", "`ac -c` writes a new one")
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")

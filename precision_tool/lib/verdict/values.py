@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 from zlib import crc32
@@ -172,7 +173,7 @@ class RunValues:
         self._cache = _Cache()
         self._opened = OpenTensors(_BUDGET)
         self._is_reading = False
-        #: Checksums of the bytes of tensors that were read, as they lie.
+        #: Checksums of the bytes of tensors that were read and have copies, as they lie.
         self.checksums: dict[tuple[str, str, int], int] = {}
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
@@ -343,9 +344,26 @@ class RunValues:
             return open_bytes(tensor)
         self._opened.keep(tensor)
         stored = self._opened.stored(tensor)
-        if stored is not None:
+        if stored is not None and key_of(tensor) in self._copied:
             self.checksums[key_of(tensor)] = crc32(stored.data)
         return self._opened.open(tensor)
+
+    @cached_property
+    def _copied(self) -> frozenset[tuple[str, str, int]]:
+        """Tensors of which there are copies that the comparison does not show to be the same: their bytes have to."""
+        pairs = (
+            (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
+        )
+        unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
+        return frozenset(key_of(one) for pair in unlike for one in map(self.found, pair) if isinstance(one, Tensor))
+
+    def compared_alike(self, root: Root, slot: Slot) -> bool:
+        """Whether what an op put out and what was read of it are the same in every figure of the comparison.
+
+        Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
+        """
+        read = slot.op.name, f"input:{slot.index}"
+        return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
     def _opens_parts(self, tensor: Tensor) -> TensorBytes:
         """The same for a tensor of which only some rows are read."""

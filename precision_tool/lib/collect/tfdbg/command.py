@@ -111,10 +111,10 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 def _find(source: str, choice: Optional[str]) -> List[runs.RunFolder]:
     if not os.path.isdir(source):
-        raise DataNotFoundError(f"{source}: no such folder", _HOW_TO_DUMP)
+        raise DataNotFoundError.of(source, "no such folder", _HOW_TO_DUMP)
     found = runs.find_runs(source)
     if not found:
-        raise DataNotFoundError(f"{source}: no run folder of tfdbg in it", _HOW_TO_DUMP)
+        raise DataNotFoundError.of(source, "no run folder of tfdbg in it", _HOW_TO_DUMP)
     return found if choice is None else runs.choose_runs(found, choice)
 
 

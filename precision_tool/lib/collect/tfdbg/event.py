@@ -7,7 +7,7 @@ encoding documentation of protobuf. This module runs on Python 3.7.
 
 import os
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from precision_tool.lib.collect.wire import FIXED32, FIXED64, LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError
@@ -123,22 +123,23 @@ class TensorEvent:
 
 def damaged(path: str, position: int, reason: str) -> FormatError:
     """The user's error for bytes that are not what they should be."""
-    return FormatError(f"{path}: {reason} (byte {position})", _HINT)
+    return FormatError.of(path, f"{reason} (byte {position})", _HINT, offset=position)
 
 
 def read_event(path: str) -> TensorEvent:
     """The head of a tensor file. Raises FormatError, with the byte, for what is damaged or holds no tensor."""
     fd = open_for_reading(path)
     try:
-        size = os.fstat(fd).st_size
-        reader = WireReader(
-            path, size, lambda offset, count: os.pread(fd, count, offset), max_fields=size, window=_WINDOW, hint=_HINT
-        )
-        return _read(reader)
+        return read_event_at(path, os.fstat(fd).st_size, lambda offset, count: os.pread(fd, count, offset))
     except OSError as error:
         raise unreadable(path, error) from error
     finally:
         os.close(fd)
+
+
+def read_event_at(path: str, size: int, read_at: Callable[[int, int], bytes]) -> TensorEvent:
+    """Like `read_event`, of a file of `size` bytes that is open: `read_at` gives so many bytes from an offset."""
+    return _read(WireReader(path, size, read_at, max_fields=size, window=_WINDOW, hint=_HINT))
 
 
 def open_for_reading(path: str) -> int:
@@ -146,12 +147,12 @@ def open_for_reading(path: str) -> int:
     try:
         return open_descriptor(path)
     except DataNotFoundError as error:
-        raise FormatError(error.message, error.hint) from error
+        raise FormatError.of(path, error.reason, error.hint) from error
 
 
 def unreadable(path: str, error: OSError) -> FormatError:
     """The user's error for a file that cannot be opened or read."""
-    return FormatError(f"{path}: cannot be read ({error.strerror})", "check its permissions and the disk")
+    return FormatError.of(path, f"cannot be read ({error.strerror})", "check its permissions and the disk")
 
 
 def _read(reader: WireReader) -> TensorEvent:

@@ -71,8 +71,9 @@ def is_same_npy(event: TensorEvent, path: str, told: Told) -> bool:
 
 def unwritable(path: str, error: OSError) -> OutputError:
     """The user's error for a file or folder that cannot be written."""
-    return OutputError(
-        f"{path}: cannot be written ({error.strerror or error})",
+    return OutputError.of(
+        path,
+        f"cannot be written ({error.strerror or error})",
         "free some space, or name a folder with -o DIR",
     )
 

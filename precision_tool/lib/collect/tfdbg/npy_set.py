@@ -88,7 +88,7 @@ class NpySet:
     def start(self, nbytes: int) -> str:
         """Makes the folder for a new set of so many bytes and returns its path."""
         if _is_mount_point(self.folder):
-            raise OutputError(f"{self.folder}: is a mount point, which cannot be replaced as a whole", self._inside())
+            raise OutputError.of(self.folder, "is a mount point, which cannot be replaced as a whole", self._inside())
         try:
             free = self.free()
             if free < nbytes:

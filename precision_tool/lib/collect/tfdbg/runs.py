@@ -36,6 +36,48 @@ _RUN_DEPTH = 3
 Visit = Callable[[str], None]
 
 
+class UnlistedError(Exception):
+    """Why a folder cannot be listed, or a file not be looked at."""
+
+
+class Folders:
+    """Where run folders lie: here on a disk of this machine. UnlistedError for what cannot be looked at."""
+
+    def entries(self, folder: str) -> List[Tuple[str, Union[bool, str]]]:
+        """The names in a folder, sorted, each with whether it is a folder, or why that cannot be told."""
+        try:
+            with os.scandir(folder) as entries:
+                return [(entry.name, _is_folder(entry)) for entry in sorted(entries, key=lambda entry: entry.name)]
+        except OSError as error:
+            raise UnlistedError(error.strerror or str(error)) from error
+
+    def identity(self, folder: str) -> object:
+        """The same for one folder under two names."""
+        try:
+            stat = os.stat(folder)
+        except OSError as error:
+            raise UnlistedError(error.strerror or str(error)) from error
+        return stat.st_dev, stat.st_ino
+
+    def size(self, path: str) -> int:
+        """The bytes of a file."""
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise UnlistedError(error.strerror or str(error)) from error
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> Union[bool, str]:
+    """Whether an entry is a folder, or why that cannot be told: a link to itself, or into what may not be read."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+ON_DISK = Folders()
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A run folder. `time` (microseconds) and `number` are 0 and None where its name does not tell them."""
@@ -102,7 +144,7 @@ def is_npy_name(name: str) -> bool:
     return _NPY_NAME.match(name) is not None
 
 
-def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
+def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> List[RunFolder]:
     """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none."""
     found: List[RunFolder] = []
     pending = [(os.path.abspath(folder), 0)]
@@ -111,9 +153,8 @@ def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
         if visit is not None:
             visit(path)
         try:
-            with os.scandir(path) as entries:
-                below = sorted(entry.path for entry in entries if _is_folder(entry) is True)
-        except OSError:
+            below = [os.path.join(path, name) for name, is_folder in folders.entries(path) if is_folder is True]
+        except UnlistedError:
             continue
         if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
             match = _RUN_FOLDER.match(os.path.basename(path))
@@ -146,12 +187,12 @@ def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
     raise DataNotFoundError(f"--run {choice}: there is no such run", f"there are: {shown}")
 
 
-def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
+def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> RunFiles:
     """Every tensor file of a run."""
     tensors: List[DumpedTensor] = []
     skipped: List[Tuple[str, str]] = []
     unreadable: List[Tuple[str, str]] = []
-    seen: Set[Tuple[int, int]] = set()
+    seen: Set[object] = set()
     # (folder, its device, the op name that its path spells)
     pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
     while pending:
@@ -159,55 +200,46 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
         if visit is not None:
             visit(folder)
         try:
-            stat = os.stat(folder)
-            if (stat.st_dev, stat.st_ino) in seen:  # a link to a folder above
+            identity = folders.identity(folder)
+            if identity in seen:  # a link to a folder above
                 continue
-            seen.add((stat.st_dev, stat.st_ino))
-            with os.scandir(folder) as entries:
-                listed = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            unreadable.append((folder, f"cannot be listed ({error.strerror})"))
+            seen.add(identity)
+            listed = folders.entries(folder)
+        except UnlistedError as error:
+            unreadable.append((folder, f"cannot be listed ({error})"))
             continue
-        for entry in listed:
-            is_folder = _is_folder(entry)
+        for name, is_folder in listed:
+            path = os.path.join(folder, name)
             if not isinstance(is_folder, bool):
-                unreadable.append((entry.path, f"cannot be read ({is_folder.strerror})"))
+                unreadable.append((path, f"cannot be read ({is_folder})"))
                 continue
             if is_folder:
                 if device:
-                    pending.append((entry.path, device, scope + entry.name + "/"))
-                elif entry.name.startswith(_DEVICE_PREFIX):
-                    pending.append((entry.path, entry.name[len(_DEVICE_PREFIX) :].lstrip(","), ""))
+                    pending.append((path, device, scope + name + "/"))
+                elif name.startswith(_DEVICE_PREFIX):
+                    pending.append((path, name[len(_DEVICE_PREFIX) :].lstrip(","), ""))
                 else:
-                    skipped.append((entry.path, "a folder that tfdbg does not make"))
+                    skipped.append((path, "a folder that tfdbg does not make"))
                 continue
-            if entry.name.startswith(_METADATA_PREFIX):
+            if name.startswith(_METADATA_PREFIX):
                 continue
-            match = _TENSOR_FILE.match(entry.name) if device else None
+            match = _TENSOR_FILE.match(name) if device else None
             if match is None:
-                skipped.append((entry.path, "not named like a tensor file of tfdbg"))
+                skipped.append((path, "not named like a tensor file of tfdbg"))
                 continue
             op, slot = scope + match.group("name"), int(match.group("slot"))
             if _IDENTITY.match(match.group("watch")) is None:
                 skipped.append((f"{op}:{slot}", "no tensor but what {} says of it".format(match.group("watch"))))
                 continue
             try:
-                size = entry.stat().st_size
-            except OSError as error:
-                unreadable.append((entry.path, f"cannot be read ({error.strerror})"))
+                size = folders.size(path)
+            except UnlistedError as error:
+                unreadable.append((path, f"cannot be read ({error})"))
                 continue
             time, again = int(match.group("time")), int(match.group("again") or 0)
-            tensors.append(DumpedTensor(entry.path, op, slot, time, again, device, size))
+            tensors.append(DumpedTensor(path, op, slot, time, again, device, size))
     tensors.sort(key=lambda tensor: (tensor.time, tensor.again, tensor.path))
     return RunFiles(run, tuple(tensors), tuple(skipped), tuple(unreadable))
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> Union[bool, OSError]:
-    """Whether an entry is a folder, or why that cannot be told: a link to itself, or into what may not be read."""
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        return error
 
 
 def last_of_each(runs: Iterable[RunFiles]) -> List[DumpedTensor]:

@@ -131,7 +131,7 @@ def read_at(path: str, fd: int, start: int, count: int) -> bytes:
         except OSError as error:
             raise unreadable(path, error) from error
         if not part:
-            raise FormatError(f"{path}: ends at byte {start} while it is read", "copy the file again")
+            raise FormatError.of(path, f"ends at byte {start} while it is read", "copy the file again", offset=start)
         parts.append(part)
         start, count = start + len(part), count - len(part)
     return b"".join(parts)

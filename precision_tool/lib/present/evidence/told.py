@@ -24,8 +24,10 @@ FAMILIES = {
     "checks.overflow_check": "overflow",
     "checks.overflow_status": "overflow",
     "checks.memory": "random_errors",
+    "checks.passports": "passports",
     "checks.random_evidence": "random_errors",
     "checks.similarity": "similarity",
+    "verdict.blamed": "blame",
 }
 #: What the checks of a run are called.
 _TITLES = {

@@ -14,14 +14,14 @@ from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.results.result_csv import write_own_errors
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Command, Output, cluster_of
 from precision_tool.lib.shell.commands.compare import compare_sides, read_results
 from precision_tool.lib.shell.commands.compare_options import measure_options, noise_floor_of
 from precision_tool.lib.shell.commands.compare_parsers import ac_parser
-from precision_tool.lib.shell.commands.compare_screen import finish, finish_alone
+from precision_tool.lib.shell.commands.compare_screen import finish, finish_without_benchmark
 from precision_tool.lib.shell.commands.study import check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import engine_of
 from precision_tool.lib.workspace import typed_path
@@ -79,7 +79,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         held = None
     if lack is not None:
         alone = [one for one in verdicts if one is not None]
-        code = finish_alone(session, args, output, lack, checks, alone, held)
+        code = finish_without_benchmark(session, args, output, lack, checks, alone, held)
         _report(session, args, output, analyses, kept, checks)
         return code
     for check in checks:
@@ -196,7 +196,7 @@ def _keep(
     for analysis, one in zip(analyses, found, strict=True):
         if one is not None and analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:
-                write_result(analysis.path, analysis.rows, analysis.choice)
+                write_own_errors(analysis.path, analysis.rows, analysis.choice)
             write_verdict(one, analysis.path, str(session.workspace.root))
 
 

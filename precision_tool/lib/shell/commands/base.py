@@ -43,11 +43,14 @@ class Output:
     command: str = COMMAND
 
     def command_for(self, session: Session) -> str:
-        """The same for a session, of which it names the data folders where they are not the usual one."""
+        """The same for a session, naming the data folders and the work folder where they are not the usual ones."""
+        if not self.command:
+            return ""
         folders = [session.workspace.root, *session.settings.more_data]
-        if not self.command or folders == [DEFAULT_DATA]:
-            return self.command
-        return " ".join([self.command, *(f"--data {quote(str(folder))}" for folder in folders)])
+        places = [("--data", folder) for folder in folders] if folders != [DEFAULT_DATA] else []
+        if session.workspace.work is not None:
+            places.append(("--work", session.workspace.work))
+        return " ".join([self.command, *(f"{option} {quote(str(place))}" for option, place in places)])
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints results that may be long, through the pager where there is one."""

@@ -223,7 +223,7 @@ def finish_mapping(session: Session, args: argparse.Namespace, output: Output, a
     return DONE
 
 
-def finish_alone(
+def finish_without_benchmark(
     session: Session,
     args: argparse.Namespace,
     output: Output,

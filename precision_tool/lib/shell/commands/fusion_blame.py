@@ -31,7 +31,7 @@ from precision_tool.lib.shell.commands.fusion_switches import (
 from precision_tool.lib.shell.switch_files import script_lines
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.storage.stores import is_folder, list_folder
-from precision_tool.lib.verdict.blame import Blame, Verdict
+from precision_tool.lib.verdict.blamed import Blame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 

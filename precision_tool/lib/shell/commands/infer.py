@@ -53,12 +53,12 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 def find_output(path: str) -> Path:
     """The folder that msquickcmp wrote: the one named, or the newest below it, whose name is the time."""
     if not exists(path) and is_folder(posixpath.dirname(path) or "."):
-        raise DataNotFoundError(f"{path}: no such folder", "name msquickcmp's output folder, or an .om file")
+        raise DataNotFoundError.of(path, "no such folder", "name msquickcmp's output folder, or an .om file")
     folders = [path, *(posixpath.join(path, name) for name in reversed(list_folder(path, "output of msquickcmp")))]
     found = next((folder for folder in folders if is_infer_folder(folder)), None)
     if found is None:
-        raise DataNotFoundError(
-            f"{path}: no dump_data/npu in it or directly below", "name the folder that msquickcmp was given with -o"
+        raise DataNotFoundError.of(
+            path, "no dump_data/npu in it or directly below", "name the folder that msquickcmp was given with -o"
         )
     return Path(found)
 

@@ -18,7 +18,6 @@ from precision_tool.lib.inspect.named_tensors import (
     tensors_of_pair,
     view_of,
 )
-from precision_tool.lib.inspect.op_tensors import compare_op
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
@@ -198,6 +197,8 @@ def show_op(session: Session, args: argparse.Namespace, name: str, output: Outpu
 
 
 def _report(session: Session, hit: H5Hit, output: Output) -> report.H5Report:
+    from precision_tool.lib.inspect.op_tensors import compare_op  # what compares takes long to load
+
     pairs = hit.side.pairs_of(hit.op)
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(Op(name=hit.op.name, type=hit.op.type), pairs, session.settings.workers, progress)

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from rich.console import RenderableType
 
-from precision_tool.lib.engine.bundles import NO_MEMORY
+from precision_tool.lib.engine.blocks import NO_MEMORY
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.inspect.exports import write_elements, write_text
@@ -258,7 +258,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
                 pair, atol=args.atol, rtol=args.rtol, shown=args.shown, workers=args.workers, progress=progress
             )
     except MemoryError:
-        raise FormatError(f"{npu.path}: {NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None
+        raise FormatError.of(npu.path, f"{NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None
     saved = ""
     if args.save:
         stems = [_saved_stem(session, named) for named in (npu, golden)]

@@ -8,8 +8,8 @@ import posixpath
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json
@@ -35,6 +35,9 @@ from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary, open_text, real_path, size_of
 from precision_tool.lib.toolkit.tools import Produced
 from precision_tool.lib.workspace import lies_in, shown_path
+
+if TYPE_CHECKING:  # what compares takes long to load
+    from precision_tool.lib.checks.analysis import Analysis
 
 #: What rows say that native could not read, and that the toolkit is asked for.
 UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)

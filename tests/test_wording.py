@@ -1,0 +1,111 @@
+"""What is found is values; the sentences on it stand in `present`. Kept by machine for the rooms that find things."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LIB = Path(__file__).resolve().parents[1] / "precision_tool" / "lib"
+#: The rooms, below `present`, whose sentences are counted.
+ROOMS = ("checks", "verdict")
+#: Reasons, gaps and next steps are texts in stored verdicts, which are read back.
+_STORED = "stored with a verdict as text"
+#: Texts of three words and more that stay: how many of a module (None: any number), and why. One that goes away is
+#: taken off here.
+STAY: dict[str, tuple[int | None, str]] = {
+    "checks/comparing.py": (3, "a note to the user, taken back by its text, and parts of an error's message"),
+    "checks/overflow.py": (1, "the value of a key of JSON"),
+    "checks/passports.py": (1, "a note to the user, said once"),
+    "checks/similarity.py": (1, "stands where the name of an op does"),
+    "verdict/blame.py": (2, "parts of an error's message"),
+    "verdict/decide.py": (None, _STORED),
+    "verdict/judge.py": (None, _STORED),
+    "verdict/judgement.py": (None, _STORED),
+    "verdict/plan.py": (None, _STORED),
+    "verdict/runs.py": (None, _STORED),
+    "verdict/spread.py": (None, _STORED),
+    "verdict/values.py": (None, _STORED),
+}
+_WORD = re.compile(r"[A-Za-z]{2,}")
+_LOGS = ("log", "logger", "logging", "warnings")
+
+
+def sentences(source: str) -> Iterator[tuple[int, str]]:
+    """The texts of three words and more in a module, by line; docstrings, errors, logs and notes to the user are none.
+
+    What stands between the words of an f-string counts as no word.
+    """
+    tree = ast.parse(source)
+    passed = {id(inner) for node in ast.walk(tree) if _is_passed(node) for inner in ast.walk(node)}
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in passed or (id(node) in parts and not isinstance(node, ast.JoinedStr)):
+            continue
+        text = _text(node)
+        if len([word for word in text.split() if _WORD.search(word)]) >= 3:
+            yield node.lineno, text  # type: ignore[attr-defined]
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+    return ""
+
+
+def _is_passed(node: ast.AST) -> bool:
+    """Whether the texts in a part of a module are none that are counted."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True  # a docstring
+    if isinstance(node, ast.Raise):
+        return True
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        places = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(isinstance(place, ast.Attribute) and place.attr == "notes" for place in places)
+    if not isinstance(node, ast.Call):
+        return False
+    func = node.func
+    if isinstance(func, ast.Name):
+        return func.id.endswith("Error")
+    if not isinstance(func, ast.Attribute):
+        return False
+    owner = func.value
+    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+    is_error = func.attr.endswith("Error") or name.endswith("Error") or func.attr == "__init__"
+    return is_error or name in (*_LOGS, "notes")
+
+
+MODULES = sorted(path for room in ROOMS for path in (LIB / room).glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_sentence_is_written_where_things_are_found(path: Path) -> None:
+    count, _ = STAY.get(f"{path.parent.name}/{path.name}", (0, ""))
+    found = list(sentences(path.read_text("utf-8")))
+    assert count is None or len(found) == count, found
+
+
+def test_every_exception_has_a_module_and_a_reason() -> None:
+    for name, (count, reason) in STAY.items():
+        assert (LIB / name).is_file()
+        assert count != 0
+        assert reason
+
+
+def test_what_counts_as_a_sentence() -> None:
+    source = """
+'''A docstring of many words.'''
+name = "two words"
+told = f"{name} is off by {3:.2f} here"
+raise ValueError(f"{name} cannot be read")
+log.info("read all of it")
+space.notes.append("one is newer than this")
+space.notes += ["one is newer than this"]
+why = "its inputs agree"
+"""
+    assert [line for line, _ in sentences(source)] == [4, 9]

@@ -1,0 +1,138 @@
+"""Ops that left no file, judged together with those around them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import Array
+from rich.console import Console
+from tiny_network import Network, Part, binary, layers, numbers
+
+from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict import gaps
+from precision_tool.lib.verdict.model import Cause, Verdict
+
+#: The product and its activation: what is between them is in no file.
+LOST = ["two/MatMul", "two/Tanh"]
+
+
+def verdict_of(data: Path) -> Verdict:
+    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
+    if session.has_dump_alone():
+        (alone,) = session.verdicts_alone()
+        return alone.verdict
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    assert judged is not None
+    return judged.verdict
+
+
+def negated(array: Array) -> Array:
+    changed = array.copy()
+    changed[..., 2] *= -1
+    return changed
+
+
+def stored_transposed(array: Array) -> Array:
+    return np.ascontiguousarray(array.T).reshape(array.shape)
+
+
+def last_digit(array: Array) -> Array:
+    flat = array.copy().reshape(-1)
+    flat[::3] = np.nextafter(flat[::3], np.asarray(np.inf, flat.dtype))
+    return flat.reshape(array.shape)
+
+
+@pytest.mark.parametrize("benchmark", [True, False])
+@pytest.mark.parametrize("op", LOST)
+def test_ops_without_files_are_accused_together(tmp_path: Path, op: str, benchmark: bool) -> None:
+    """The result behind them is not what they make of what is known before them; which one it is, no file says."""
+    network = layers().with_part(op, wrong=negated)
+    found = verdict_of(network.write(tmp_path, leave_out=LOST, benchmark=benchmark))
+    assert found.cause is Cause.KERNEL
+    assert set(found.ranking) >= set(LOST)
+    assert len(found.suspects) == 1
+    assert found.confidence <= 0.5
+    out = io.StringIO()
+    Console(file=out, width=300).print(verdict_block(found))
+    assert "which of them is wrong is not known" in out.getvalue()
+
+
+def test_a_layout_is_seen_behind_several_ops(tmp_path: Path) -> None:
+    found = verdict_of(layers().with_part("two/Tanh", wrong=stored_transposed).write(tmp_path, leave_out=LOST))
+    assert (found.culprit, found.cause) == ("two/Tanh", Cause.LAYOUT)
+
+
+@pytest.mark.parametrize("benchmark", [True, False])
+@pytest.mark.parametrize("wrong", [None, last_digit])
+def test_ops_without_files_that_are_right(tmp_path: Path, wrong: object, benchmark: bool) -> None:
+    """Rounding between them is no fault, and what was put out behind them counts as judged."""
+    network = layers() if wrong is None else layers().with_part("two/MatMul", wrong=last_digit)
+    found = verdict_of(network.write(tmp_path / "less", leave_out=LOST, benchmark=benchmark))
+    assert (found.culprit, found.cause, found.tally.wrong) == (None, Cause.NONE, 0)
+    # All but the random numbers, and the product of which nothing is known.
+    assert found.tally.right == found.tally.ops - 2
+
+
+def test_a_shape_between_them(tmp_path: Path) -> None:
+    """What only gives a tensor another shape has no file on a device."""
+    network = layers()
+    kept = [part for part in network.parts if part.name not in ("two/Tanh", "trans_Cast_4", "loss/Square")]
+    more = (
+        Part(name="flat", type="Reshape", inputs=("two/MatMul",), compute=lambda x: x.reshape(-1), dtype="float16",
+             is_dumped=False, originals=("flat",)),
+        Part(name="flat/Tanh", type="Tanh", inputs=("flat",), compute=np.tanh, dtype="float16",
+             originals=("flat/Tanh",)),
+        binary("end", "Add", "flat/Tanh", "flat/Tanh"),
+    )  # fmt: skip
+    long = Network(parts=(*kept, *more))
+    lost = ["two/MatMul", "flat/Tanh"]
+    assert verdict_of(long.write(tmp_path / "right", leave_out=lost)).cause is Cause.NONE
+    wrong = long.with_part("two/MatMul", wrong=negated)
+    found = verdict_of(wrong.write(tmp_path / "wrong", leave_out=lost))
+    assert (found.cause, set(found.ranking)) == (Cause.KERNEL, set(lost))
+
+
+def shifted_by_a_bias() -> Network:
+    network = layers()
+    bias = numbers(6, seed=21)
+    add = Part(
+        name="two/BiasAdd", type="BiasAdd", inputs=("trans_Cast_4", "two/bias"), compute=np.add,
+        originals=("two/BiasAdd",), attrs={"data_format": "NHWC"},
+    )  # fmt: skip
+    variable = Part(name="two/bias", type="Variable", npu=bias, is_dumped=False)
+    parts = [replace(part, inputs=("two/BiasAdd",)) if part.name == "loss/Square" else part for part in network.parts]
+    return Network(parts=(*parts[:-1], variable, add, parts[-1]))
+
+
+def test_a_variable_that_one_op_alone_reads(tmp_path: Path) -> None:
+    """Nothing has its numbers but the benchmark, by which nearly all that the op puts out is off."""
+    network = shifted_by_a_bias()
+    golden = numbers(6, seed=22)
+    found = verdict_of(network.with_part("two/bias", golden=golden).write(tmp_path / "wrong", inputs=False))
+    assert (found.culprit, found.cause) == ("two/bias", Cause.WEIGHTS)
+    assert verdict_of(network.write(tmp_path / "same", inputs=False)).cause is Cause.NONE
+    # A fault of some elements is the op's.
+    broken = network.with_part("two/BiasAdd", wrong=negated)
+    found = verdict_of(broken.write(tmp_path / "op", inputs=False))
+    assert (found.culprit, found.cause) == ("two/BiasAdd", Cause.KERNEL)
+
+
+def test_a_variable_behind_ops_without_files(tmp_path: Path) -> None:
+    network = shifted_by_a_bias().with_part("two/bias", golden=numbers(6, seed=22))
+    found = verdict_of(network.write(tmp_path, leave_out=["trans_Cast_4", "two/BiasAdd"]))
+    assert (found.culprit, found.cause) == ("two/bias", Cause.WEIGHTS)
+    assert set(found.ranking) == {"two/bias", "trans_Cast_4", "two/BiasAdd"}
+
+
+def test_what_is_too_large_is_not_judged_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their inputs are in memory together."""
+    monkeypatch.setattr(gaps, "_MOST_ELEMENTS", 64)
+    found = verdict_of(layers().with_part("two/MatMul", wrong=negated).write(tmp_path, leave_out=LOST, benchmark=False))
+    assert found.culprit is None
+    assert found.tally.not_recomputed == 3
