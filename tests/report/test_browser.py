@@ -16,6 +16,7 @@ from command_line import tool
 from report_browser import wait_until
 from report_files import compared, data_of, names_of, result_of, shown_without
 
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import write_page
@@ -302,6 +303,13 @@ def test_charts(browse: Browse, demo_report: Path) -> None:
     keys = page.ask("[...document.querySelectorAll('.chart')].map((one) => one.dataset.key)")
     assert keys == ["chart.distance", "chart.own", "chart.headroom", "chart.lost"]
     assert "float32 → float16" in page.text("#tab-charts table.small")
+
+
+def test_the_way_to_an_overflow_is_a_chart(browse: Browse, tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="overflow")
+    page = browse(compared(tmp_path))
+    page.page.click("#button-charts")
+    assert page.page.locator(".chart[data-key='chart.way'] canvas").count() == 1
 
 
 def test_dark_light_and_both_languages(browse: Browse, demo_report: Path) -> None:
