@@ -232,6 +232,13 @@ def square_sum(call: Call) -> Outputs:
     return [summation(x * x, _axes(call, x.ndim, None), _keep(call))]
 
 
+@op("SquareSumV2", kind=Kind.SUM, inputs=("x",))
+def square_sum_and_squares(call: Call) -> Outputs:
+    """Sums of squares over the op's axes, and the squares."""
+    (x,) = numbers(call, 0)
+    return [*square_sum(call), Output(array=x * x, summed=x * x)]
+
+
 @op("SquareSumAll", kind=Kind.SUM, inputs=("x1", "x2"))
 def square_sums(call: Call) -> Outputs:
     """The sums of all squares of each of two inputs."""
