@@ -43,14 +43,26 @@ function licencesOf(inputs) {
   }).join(`\n${'-'.repeat(72)}\n\n`);
 }
 
+/** The words of what is painted first, in each language. */
+function firstWords() {
+  const folder = join(here, 'src', 'texts');
+  return Object.fromEntries(readdirSync(folder).sort().map((name) => {
+    const texts = Object.entries(JSON.parse(readFileSync(join(folder, name))));
+    return [name.replace('.json', ''), Object.fromEntries(texts.filter(([key]) => /^(verdict|cause|sentence|sure|study)\./.test(key)))];
+  }));
+}
+
 const common = { bundle: true, minify: true, write: false, metafile: true, legalComments: 'none', target: ['es2020'] };
 const script = await build({
   ...common, entryPoints: [join(here, 'src', 'main.js')], format: 'iife', charset: 'utf8', absWorkingDir: here,
 });
+const first = await build({ ...common, entryPoints: [join(here, 'src', 'first.js')], format: 'iife', charset: 'utf8' });
 const style = await build({ ...common, entryPoints: [join(here, 'src', 'style.css')], absWorkingDir: here });
 
 mkdirSync(target, { recursive: true });
 const banner = `/* built of web/, sources ${digestOfSources()} */\n`;
 writeFileSync(join(target, 'report.js'), banner + script.outputFiles[0].text);
+writeFileSync(join(target, 'first.js'), first.outputFiles[0].text.trim());
+writeFileSync(join(target, 'first.json'), `${JSON.stringify(firstWords())}\n`);
 writeFileSync(join(target, 'report.css'), style.outputFiles[0].text);
 writeFileSync(join(target, 'LICENSES.txt'), licencesOf({ ...script.metafile.inputs, ...style.metafile.inputs }));

@@ -16,6 +16,7 @@ from command_line import tool
 from report_browser import wait_until
 from report_files import compared, data_of, names_of, result_of, shown_without
 
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import write_page
@@ -299,8 +300,16 @@ def test_the_compared_one_of_several_ops_of_a_name_is_meant(browse: Browse, tmp_
 def test_charts(browse: Browse, demo_report: Path) -> None:
     page = browse(demo_report)
     page.page.click("#button-charts")
-    assert page.page.locator(".chart canvas").count() == 3
+    keys = page.ask("[...document.querySelectorAll('.chart')].map((one) => one.dataset.key)")
+    assert keys == ["chart.distance", "chart.own", "chart.headroom", "chart.lost"]
     assert "float32 → float16" in page.text("#tab-charts table.small")
+
+
+def test_the_way_to_an_overflow_is_a_chart(browse: Browse, tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="overflow")
+    page = browse(compared(tmp_path))
+    page.page.click("#button-charts")
+    assert page.page.locator(".chart[data-key='chart.way'] canvas").count() == 1
 
 
 def test_dark_light_and_both_languages(browse: Browse, demo_report: Path) -> None:
@@ -403,7 +412,20 @@ def test_the_verdict_is_seen_before_the_data_are_unpacked(chromium: Callable[...
     page.goto(demo_report.as_uri())
     wait_until(page, "window.report !== undefined")
     assert data_of(demo_report)["results"][0]["verdict"]["culprit"] in page.evaluate("seen[0]")
-    assert page.locator(".plain").count() == 0
+    assert page.locator(".first").count() == 0
+    context.close()
+
+
+@pytest.mark.parametrize(("locale", "word"), [("zh-CN", "问题算子"), ("en-US", "Culprit")])
+def test_the_first_paint_is_in_the_language_of_the_reader(
+    chromium: Callable[..., Any], demo_report: Path, locale: str, word: str
+) -> None:
+    context = chromium(locale=locale)
+    page = context.new_page()
+    page.add_init_script("""window.requestAnimationFrame = () => 0; window.setTimeout = () => 0;""")
+    page.goto(demo_report.as_uri())
+    (seen,) = [one for one in page.locator(".first").all() if one.is_visible()]
+    assert word.lower() in seen.inner_text().lower()
     context.close()
 
 

@@ -1,6 +1,7 @@
 // Charts over the order of execution.
 import { html, nothing, render } from 'lit-html';
 import uPlot from 'uplot';
+import { castLosses, wayToOverflow } from './ranges.js';
 import { count, figure, percent, t } from './words.js';
 
 /** Smallest distance that is drawn: below it all is rounding. */
@@ -13,36 +14,55 @@ function styleOf(name) {
 /** Of the lines of a logarithmic axis those of whole decades. */
 const decades = (_, splits) => splits.map((one) => (Number.isInteger(Math.round(Math.log10(one) * 1e6) / 1e6) ? one : null));
 
-function options(width, title, series, { log, show }) {
+/** What uPlot draws of a chart; `ops` are those of its points where they are not the places on the x axis. */
+function options(width, { key, log, curved, ops, name, unit }, series, show) {
   const ink = styleOf('--text');
   const line = styleOf('--line');
+  const grid = { stroke: line, width: 0.5 };
+  const opAt = (plot, index) => (ops ? ops[index] : plot.data[0][index]);
+  const shortName = (at) => (Number.isInteger(at) && ops[at] !== undefined ? name(ops[at]).split('/').pop().slice(-16) : '');
   return {
-    width, height: 260, title,
-    scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+    width, height: 260, title: t(key),
+    scales: { x: { time: false, range: ops ? [-0.5, ops.length - 0.5] : undefined }, y: log ? { distr: 3 } : curved ? { distr: 4, asinh: curved, range: (_, __, most) => [0, Math.max(most * 1.2, 100 * curved)] } : {} },
     cursor: { drag: { x: true, y: false }, focus: { prox: 24 } },
     axes: [
-      { stroke: ink, grid: { stroke: line, width: 0.5 }, label: t('chart.order') },
-      { stroke: ink, grid: { stroke: line, width: 0.5 }, size: 76, filter: log ? decades : undefined, values: (_, ticks) => ticks.map((one) => (
-        one === null ? '' : figure(one, 3))) },
+      { stroke: ink, grid, label: t(ops ? `${key}.x` : 'chart.order'), ...(ops ? { space: 96, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500],
+        values: (_, ticks) => ticks.map(shortName) } : {}) },
+      { stroke: ink, grid, size: 76, filter: log ? decades : undefined, values: (_, ticks) => ticks.map((one) => (
+        one === null ? '' : `${figure(one, 3)}${unit ?? ''}`)) },
     ],
-    series: [{ label: t('chart.op') }, ...series],
+    series: [{ label: t('chart.op'), value: (plot, _, __, index) => (index === null || index === undefined ? '–' : name(opAt(plot, index))) }, ...series],
     hooks: {
       ready: [(plot) => {
         plot.over.addEventListener('click', () => {
-          if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) show(plot.data[0][plot.cursor.idx]);
+          if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) show(opAt(plot, plot.cursor.idx));
         });
       }],
     },
   };
 }
 
-const points = (label, colour, size = 5) => ({
+const shown = (unit) => (_, value) => (value === null || value === undefined ? '–' : `${figure(value, 4)}${unit ?? ''}`);
+
+const points = (label, colour, size = 5, unit = '') => ({
   label, stroke: colour, fill: colour, width: 0, paths: () => null, points: { show: true, size, stroke: colour, fill: colour },
+  value: shown(unit),
 });
 
-function series(result) {
+/** Points and what joins them; dashed where it is not the NPU's. */
+const joined = (label, colour, dash) => ({
+  label, stroke: colour, width: 1.5, dash, points: { show: true, size: 7, stroke: colour, fill: colour }, value: shown(),
+});
+
+/** The charts that one result has: their values, and how these are drawn. */
+function chartsOf(result) {
   const { ops } = result;
   const charts = [];
+  const add = (key, data, colour, more) => {
+    const culprit = data[0].map((op, index) => (op === result.culprit ? data[1][index] : null));
+    const series = () => [points(t(key), styleOf(colour)), points(`★ ${t('verdict.culprit')}`, styleOf('--mark'), 12)];
+    if (data[0].length) charts.push({ key, data: [...data, culprit], series, ...more });
+  };
   const collect = (values) => {
     const xs = [];
     const ys = [];
@@ -56,12 +76,29 @@ function series(result) {
   };
   const distance = collect((op) => (ops.cosine[op] === null ? null
     : Number.isNaN(ops.cosine[op]) ? 1 : Math.max(LEAST, 1 - ops.cosine[op])));
-  if (distance[0].length) charts.push({ key: 'chart.distance', data: distance, log: true, colour: '--wire-strong' });
+  add('chart.distance', distance, '--wire-strong', { log: true });
   const own = collect((op) => (ops.own[op] === null ? null : Number.isFinite(ops.own[op])
     ? Math.max(LEAST, ops.own[op]) : 10));
-  if (own[0].length) charts.push({ key: 'chart.own', data: own, log: true, colour: '--bad' });
+  add('chart.own', own, '--bad', { log: true });
   const room = collect((op) => (ops.dtype[op] === 'float16' || ops.headroom[op] === 0 ? ops.headroom[op] : null));
-  if (room[0].length) charts.push({ key: 'chart.headroom', data: room, log: false, colour: '--mark' });
+  const way = wayToOverflow(result);
+  if (way.length > 1) {
+    const series = () => [joined(t('side.npu'), styleOf('--bad')), joined(t('side.golden'), styleOf('--wire-strong'), [6, 4]),
+      { label: t('chart.limit'), stroke: styleOf('--text'), width: 1, dash: [2, 3], points: { show: false }, value: () => '0' }];
+    charts.push({
+      key: 'chart.way', ops: way.map((step) => step.op), series,
+      data: [way.map((_, at) => at), way.map((step) => step.npu), way.map((step) => step.golden), way.map(() => 0)],
+    });
+  }
+  add('chart.headroom', room, '--mark');
+  const lost = castLosses(result);
+  if (lost.length) {
+    const series = () => [points(t('chart.below'), styleOf('--wire-strong'), 7, ' %'), points(t('chart.above'), styleOf('--bad'), 7, ' %')];
+    charts.push({
+      key: 'chart.lost', series, curved: 0.001, unit: ' %',
+      data: [lost.map((one) => one.op), lost.map((one) => 100 * one.below), lost.map((one) => 100 * one.above)],
+    });
+  }
   return charts;
 }
 
@@ -87,18 +124,14 @@ function casts(result, show) {
 
 /** Draws the charts of a result into a holder; gives what takes them away again. */
 export function drawCharts(holder, result, show) {
-  const charts = series(result);
+  const charts = chartsOf(result);
   render(html`<div class="reading is-wide">${charts.map((chart) => html`<figure class="chart" data-key=${
     chart.key}><figcaption class="soft">${t(`${chart.key}.about`)}</figcaption></figure>`)}${
     charts.length ? nothing : html`<p>${t('chart.nothing')}</p>`}${casts(result, show)}</div>`, holder);
   const figures = [...holder.querySelectorAll('.chart')];
   const plots = figures.map((figureOf, at) => {
-    const { key, data, log, colour } = charts[at];
-    const marked = result.culprit;
-    const culprit = data[0].map((op, index) => (op === marked ? data[1][index] : null));
-    return new uPlot(options(Math.max(300, figureOf.clientWidth - 8), t(key), [
-      points(t(key), styleOf(colour)), points(`★ ${t('verdict.culprit')}`, styleOf('--mark'), 12),
-    ], { log, show }), [...data, culprit], figureOf);
+    const chart = { ...charts[at], name: (op) => result.ops.name[op] };
+    return new uPlot(options(Math.max(300, figureOf.clientWidth - 8), chart, chart.series(), show), chart.data, figureOf);
   });
   const observer = new ResizeObserver(() => plots.forEach((plot, at) => plot.setSize({
     width: Math.max(300, figures[at].clientWidth - 8), height: 260,

@@ -303,7 +303,6 @@ const painted = () => new Promise((done) => {
 });
 
 async function start() {
-  setLanguage(currentLanguage());
   const place = document.getElementById('page');
   try {
     await painted();
@@ -328,7 +327,7 @@ async function start() {
     // For programs that drive the page.
     window.report = { data, state, parts, show, walk, setTab };
   } catch (error) {
-    place.querySelectorAll('.plain').forEach((one) => one.remove());
+    place.querySelectorAll('.first').forEach((one) => one.remove());
     render(html`<p class="reading" role="alert">${t('broken')} <bdi>${error.message}</bdi></p>`, place);
     throw error;
   }

@@ -3,7 +3,8 @@ import en from './texts/en.json';
 import zh from './texts/zh.json';
 
 const TABLES = { en, zh };
-let language = (navigator.language || 'en').toLowerCase().startsWith('zh') ? 'zh' : 'en';
+// As `first.js` chose before the first paint.
+let language = document.documentElement.lang.startsWith('zh') ? 'zh' : 'en';
 
 export const languages = Object.keys(TABLES);
 export const currentLanguage = () => language;
@@ -11,6 +12,11 @@ export const currentLanguage = () => language;
 export function setLanguage(name) {
   language = name;
   document.documentElement.lang = name === 'zh' ? 'zh-CN' : 'en';
+  try {
+    localStorage.setItem('precision_tool.language', name);
+  } catch {
+    // a page that may keep nothing
+  }
 }
 
 /** Whether there is a text of this key. */

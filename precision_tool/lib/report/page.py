@@ -17,11 +17,14 @@ from rich.console import Console
 
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.report.document import Material
+from precision_tool.lib.report.headline import headline
 from precision_tool.lib.storage.files import atomic_text
 
 _ASSETS = "precision_tool.lib.report.assets"
 #: Half the time of the usual level, for some percent more bytes.
 _LEVEL = 4
+#: The tag of a language by its file of texts, where it is another.
+_LANGUAGES = {"zh": "zh-CN"}
 #: Columns of the text that stands in for the page where scripts are off.
 _WIDTH = 110
 
@@ -33,17 +36,20 @@ def page_of(document: Mapping[str, Any], materials: Sequence[Material]) -> str:
 
 def page_with(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
     """The HTML of a report with these texts for where no script runs."""
-    script, style = asset("report.js"), asset("report.css")
+    script, style, first = asset("report.js"), asset("report.css"), asset("first.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(asset("report.html.j2"))
     return template.render(
         script=script,
         style=style,
+        first_script=first,
+        first_hash=_hash(first),
         script_hash=_hash(script),
         style_hash=_hash(style),
         licences=asset("LICENSES.txt"),
         data=packed(document),
         verdicts=verdicts,
+        heads={language: headline(document, words) for language, words in _words().items()},
         tool=document["tool"],
         time=document["time"],
     )
@@ -66,6 +72,12 @@ def packed(document: Mapping[str, Any]) -> str:
 def asset(name: str) -> str:
     """A file of the page as it was built."""
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
+
+
+def _words() -> dict[str, dict[str, str]]:
+    """What is painted before the data are read is in these languages: their texts by key."""
+    words: dict[str, dict[str, str]] = json.loads(asset("first.json"))
+    return {_LANGUAGES.get(name, name): texts for name, texts in words.items()}
 
 
 def _hash(text: str) -> str:
