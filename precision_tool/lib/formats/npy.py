@@ -189,7 +189,7 @@ class NpyWriter:
         """First item and the one behind the last of pieces of a file of so many items.
 
         They end where pages of the system do, which so takes each piece in few large pages, without a look at those
-        before it: as quick as `cp`.
+        before it.
         """
         start = 0
         while start < items:
