@@ -103,23 +103,32 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     assert order[6:] == [(0, False), (2, False)]
 
 
-def test_beside_a_task_for_most_of_the_memory_the_others_go_on() -> None:
-    half = spread._AT_ONCE // 2
-    waits = [spread._Task("key", [number], half * size // spread._LIGHT, is_light=True)
-             for number, size in enumerate((3, 5, 1, 1, 1))]  # fmt: skip
-    plan = spread._Plan(list(waits))
-    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes)
+def handed_beside(running: list[spread._Task], ready: list[spread._Task], spare: int) -> list[int]:
+    """The numbers of what is handed out of `ready` beside what runs, until all has to wait."""
+    plan = spread._Plan(list(ready))
+    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes, _spare=spare)
     handed: list[int] = []
-    running: list[spread._Task] = []
     while (task := spread._Spread._next_beside(one, running)) is not None:
         plan.ready.remove(task)
         running.append(task)
         handed += task.numbers
-    assert handed == [1, 2]  # the other large one has to wait for the first, what is left for memory
-    running.pop(0)
-    task = spread._Spread._next_beside(one, running)
-    assert task is not None
-    assert task.numbers == [0]
+    return handed
+
+
+def test_beside_a_task_for_most_of_the_memory_the_others_go_on() -> None:
+    """As far as the memory there is has room for them: what runs is counted with all that it takes."""
+    half = spread._AT_ONCE // 2
+    waits = [spread._Task("key", [number], half * size // spread._LIGHT, is_light=True)
+             for number, size in enumerate((3, 5, 1, 1, 1))]  # fmt: skip
+    running: list[spread._Task] = []
+    assert handed_beside(running, waits, 6 * half) == [1, 2]  # the other large one waits for the first
+    assert handed_beside(running[1:], [waits[0]], 6 * half) == [0]
+    for spare in (0, 5 * half):
+        assert handed_beside([], waits, spare) == [1]  # alone
+        assert handed_beside(running[1:], [waits[0]], min(spare, 3 * half)) == []
+    most = spread._Task("key", [0], half * 3 // (2 * spread._LIGHT))
+    few = [spread._Task("key", [number], half // (4 * spread._LIGHT)) for number in (1, 2, 3)]
+    assert handed_beside([most], few, 0) == [1, 2]  # one that leaves a part of what all may take
 
 
 @pytest.mark.parametrize("is_fused", [False, True])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
 from precision_tool.lib.engine.cluster import ClusterLostError, near
-from precision_tool.lib.engine.workers import can_fork, cores, process_pool
+from precision_tool.lib.engine.workers import can_fork, cores, free_memory, process_pool
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
@@ -123,6 +123,8 @@ class _Spread:
         self._judge, self._ops, self._sizes, self._progress = judge, ops, sizes, progress
         self._done: dict[int, OpJudgement] = {}
         self._plan = _Plan()
+        #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
+        self._spare = 0
         for number, op in enumerate(ops):
             self._plan.waiting.setdefault(judge.key(op), deque()).append(number)
         for key in self._plan.waiting:
@@ -131,6 +133,7 @@ class _Spread:
     def run(self, workers: int) -> list[OpJudgement]:
         """Every judgement, in the order of the ops."""
         _inherited.append(self._judge)
+        self._spare = free_memory() // 2
         try:
             with (
                 suppress(BrokenExecutor),  # what was not judged says so
@@ -194,7 +197,9 @@ class _Spread:
     def _next_beside(self, running: Collection[_Task]) -> _Task | None:
         """The task that is handed out next; None where it has to wait for the memory of those that run.
 
-        Of those that may take more than half of the memory there is one at a time: the others go on in the other half.
+        All that run take `_AT_ONCE` at most, one that takes more runs alone. Where half of the machine's free memory
+        has room for it, others go on beside one large task: of those that take more than half of `_AT_ONCE` there is
+        one at a time, and the others take half of it together.
         """
         half = _AT_ONCE // 2
         has_large = any(task.nbytes > half for task in running)
@@ -202,7 +207,10 @@ class _Spread:
         task = max(tasks, key=self._behind, default=None)
         if task is None or not running:
             return task
-        return task if sum(min(one.nbytes, half) for one in (*running, task)) <= _AT_ONCE else None
+        together = (*running, task)
+        if sum(min(one.nbytes, half) for one in together) > _AT_ONCE:
+            return None
+        return task if sum(one.nbytes for one in together) <= max(_AT_ONCE, self._spare) else None
 
     def _behind(self, task: _Task) -> int:
         """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
