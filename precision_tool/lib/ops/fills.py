@@ -16,6 +16,7 @@ from precision_tool.lib.ops.arguments import (
     integer,
     real,
     required_numbers,
+    scalar,
     single_number,
     typed,
     whole_numbers,
@@ -121,6 +122,52 @@ def diagonal_part(call: Call) -> Outputs:
     if half + half != x.shape:
         raise NotComputedError(f"the diagonal of the shape {x.shape}")
     return one(np.diagonal(x.reshape(prod(half), prod(half))).reshape(half))
+
+
+@op("MatrixDiag", "MatrixDiagD", kind=Kind.EXACT, inputs=("x",))
+def matrices_of_diagonals(call: Call) -> Outputs:
+    """The last axis on the diagonals of matrices."""
+    x = needed(call, 0).array
+    if not x.ndim:
+        raise NotComputedError("a matrix of a single number")
+    size = x.shape[-1]
+    check_size([*x.shape, size])
+    y = np.zeros((*x.shape, size), x.dtype)
+    y[..., np.arange(size), np.arange(size)] = x
+    return one(y)
+
+
+@op("MatrixDiagPart", "MatrixDiagPartD", kind=Kind.EXACT, inputs=("x",))
+def diagonals_of_matrices(call: Call) -> Outputs:
+    """The diagonals of the matrices in the last two axes."""
+    x = needed(call, 0).array
+    if x.ndim < 2:
+        raise NotComputedError(f"the diagonal of the shape {x.shape}")
+    return one(np.diagonal(x, axis1=-2, axis2=-1).copy())
+
+
+@op("MatrixSetDiag", "MatrixSetDiagD", kind=Kind.EXACT, inputs=("x", "diagonal"))
+def matrices_with_diagonals(call: Call) -> Outputs:
+    """Matrices with other diagonals."""
+    x, given = needed(call, 0).array, needed(call, 1).array
+    size = min(x.shape[-2:]) if x.ndim > 1 else -1
+    if given.shape != (*x.shape[:-2], size):
+        raise NotComputedError(f"diagonals of the shape {given.shape} for {x.shape}")
+    y = x.copy()
+    y[..., np.arange(size), np.arange(size)] = given
+    return one(y)
+
+
+@op("LinSpace", "LinSpaceD", kind=Kind.ROUNDED, inputs=("start", "stop", "num"))
+def between_two_ends(call: Call) -> Outputs:
+    """Numbers at equal distances, both ends among them."""
+    start, stop = scalar(call, 0), scalar(call, 1)
+    count = single_number(call, "num", slot=2)
+    if count < 1:
+        raise NotComputedError(f"a LinSpace of {count} numbers")
+    check_size([count])
+    way = np.arange(count) * ((stop - start) / max(1, count - 1))
+    return [Output(array=start + way, summed=np.abs(start + way) + 2 * np.abs(way))]
 
 
 @op("MatrixBandPart", kind=Kind.EXACT, inputs=("x", "num_lower", "num_upper"))

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from precision_tool.lib.ops.arguments import (
+    ROUNDOFF,
     Mask,
     attribute,
     axes_of,
@@ -81,6 +82,20 @@ def _softmax_grad(call: Call) -> Outputs:
     y, g = _inputs(call, 0, 1)
     same_shape(call, y, g)
     return [((g - (Tracked(g) * y).total(_axes(call, y.ndim))) * y).output()]
+
+
+@op("ConfusionSoftmaxGrad", kind=Kind.COMPOSITE, inputs=("grad", "x"))
+def _softmax_grad_part(call: Call) -> Outputs:
+    """g − Σ g x along the last axis; in float16 the kernel keeps the products and the sum in it too."""
+    g, x = _inputs(call, 0, 1)
+    same_shape(call, g, x)
+    if not x.ndim:
+        raise NotComputedError(f"{call.op_type} of a number")
+    narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
+    products = g * x
+    total = Tracked(products, (products * narrow) ** 2).total(-1)
+    kept = Tracked(total.value, total.variance + (total.value * narrow) ** 2)
+    return [(g - kept).output()]
 
 
 @op("LogSoftmaxGrad", kind=Kind.COMPOSITE, inputs=("grad", "x"))

@@ -245,6 +245,78 @@ def lamb_next_moments(call: Call) -> Outputs:
     return _shapes_fit(call, compute)
 
 
+@op(
+    "LambNextMVWithDecay", kind=Kind.COMPOSITE,
+    inputs=_names(
+        "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
+        "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
+    ),
+)  # fmt: skip
+def lamb_next_moments_with_decay(call: Call) -> Outputs:
+    """LAMB's update with the epsilon below the root, both moments, and the update with it beside the root."""
+
+    def compute() -> Outputs:
+        square, v, bias_v, grad, m, bias_m, var, own, slope, kept, added, decay, epsilon = (
+            Tracked(values) for values in numbers(call, *range(13))
+        )
+        m, v = m * own + grad * slope, v * kept + square * added
+        unbiased_m, unbiased_v, taken = m / bias_m, v / bias_v, var * decay
+        below = taken + unbiased_m / (unbiased_v + epsilon).sqrt()
+        beside = taken + unbiased_m / (unbiased_v.sqrt() + epsilon)
+        return [tracked.output() for tracked in (below, m, v, beside)]
+
+    return _shapes_fit(call, compute)
+
+
+@op(
+    "LambNextRight", kind=Kind.COMPOSITE,
+    inputs=_names("input_square input_mul2 mul2_x mul3_x truediv1_recip add2_y"),
+)  # fmt: skip
+def lamb_next_right(call: Call) -> Outputs:
+    """LAMB's second moment, and the root of it by which the first is divided."""
+
+    def compute() -> Outputs:
+        grad, v, kept, added, reciprocal, epsilon = (Tracked(values) for values in numbers(call, *range(6)))
+        v = v * kept + grad * grad * added
+        return [v.output(), ((v * reciprocal).sqrt() + epsilon).output()]
+
+    return _shapes_fit(call, compute)
+
+
+@op(
+    "LambUpdateWithLr", kind=Kind.COMPOSITE,
+    inputs=_names(
+        "input_greater1 input_greater_realdiv input_realdiv input_mul0 input_mul1 input_sub",
+        "greater_y select_e minimum_y",
+    ),
+)  # fmt: skip
+def lamb_clipped_step(call: Call) -> Outputs:
+    """The variable less the update, scaled by the ratio of two norms between a lower and an upper end."""
+
+    def compute() -> Outputs:
+        first, above, below, rate, step, var, least, other, most = (
+            Tracked(values) for values in numbers(call, *range(9))
+        )
+        chosen = (first.value > least.value) & (above.value > least.value)
+        ratio = where(chosen, above / below, other)
+        ratio = maximum(-maximum(-ratio, -most), least)
+        return [(var - ratio * rate * step).output()]
+
+    return _shapes_fit(call, compute)
+
+
+@op("LambUpdateWithLrV2", kind=Kind.COMPOSITE, inputs=_names("x1 x2 x3 x4 x5 greater_y select_e"))
+def lamb_step(call: Call) -> Outputs:
+    """The same by the ratio of the first two where both are above an end."""
+
+    def compute() -> Outputs:
+        above, below, rate, step, var, least, other = (Tracked(values) for values in numbers(call, *range(7)))
+        chosen = (above.value > least.value) & (below.value > least.value)
+        return [(var - where(chosen, above / below, other) * rate * step).output()]
+
+    return _shapes_fit(call, compute)
+
+
 @op("LambApplyWeightAssign", kind=Kind.COMPOSITE, inputs=_names("input0 input1 input2 input3 input_param"))
 def lamb_weight(call: Call) -> Outputs:
     """The variable less the update, scaled by the ratio of their norms where both are positive."""

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from precision_tool.lib.ops.arguments import (
+    ROUNDOFF,
     Array,
+    Mask,
     flag,
     image_axes,
+    real,
     required_numbers,
+    text,
     typed,
 )
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, check_size, needed, op
@@ -195,3 +199,102 @@ def resize_nearest_gradient(call: Call) -> Outputs:
     scattered = np.maximum(squares - y**2 / np.maximum(counts, 1), 0)
     summed = np.where(counts > 1, np.sqrt(counts * y**2 / 3 + counts * scattered / 6), 0.0)
     return _turned(y, summed, np.sqrt(squares), first)
+
+
+# --- parts of images --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Along one axis, where the pixels of every crop lie in its image; both arrays have the shape [boxes, pixels]."""
+
+    places: Doubles
+    #: How far the float32 that kernels compute places in may take them, in units of its roundoff.
+    error: Doubles
+    size: int
+
+    @staticmethod
+    def between(first: Doubles, last: Doubles, size: int, wanted: int) -> Cut:
+        """`wanted` pixels from `first` to `last`, both in parts of the image, or the one in the middle."""
+        start, end = (part[:, None] * (size - 1) for part in (first, last))
+        if wanted > 1:
+            way = np.arange(wanted) * ((end - start) / (wanted - 1))
+            return Cut(places=start + way, error=2 * np.abs(start) + 4 * np.abs(way), size=size)
+        return Cut(places=(start + end) / 2, error=2 * (np.abs(start) + np.abs(end)), size=size)
+
+    def outside(self) -> Mask:
+        """The pixels that lie in no image; NaN does."""
+        return ~((self.places >= 0) & (self.places <= self.size - 1))
+
+    def doubtful(self, nearest: bool) -> Mask:
+        """The pixels that rounding may take across an end of the image, or to another nearest pixel."""
+        switch = np.where(self.places < self.size / 2, 0, self.size - 1)
+        found: Mask = np.abs(self.places - switch) < self.error * ROUNDOFF["float32"]
+        if nearest:
+            half = np.floor(self.places) + 0.5
+            found |= np.abs(self.places - half) < self.error * ROUNDOFF["float32"]
+        return found
+
+    def pixels(self, places: Doubles) -> Pixels:
+        """Whole places, those outside moved into the image."""
+        return np.clip(np.nan_to_num(places), 0, self.size - 1).astype(np.intp)
+
+
+def _cuts(call: Call, x: Array) -> tuple[Cut, Cut, Array]:
+    boxes, images = np.asarray(typed(call, 1), np.float64), typed(call, 2, "iu")
+    if boxes.ndim != 2 or boxes.shape[1] != 4 or images.shape != boxes.shape[:1]:
+        raise NotComputedError(f"boxes of the shape {boxes.shape} for images of the numbers {images.shape}")
+    crop = required_numbers(call, "crop_size", slot=3)
+    if len(crop) != 2 or min(crop) < 1:
+        raise NotComputedError(f"crops of the size {crop}")
+    if images.size and not 0 <= images.min() <= images.max() < x.shape[0]:
+        raise NotComputedError(f"a box in image {images.max()} of {x.shape[0]}")
+    check_size([len(boxes), *crop, x.shape[3]])
+    rows = Cut.between(boxes[:, 0], boxes[:, 2], x.shape[1], crop[0])
+    columns = Cut.between(boxes[:, 1], boxes[:, 3], x.shape[2], crop[1])
+    return rows, columns, images
+
+
+@op("CropAndResize", "CropAndResizeD", kind=Kind.COMPOSITE, inputs=("x", "boxes", "box_index", "crop_size"))
+def crop_and_resize(call: Call) -> Outputs:
+    """A part of an image for each box, resized; `extrapolation_value` where it lies outside."""
+    given = needed(call, 0)
+    height, width, channels = image_axes(call, given)
+    x = np.asarray(np.transpose(typed(call, 0), (0, height, width, channels)), np.float64)
+    if not x.size:
+        raise NotComputedError(f"parts of images of the shape {x.shape}")
+    method = text(call, "method", default="bilinear")
+    if method not in ("bilinear", "nearest"):
+        raise NotComputedError(f"the method {method!r}")
+    rows, columns, images = _cuts(call, x)
+    outside = (rows.outside()[:, :, None] | columns.outside()[:, None, :])[..., None]
+    nearest = method == "nearest"
+    unsure = (rows.doubtful(nearest)[:, :, None] | columns.doubtful(nearest)[:, None, :])[..., None]
+
+    def taken(row: Doubles, column: Doubles) -> Doubles:
+        result: Doubles = x[images[:, None, None], rows.pixels(row)[:, :, None], columns.pixels(column)[:, None, :]]
+        return result
+
+    if nearest:
+        y, variance = taken(np.floor(rows.places + 0.5), np.floor(columns.places + 0.5)), np.zeros(())
+    else:
+        y, variance = _bilinear_parts(rows, columns, taken)
+    y = np.where(outside, real(call, "extrapolation_value", default=0.0), y)
+    back = np.argsort((0, height, width, channels))
+    summed = np.sqrt(np.where(outside, 0.0, np.broadcast_to(variance, y.shape)))
+    doubtful = np.broadcast_to(unsure, y.shape)
+    return [Output(array=y.transpose(back), summed=summed.transpose(back), doubtful=doubtful.transpose(back))]
+
+
+def _bilinear_parts(rows: Cut, columns: Cut, taken: Callable[[Doubles, Doubles], Doubles]) -> tuple[Doubles, Doubles]:
+    """The mixture of four pixels, and the variance that rounding of the places and of the sums makes of it."""
+    top, left = np.floor(rows.places), np.floor(columns.places)
+    down = (rows.places - top)[:, :, None, None]
+    right = (columns.places - left)[:, None, :, None]
+    upper, lower = ((taken(row, left), taken(row, np.ceil(columns.places))) for row in (top, np.ceil(rows.places)))
+    above, below = (ends[0] + (ends[1] - ends[0]) * right for ends in (upper, lower))
+    y = above + (below - above) * down
+    by_row = (below - above) * rows.error[:, :, None, None]
+    by_column = np.maximum(np.abs(upper[1] - upper[0]), np.abs(lower[1] - lower[0])) * columns.error[:, None, :, None]
+    sizes = sum(np.square(pixel) for pixel in (*upper, *lower))
+    return y, by_row**2 + by_column**2 + sizes

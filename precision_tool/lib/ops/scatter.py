@@ -6,6 +6,7 @@ Sources: the prototypes of GE's selection_ops.h, matrix_calculation_ops.h, math_
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -232,18 +233,41 @@ def _segments(call: Call) -> tuple[Array, Indices, int]:
 )  # fmt: skip
 def segment_sum(call: Call) -> Outputs:
     """Sums, or means, of the rows of each segment; 0 for one without rows."""
+    return _segment_sums(call)
+
+
+@op(
+    "SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN",
+    kind=Kind.SUM, inputs=("x", "indices", "segment_ids"),
+)  # fmt: skip
+def sparse_segment_sum(call: Call) -> Outputs:
+    """The same of the rows that the indices name, or the sums over the roots of the numbers of rows."""
+    x, ids = needed(call, 0), needed(call, 2)
+    if not x.array.ndim:
+        raise NotComputedError("rows of a single number")
+    rows = indices_of(needed(call, 1), x.array.shape[0])
+    if rows.ndim != 1 or rows.shape != ids.array.shape:
+        raise NotComputedError(f"segments of the shape {ids.array.shape} for indices of {rows.shape}")
+    check_size([rows.size, *x.array.shape[1:]])
+    return _segment_sums(replace(call, inputs=(replace(x, array=x.array[rows]), ids)))
+
+
+def _segment_sums(call: Call) -> Outputs:
     rows, ids, count = _segments(call)
     total = np.zeros((count, *rows.shape[1:]), rows.dtype)
     np.add.at(total, ids, rows)
+    divided = "Mean" in call.op_type or "SqrtN" in call.op_type
     if total.dtype.kind != "f":
-        if "Mean" in call.op_type:
+        if divided:
             raise NotComputedError("the mean of whole numbers")
         return [Output(array=total)]
     squares = np.zeros(total.shape)
     np.add.at(squares, ids, np.square(rows))
     counts = np.bincount(ids, minlength=count).astype(np.float64)
     counts = counts.reshape([-1] + [1] * (total.ndim - 1))
-    divisor = np.maximum(counts, 1) if "Mean" in call.op_type else 1.0
+    divisor = np.maximum(counts, 1) if divided else np.ones(counts.shape)
+    if "SqrtN" in call.op_type:
+        divisor = np.sqrt(divisor)
     summed = np.where(counts > 1, _spread(total, squares, counts), 0.0) / divisor
     return [Output(array=total / divisor, summed=summed, terms=np.sqrt(squares) / divisor)]
 
