@@ -62,7 +62,11 @@ def test_workers_share_what_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
     class Library:
         def __init__(self, name: object) -> None:
-            self.mallopt = lambda option, value: told.append(value) or 1
+            pass
+
+        def mallopt(self, option: int, value: int) -> int:
+            told.append(value)
+            return 1
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
     assert all(workers.reuse_memory(count) for count in (1, 3, 1000))
