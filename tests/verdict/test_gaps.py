@@ -144,12 +144,14 @@ def twice(array: Array) -> Array:
 
 
 def subtracted(array: Array) -> Array:
-    return (array - 2 * numbers(6, seed=21)).astype(array.dtype)
+    changed: Array = (array - 2 * numbers(6, seed=21)).astype(array.dtype)
+    return changed
 
 
 def in_another_order(array: Array) -> Array:
     bias = numbers(6, seed=21)
-    return (array - bias + np.roll(bias, 1)).astype(array.dtype)
+    changed: Array = (array - bias + np.roll(bias, 1)).astype(array.dtype)
+    return changed
 
 
 def noisy(array: Array) -> Array:
