@@ -221,7 +221,7 @@ def layers() -> Network:
 
 
 def scaled_gradients(scale: float = 1024.0, *, unscales: bool = True) -> Network:
-    """A gradient that is multiplied by a loss scale, and by its reciprocal at the end."""
+    """A gradient that is multiplied by a loss scale, by its reciprocal at the end, and then updates a variable."""
     last = unary("unscale/factor", "Reciprocal", "loss_scale", "float32")
     if not unscales:
         last = unary("unscale/factor", "Tanh", "loss_scale", "float32")
@@ -238,8 +238,19 @@ def scaled_gradients(scale: float = 1024.0, *, unscales: bool = True) -> Network
             unary("gradients/Relu", "Relu", "gradients/MatMul"),
             cast("trans_Cast_2", "gradients/Relu", "float32"),
             binary("unscale/mul", "Mul", "trans_Cast_2", "unscale/factor", "float32"),
+            source("learned", numbers(6, 4, seed=3), op_type="Variable"),
+            source("rate", np.array(0.5, np.float32), op_type="Const"),
+            gradient_descent("train/update", "learned", "rate", "unscale/mul"),
         )
     )
+
+
+def gradient_descent(name: str, variable: str, rate: str, gradient: str) -> Part:
+    """The step of a variable against its gradient."""
+    return Part(
+        name=name, type="ApplyGradientDescent", inputs=(variable, rate, gradient),
+        compute=lambda var, alpha, delta: var - alpha * delta, originals=(name,),
+    )  # fmt: skip
 
 
 FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}

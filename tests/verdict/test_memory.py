@@ -13,6 +13,7 @@ from builders import Array
 from rich.console import Console
 from tiny_network import Network, Part, layers, numbers
 
+from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -23,12 +24,12 @@ from precision_tool.lib.verdict.model import Cause, Verdict
 PRODUCER = "drop/mul"
 
 
-def verdict_of(data: Path) -> Verdict:
+def verdict_of(data: Path, options: CompareOptions = DEFAULT_OPTIONS) -> Verdict:
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
     if session.has_dump_alone():
         (alone,) = session.verdicts_alone()
         return alone.verdict
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1, options=options))
     assert judged is not None
     return judged.verdict
 
@@ -142,6 +143,15 @@ def test_two_copies_of_which_nothing_tells(tmp_path: Path, reader: str) -> None:
     assert "which of them was overwritten is not known: it may be the one that" in shown
     assert "a/Neg" in shown
     assert "two/MatMul" in shown
+
+
+@pytest.mark.parametrize("limit", [0, 8])
+def test_what_is_overwritten_behind_the_elements_that_were_compared(tmp_path: Path, limit: int) -> None:
+    """`ac -c --max 8`: figures of the first elements say nothing of the last ones."""
+    data = read_by(wrong={"two/MatMul": end_overwritten}).write(tmp_path)
+    found = verdict_of(data, CompareOptions(limit=limit))
+    assert (found.culprit, found.cause) == ("two/MatMul", Cause.STOMP)
+    assert found.suspects[0].fact("told_by") == "producer"
 
 
 def as_singles(array: Array) -> Array:
