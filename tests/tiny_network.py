@@ -75,9 +75,11 @@ class Network:
         run: str = "debug_0",
         benchmark: bool = True,
         inputs: bool = True,
+        without_inputs: Sequence[str] = (),
         leave_out: Sequence[str] = (),
     ) -> Path:
-        """Writes dump, graph and benchmark below `root`; without `inputs` dump files hold outputs only."""
+        """Writes dump, graph and benchmark below `root`; without `inputs` dump files hold outputs only,
+        and so do those of the parts named in `without_inputs`."""
         leaf = root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
         graph = root / "npu" / run / "graph" / graph_file_name(5, 1)
         graph.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ class Network:
             if part.is_dumped and part.name not in leave_out:
                 name = dump_file_name(part.type, part.name, number, TIMESTAMP + number, stream_id=0)
                 output = OutTensor(data=npu[part.name], origin_shape=npu[part.name].shape, address=part.address)
-                fed = [_fed(array, part) for array in read] if inputs else []
+                fed = [_fed(array, part) for array in read] if inputs and part.name not in without_inputs else []
                 write_dump(leaf / name, part.name, fed, [output])
         graph.write_text(text_graph(ops, attrs={"_session_graph_id": "0_1"}), encoding="ascii")
         return root
