@@ -503,13 +503,15 @@ def test_own_errors_are_added_to_what_was_written(tmp_path: Path, address: bool)
     assert [one.own_error for one in read_result(str(paths[0])).rows][3] == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("found", ["", "Index,OpType\r\n1,Add\r\n", "short", "longer", "\xff"])
+@pytest.mark.parametrize("found", ["", "Index,OpType\r\n1,Add\r\n", "short", "longer", "sorted", "\xff"])
 def test_own_errors_of_a_file_that_is_another(tmp_path: Path, found: str) -> None:
     """It is made anew."""
     rows = [replace(one, own_error=0.25) for one in several_rows()]
     path, other = tmp_path / "result_1.csv", tmp_path / "result_2.csv"
     if found in ("short", "longer"):
         write_result(str(path), rows[:-1] if found == "short" else [*rows, rows[0]], ColumnChoice())
+    elif found == "sorted":
+        write_result(str(path), rows[::-1], ColumnChoice())
     elif found:
         path.write_bytes(found.encode("latin-1"))
     write_own_errors(str(path), rows, ColumnChoice(own_error=True))
