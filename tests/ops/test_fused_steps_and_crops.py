@@ -168,6 +168,47 @@ def test_sums_of_squares_with_the_squares(shape: Shape, seed: int, keep: bool) -
     close(squares, x**2)
 
 
+@FEW
+@given(shape=ranked, seed=seeds, keep=st.booleans())
+def test_gradients_of_a_product(shape: Shape, seed: int, keep: bool) -> None:
+    slope, factor = values(shape, seed), values(shape, seed + 1)
+    for other in (values(shape, seed + 2), values(shape[-1:], seed + 2)):
+        product, total = arrays_of("ConfusionMulGrad", slope, other, factor, axes=[0], keep_dims=keep)
+        close(product, slope * other)
+        close(total, np.asarray((other * factor).sum(0, keepdims=keep)), atol=1e-11)
+
+
+def test_products_in_float16_of_a_sum_that_cancels_may_round_more() -> None:
+    random = np.random.default_rng(8)
+    slope, other, factor = (random.normal(size=(400, 30)).astype(np.float16) for _ in range(3))
+    product, total = outputs_of("ConfusionMulGrad", slope, other, factor, axes=[0])
+    kernel = (other * factor).astype(np.float32).sum(0).astype(np.float64)
+    error, size = np.abs(kernel - total.array), 2.0**-24 * np.asarray(total.summed)
+    assert (error <= 3 * size).all()
+    assert np.sqrt(np.mean((error / size) ** 2)) > 0.05
+    np.testing.assert_array_equal((slope * other).astype(np.float64), product.array.astype(np.float16))
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@FEW
+@given(shape=shapes, seed=seeds, before=st.integers(0, 5))
+def test_adam_with_decay(maximize: bool, shape: Shape, seed: int, before: int) -> None:
+    var, m, grad = (values(shape, seed + place) for place in range(3))
+    v = values(shape, seed + 3, "positive")
+    slope = -grad if maximize else grad
+    new_m, new_v = 0.9 * m + 0.1 * slope, 0.99 * v + 0.01 * slope**2
+    mean, variance = new_m / (1 - 0.9 ** (before + 1)), new_v / (1 - 0.99 ** (before + 1))
+    wanted = [var - 0.1 * 0.02 * var - 0.1 * mean / (np.sqrt(variance) + 1e-3), new_m, new_v]
+    given: list[Any] = [var, m, v, 0.9**before, 0.99**before, 0.1, 0.02, 0.9, 0.99, 1e-3, grad]
+    for one, other in zip(arrays_of("ApplyAdamW", *given, maximize=maximize), wanted, strict=True):
+        close(one, other)
+
+
+def test_adam_with_the_largest_moment_is_refused() -> None:
+    with pytest.raises(NotComputedError, match="amsgrad"):
+        arrays_of("ApplyAdamW", *[np.ones(3)] * 3, *[0.1] * 7, np.ones(3), amsgrad=True)
+
+
 @pytest.mark.parametrize(
     ("op_type", "inputs", "reason"),
     [

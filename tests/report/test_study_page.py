@@ -15,7 +15,7 @@ from report_files import data_of
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.report.page import page_with
-from precision_tool.lib.report.study import study_document
+from precision_tool.lib.report.study import study_document, write_study
 from precision_tool.lib.study.conclusion import Conclusion
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.study import Study
@@ -60,6 +60,21 @@ def test_shades() -> None:
     study = Study(conclusion=Conclusion(culprit=None), leaves=(), votes=(), maps=(heat,))
     document = study_document(study, tool="tool", time="now")
     assert document["study"]["maps"][0]["rows"] == ["-00123455"]
+    assert document["study"]["maps"][0]["own"] is None
+
+
+def test_own_errors_are_told_apart(browse: Browse, tmp_path: Path) -> None:
+    recomputed = np.array([[False, True]])
+    heat = HeatMap(
+        what="step", places=(7,), ops=("a", "b"), values=np.array([[0.2, 0.2]], np.float32), recomputed=recomputed
+    )
+    study = Study(conclusion=Conclusion(culprit=None), leaves=(), votes=(), maps=(heat,))
+    write_study(str(tmp_path / "report.html"), study)
+    page = browse(tmp_path / "report.html")
+    box = page.page.locator("#heat-step").bounding_box()
+    for at, is_own in ((0.25, False), (0.75, True)):
+        page.page.mouse.move(box["x"] + box["width"] * at, box["y"] + box["height"] / 2)
+        assert ("its own error" in page.text("#cell-step")) is is_own
 
 
 @pytest.mark.slow

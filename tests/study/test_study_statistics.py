@@ -20,7 +20,7 @@ from precision_tool.lib.model.tensor import TensorStatistics
 from precision_tool.lib.sources.dumps import DumpIndex
 from precision_tool.lib.sources.walk import find_run
 from precision_tool.lib.study import running
-from precision_tool.lib.study.evidence import Evidence, EvidenceKind
+from precision_tool.lib.study.evidence import CERTAIN, Evidence, EvidenceKind
 from precision_tool.lib.study.leaf_statistics import (
     LeafStatistics,
     OpStatistics,
@@ -95,13 +95,25 @@ def told(
     ranks=st.integers(1, 12),
     spread=st.sampled_from([1e-6, 0.01, 0.3, 2.0]),
     drift=st.sampled_from([-0.02, 0.0, 0.02]),
-    tails=st.booleans(),
 )
 @settings(max_examples=20, deadline=None)
-def test_chance_accuses_nobody(seed: int, ranks: int, spread: float, drift: float, tails: bool) -> None:
+def test_chance_accuses_nobody(seed: int, ranks: int, spread: float, drift: float) -> None:
     judge = StatisticsJudge()
-    for leaves in drawn(seed, ranks, 4, spread, drift, tails):
+    for leaves in drawn(seed, ranks, 4, spread, drift, tails=False):
         assert judge.step(leaves) == []
+
+
+def test_long_tails_accuse_few_and_never_for_certain() -> None:
+    """Logarithms whose tails fall with the eighth power only: by Student's t one tensor in a million is beyond."""
+    tensors, accused = 0, []
+    for seed in range(12):
+        judge = StatisticsJudge()
+        for leaves in drawn(seed, 9, 4, 0.3, -0.02, tails=True):
+            accused += judge.step(leaves)
+            tensors += sum(leaf.sizes.size for leaf in leaves)
+    assert tensors > 100_000
+    assert len(accused) <= tensors * 3e-5
+    assert not [one for one in accused if one.kind in CERTAIN]
 
 
 # ---- faults --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,21 @@ def test_ops_without_files_that_are_right(tmp_path: Path, wrong: object, benchma
     assert found.tally.right == found.tally.ops - 2
 
 
+@pytest.mark.parametrize("factor", [1.015, 1.019])
+def test_a_small_error_of_ops_without_files_is_no_acquittal(tmp_path: Path, factor: float) -> None:
+    """More than rounding between them makes of it, and not enough to accuse: it stays open."""
+
+    def scaled(array: Array) -> Array:
+        return (array * np.float32(factor)).astype(array.dtype)
+
+    broken = layers().with_part("two/Tanh", wrong=scaled)
+    found = verdict_of(broken.write(tmp_path, leave_out=LOST, benchmark=False))
+    assert (found.culprit, found.tally.wrong) == (None, 0)
+    # The random numbers, the product and its activation are not known to be right.
+    assert found.tally.right == found.tally.ops - 3
+    assert found.tally.not_recomputed == 3
+
+
 def test_a_shape_between_them(tmp_path: Path) -> None:
     """What only gives a tensor another shape has no file on a device."""
     network = layers()
@@ -121,6 +137,40 @@ def test_a_variable_that_one_op_alone_reads(tmp_path: Path) -> None:
     broken = network.with_part("two/BiasAdd", wrong=negated)
     found = verdict_of(broken.write(tmp_path / "op", inputs=False))
     assert (found.culprit, found.cause) == ("two/BiasAdd", Cause.KERNEL)
+
+
+def twice(array: Array) -> Array:
+    return (array + numbers(6, seed=21)).astype(array.dtype)
+
+
+def subtracted(array: Array) -> Array:
+    changed: Array = (array - 2 * numbers(6, seed=21)).astype(array.dtype)
+    return changed
+
+
+def in_another_order(array: Array) -> Array:
+    bias = numbers(6, seed=21)
+    changed: Array = (array - bias + np.roll(bias, 1)).astype(array.dtype)
+    return changed
+
+
+def noisy(array: Array) -> Array:
+    noise = np.random.default_rng(1).standard_normal(array.shape)
+    changed: Array = (array * (1 + 0.05 * noise)).astype(array.dtype)
+    return changed
+
+
+@pytest.mark.parametrize("wrong", [twice, subtracted, in_another_order, noisy])
+def test_an_op_that_is_off_all_over_is_not_acquitted(tmp_path: Path, wrong: Callable[[Array], Array]) -> None:
+    """Its one variable is not blamed alone: a kernel makes such errors of the same numbers."""
+    broken = shifted_by_a_bias().with_part("two/BiasAdd", wrong=wrong)
+    found = verdict_of(broken.write(tmp_path, inputs=False))
+    assert (found.culprit, found.cause) == ("two/BiasAdd", Cause.KERNEL)
+    assert found.ranking == ("two/BiasAdd", "two/bias")
+    assert found.confidence <= 0.5
+    out = io.StringIO()
+    Console(file=out, width=300).print(verdict_block(found))
+    assert "recomputed with the benchmark's two/bias: it is wrong, or was fed other numbers" in out.getvalue()
 
 
 def test_a_variable_behind_ops_without_files(tmp_path: Path) -> None:

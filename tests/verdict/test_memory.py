@@ -116,6 +116,32 @@ def test_two_copies_of_which_nothing_tells(tmp_path: Path, reader: str) -> None:
     assert "two/MatMul" in shown
 
 
+def as_singles(array: Array) -> Array:
+    return array.astype(np.float32)
+
+
+def one_less(array: Array) -> Array:
+    return array.reshape(-1)[:-1]
+
+
+@pytest.mark.parametrize("unknown", [as_singles, one_less, None])
+@pytest.mark.parametrize("third", ["0/Neg", "b/Neg"])
+def test_a_copy_that_cannot_be_held_against_others_has_no_voice(
+    tmp_path: Path, third: str, unknown: Callable[[Array], Array] | None
+) -> None:
+    """Two readers differ and nothing tells which is right: a third that is in another type or cut does not either."""
+    readers = sorted(["a/Neg", third])
+    wrong = {"two/MatMul": overwritten} | ({third: unknown} if unknown is not None else {})
+    data = read_by(*readers, wrong=wrong, secret=True).write(tmp_path, leave_out=[PRODUCER], benchmark=False)
+    if unknown is None:
+        (path,) = tmp_path.rglob(f"Neg.{third.replace('/', '_')}.*")
+        path.write_bytes(path.read_bytes()[:-300])
+    found = verdict_of(data)
+    assert found.suspects[0].fact("told_by") == "nobody"
+    assert set(found.ranking) == {"two/MatMul", "a/Neg", PRODUCER}
+    assert found.confidence < 0.65
+
+
 @pytest.mark.parametrize("leave_out", [[], [PRODUCER]])
 def test_all_that_read_one_overwritten_place_are_one_fault(tmp_path: Path, leave_out: list[str]) -> None:
     network = read_by("a/Neg", "b/Neg", wrong={"two/MatMul": overwritten, "b/Neg": overwritten})

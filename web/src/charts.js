@@ -14,13 +14,17 @@ function styleOf(name) {
 /** Of the lines of a logarithmic axis those of whole decades. */
 const decades = (_, splits) => splits.map((one) => (Number.isInteger(Math.round(Math.log10(one) * 1e6) / 1e6) ? one : null));
 
+/** Letters of a name that an axis has room for. */
+const ROOM = 16;
+const shortened = (name) => (name.length <= ROOM ? name : `…${name.slice(1 - ROOM)}`);
+
 /** What uPlot draws of a chart; `ops` are those of its points where they are not the places on the x axis. */
 function options(width, { key, log, curved, ops, name, unit }, series, show) {
   const ink = styleOf('--text');
   const line = styleOf('--line');
   const grid = { stroke: line, width: 0.5 };
   const opAt = (plot, index) => (ops ? ops[index] : plot.data[0][index]);
-  const shortName = (at) => (Number.isInteger(at) && ops[at] !== undefined ? name(ops[at]).split('/').pop().slice(-16) : '');
+  const shortName = (at) => (Number.isInteger(at) && ops[at] !== undefined ? shortened(name(ops[at]).split('/').pop()) : '');
   return {
     width, height: 260, title: t(key),
     scales: { x: { time: false, range: ops ? [-0.5, ops.length - 0.5] : undefined }, y: log ? { distr: 3 } : curved ? { distr: 4, asinh: curved, range: (_, __, most) => [0, Math.max(most * 1.2, 100 * curved)] } : {} },
@@ -28,7 +32,7 @@ function options(width, { key, log, curved, ops, name, unit }, series, show) {
     axes: [
       { stroke: ink, grid, label: t(ops ? `${key}.x` : 'chart.order'), ...(ops ? { space: 96, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500],
         values: (_, ticks) => ticks.map(shortName) } : {}) },
-      { stroke: ink, grid, size: 76, filter: log ? decades : undefined, values: (_, ticks) => ticks.map((one) => (
+      { stroke: ink, grid: log ? { ...grid, filter: decades } : grid, ticks: log ? { filter: decades } : {}, size: 76, filter: log ? decades : undefined, values: (_, ticks) => ticks.map((one) => (
         one === null ? '' : `${figure(one, 3)}${unit ?? ''}`)) },
     ],
     series: [{ label: t('chart.op'), value: (plot, _, __, index) => (index === null || index === undefined ? '–' : name(opAt(plot, index))) }, ...series],

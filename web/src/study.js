@@ -129,7 +129,8 @@ function point(event, number) {
   const which = Math.min(map.places.length - 1, Math.max(0, Math.floor((event.offsetY * map.places.length) / height)));
   const level = map.rows[which].charCodeAt(op) - 48;
   const off = level < 0 ? t('map.not_compared') : level ? t('study.from', { value: LIMITS[level - 1] }) : t('study.less', { value: LIMITS[0] });
-  cells[map.what] = t('study.cell', { what: t(`study.${map.what}`), place: String(map.places[which]), op: map.ops[op], off });
+  cells[map.what] = t('study.cell', { what: t(`study.${map.what}`), place: String(map.places[which]), op: map.ops[op],
+    off: map.own?.[which][op] === '1' ? t('study.own', { off }) : off });
   render(page(), place);
 }
 

@@ -7,7 +7,7 @@ over rows and blocks, so that the result does not depend on the tensor's size.
 
 from __future__ import annotations
 
-import os
+import platform
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isfinite
@@ -25,7 +25,7 @@ from precision_tool.lib.numbers.decode import Floats, Numbers, as_float64
 KL_FLOOR = float(np.finfo(np.float32).eps)
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show. Where registers have four
 #: numbers, equal ones lose a digit more, so there rows are shorter, as those of native/lanes.h are.
-_ROW = 256 if os.uname().machine in ("aarch64", "arm64") else 1024
+_ROW = 256 if platform.machine() in ("aarch64", "arm64") else 1024
 #: Sums of what is mostly one small value beside a few large ones are of shorter rows: in a long one every small value
 #: that is added to a large one is rounded to the same side, which some processors' dot products do 16 times a row.
 _SHORT_ROW = 128

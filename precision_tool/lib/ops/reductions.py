@@ -7,6 +7,7 @@ others as the last input; TensorFlow's names go for both. No axes named at all m
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, prod
 
 import numpy as np
@@ -243,6 +244,21 @@ def square_sum_and_squares(call: Call) -> Outputs:
 def square_sums(call: Call) -> Outputs:
     """The sums of all squares of each of two inputs."""
     return [summation(x * x, tuple(range(x.ndim))) for x in numbers(call, 0, 1)]
+
+
+@op("ConfusionMulGrad", kind=Kind.SUM, inputs=("input0", "input1", "input2"))
+def product_and_sum_of_products(call: Call) -> Outputs:
+    """The gradients of a product: of one factor, and of the other, which was broadcast.
+
+    In float16 the kernel keeps the products that it sums in it too.
+    """
+    slope, other, factor = numbers(call, 0, 1, 2)
+    product, parts = slope * other, other * factor
+    total = summation(parts, _axes(call, parts.ndim, None), _keep(call))
+    narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (1, 2)) / ROUNDOFF["float32"]
+    if narrow > 1:
+        total = replace(total, summed=np.hypot(total.summed, narrow * np.asarray(total.terms)))
+    return [Output(array=product, summed=np.abs(product)), total]
 
 
 @op("FusedMulAddNL2loss", kind=Kind.SUM, inputs=("x1", "x2", "x3"))

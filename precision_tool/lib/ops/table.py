@@ -29,6 +29,7 @@ _FAMILIES = (
     "reductions",
     "resize",
     "scatter",
+    "torch_optimizers",
 )
 for _family in _FAMILIES:
     import_module(f"precision_tool.lib.ops.{_family}")

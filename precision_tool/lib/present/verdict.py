@@ -192,6 +192,8 @@ def _proof(first: Suspect) -> str:
         return "it could not be recomputed, only compared"
     if first.fact("one_of"):
         return "these ops were not dumped, and recomputed as one: which of them is wrong is not known"
+    if first.fact("or_variable"):
+        return f"recomputed with the benchmark's {first.fact('or_variable')}: it is wrong, or was fed other numbers"
     if first.fact("inputs_not_dumped"):
         doubt = "" if first.cause is Cause.STOMP else ", which may have been overwritten before it read it"
         return f"its inputs were not dumped, or cannot be read: recomputed from what fed it put out{doubt}"

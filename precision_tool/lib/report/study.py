@@ -37,7 +37,10 @@ def write_study(path: str, study: Study) -> None:
 
 
 def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
-    """The data of the page. A heat map has a text for each place, with a sign an op: `-` not compared, else a shade."""
+    """The data of the page. A heat map has a text for each place, with a sign an op: `-` not compared, else a shade.
+
+    Its `own` has a 1 for each that is not of a comparison but of an op recomputed from its inputs; None: there is none.
+    """
     conclusion = study.conclusion
     place = conclusion.not_finite
     leaves = study.leaves
@@ -80,7 +83,10 @@ def _map(heat: HeatMap) -> Mapping[str, Any]:
     shades = np.digitize(heat.values, _SHADES)
     signs = np.where(np.isnan(heat.values), ord(_NOT_COMPARED), shades + ord("0")).astype(np.uint8)
     rows: Sequence[str] = [row.tobytes().decode("ascii") for row in signs]
-    return {"what": heat.what, "places": list(heat.places), "ops": list(heat.ops), "rows": list(rows)}
+    own = None
+    if heat.recomputed is not None and heat.recomputed.any():
+        own = [(row.astype(np.uint8) + ord("0")).tobytes().decode("ascii") for row in heat.recomputed]
+    return {"what": heat.what, "places": list(heat.places), "ops": list(heat.ops), "rows": list(rows), "own": own}
 
 
 def _plain(study: Study) -> str:

@@ -14,8 +14,9 @@ Evidence is of an op, a step and a rank, and typed (`EvidenceKind`). What decide
   population must also tell that it is no chance: the op's gain, output over inputs, is farther from the population's
   than Student's t allows one more value of a normal population of n with unknown mean and variance, at `_CHANCE` =
   1e-9 a tensor, as a study looks at some 1e8. The bound of the tail, P(T > t) < c ν^((ν-1)/2) t^-ν, is on the safe side
-  for small n. Tensors of fewer than 32 elements have no normal logarithm, and are left out. What all ranks have alike,
-  variables above all, is one observation a step, not one a rank.
+  for small n. Of logarithms with longer tails than a normal one, some in a million are beyond it; they are told as
+  likely, never as certain. Tensors of fewer than 32 elements have no normal logarithm, and are left out. What all
+  ranks have alike, variables above all, is one observation a step, not one a rank.
 
 On clean trainings none of these accuses (tests/study/test_study_statistics.py). What they cannot see is a fault that
 changes no norm by 10 %, and without a benchmark one that is there from the first step on all ranks.

@@ -16,6 +16,7 @@ from precision_tool.lib.verdict.copies import Departure
 from precision_tool.lib.verdict.judgement import Gap, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.memory import Overwritten, stomps
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
+from precision_tool.lib.verdict.other_bias import is_another_bias
 from precision_tool.lib.verdict.places import Mistake
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT
 from precision_tool.lib.verdict.scales import is_scale, loss_scale
@@ -67,6 +68,8 @@ class Explainer:
         self._findings = findings
         self._flow = Flow(values)
         self._by_id = {id(one.op): one for one in findings.judged}
+        #: Wrong ops, by name, that may as well be right and have read another variable.
+        self._either: dict[str, Op] = {}
 
     @property
     def flow(self) -> Flow:
@@ -123,8 +126,14 @@ class Explainer:
             size = root.op.output_descs[0].shape if root.op.output_descs else (0,)
             is_scalar = size in ((), (1,))
             if id(root.op) not in known:
-                is_shown = len(wrong) > 1 or (is_scalar and factors) or is_off_all_over(wrong[0])
-                if len(wrong) < len(judged) or not is_shown:
+                if len(wrong) < len(judged):
+                    continue
+                is_shown = len(wrong) > 1 or (is_scalar and factors)
+                if not is_shown and is_off_all_over(wrong[0]):
+                    is_shown = is_another_bias(self._values, wrong[0].op, root)
+                    if not is_shown:
+                        self._either[wrong[0].name] = root.op
+                if not is_shown:
                     continue
                 slot = wrong[0].worst_slot
                 found.append(
@@ -178,13 +187,16 @@ class Explainer:
             if one.state is not State.WRONG or one.name in explained:
                 continue
             suspect = self._own_error(one)
+            if one.name in self._either:
+                suspect = _or_its_variable(suspect, self._either[one.name])
             if suspect.cause is Cause.FUSION:
                 by_pass.setdefault(suspect.pass_name, []).append(suspect)
             else:
                 yield suspect
         for together in by_pass.values():
             first = min(together, key=lambda one: one.number)
-            yield replace(first, also=tuple(one.culprit for one in together if one is not first))
+            also = dict.fromkeys((*first.also, *(name for one in together for name in (one.culprit, *one.also))))
+            yield replace(first, also=tuple(name for name in also if name != first.culprit))
 
     def _in_gaps(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
         """Ops that are wrong together, of which no file tells which one is; not those that are accused already."""
@@ -486,6 +498,14 @@ class Explainer:
                 pass_name=one.op.pass_names[0] if one.op.pass_names else "",
             )  # fmt: skip
             return
+
+
+def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
+    """An op that is wrong, or was fed another variable than the benchmark's: no file tells which."""
+    return replace(
+        suspect, confidence=min(suspect.confidence, 0.5), also=(*suspect.also, variable.name),
+        facts=(*suspect.facts, Fact(name="or_variable", value=variable.name)),
+    )  # fmt: skip
 
 
 def _whole_factor(one: OpJudgement) -> float | None:

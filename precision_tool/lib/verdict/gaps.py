@@ -148,7 +148,8 @@ def _judged(judge: Judge, computing: set[int], one: OpJudgement) -> Gap | None:
         slots.append(found)
         is_wrong |= bool(found.beyond) and found.own > max(_FAR, _BEYOND * found.rounding)
     ops = sorted(chain.ops, key=lambda op: judge.values.order[id(op)])
-    state = State.WRONG if is_wrong else State.RIGHT
+    is_right = not any(found.beyond for found in slots)
+    state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
         ops=ops,
         judgement=replace(one, state=state, reason="", how=formula.how, slots=tuple(slots)),

@@ -117,14 +117,7 @@ def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | N
 def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator[Overwritten]:
     """The readers of a tensor that no file of its op has, that read something else than the others."""
     readers = [slot for slot in values.readers.get(root.key, ()) if _read(values, slot) is not None]
-    alike: list[list[Slot]] = []
-    for slot in readers:
-        same = (group for group in alike if _held_against(values, root, slot, group[0], ToldBy.NOBODY) is None)
-        group = next(same, None)
-        if group is None:
-            alike.append([slot])
-        else:
-            group.append(slot)
+    alike = _alike(values, readers)
     if len(alike) < 2:
         return
     true, told_by = _true_copy(values, root, alike, is_right)
@@ -133,6 +126,32 @@ def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator
             one = _held_against(values, root, slot, true, told_by) if group[0] is not true else None
             if one is not None:
                 yield one
+
+
+def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
+    """Readers of a tensor that have the same each, of those that can be held against each other.
+
+    One that cannot, as of another type or by a file that cannot be read, neither differs nor counts.
+    """
+    families: list[list[list[Slot]]] = []
+    for slot in readers:
+        for family in families:
+            apart = [_places_apart(values, slot, group[0]) for group in family]
+            if all(places is None for places in apart):
+                continue
+            same = (
+                group for group, places in zip(family, apart, strict=True) if places is not None and not len(places)
+            )
+            group = next(same, None)
+            if group is not None:
+                group.append(slot)
+            elif all(places is not None for places in apart):
+                family.append([slot])
+            break
+        else:
+            families.append([[slot]])
+    disputed = [family for family in families if len(family) > 1]
+    return max(disputed, key=lambda family: sum(map(len, family)), default=[])
 
 
 def _true_copy(
@@ -175,17 +194,22 @@ def _read(values: RunValues, slot: Slot) -> Tensor | None:
     return tensor if isinstance(tensor, Tensor) and not is_in_place(values, slot, tensor) else None
 
 
-def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by: ToldBy) -> Overwritten | None:
-    """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
-    mine, other = values.found(slot), values.found(true)
+def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray | None:
+    """Where two copies of a tensor differ, as stored: nowhere if they are the same; None if that is not known."""
+    mine, other = values.found(slot), values.found(other_slot)
     if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
         return None
     if other.size != mine.size or other.dtype != mine.dtype:
         return None
     if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
-        return None
-    different = differences(values, mine, other, slot)
-    if different is None or not different.size:
+        return np.zeros(0, np.intp)
+    return differences(values, mine, other, slot)
+
+
+def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by: ToldBy) -> Overwritten | None:
+    """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
+    different, mine = _places_apart(values, slot, true), values.found(slot)
+    if different is None or not different.size or not isinstance(mine, Tensor):
         return None
     bits = data_types.BY_NAME[mine.dtype].bits
     return Overwritten(
