@@ -75,9 +75,11 @@ class Network:
         run: str = "debug_0",
         benchmark: bool = True,
         inputs: bool = True,
+        without_inputs: Sequence[str] = (),
         leave_out: Sequence[str] = (),
     ) -> Path:
-        """Writes dump, graph and benchmark below `root`; without `inputs` dump files hold outputs only."""
+        """Writes dump, graph and benchmark below `root`; without `inputs` dump files hold outputs only,
+        and so do those of the parts named in `without_inputs`."""
         leaf = root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
         graph = root / "npu" / run / "graph" / graph_file_name(5, 1)
         graph.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ class Network:
             if part.is_dumped and part.name not in leave_out:
                 name = dump_file_name(part.type, part.name, number, TIMESTAMP + number, stream_id=0)
                 output = OutTensor(data=npu[part.name], origin_shape=npu[part.name].shape, address=part.address)
-                fed = [_fed(array, part) for array in read] if inputs else []
+                fed = [_fed(array, part) for array in read] if inputs and part.name not in without_inputs else []
                 write_dump(leaf / name, part.name, fed, [output])
         graph.write_text(text_graph(ops, attrs={"_session_graph_id": "0_1"}), encoding="ascii")
         return root
@@ -219,7 +221,7 @@ def layers() -> Network:
 
 
 def scaled_gradients(scale: float = 1024.0, *, unscales: bool = True) -> Network:
-    """A gradient that is multiplied by a loss scale, and by its reciprocal at the end."""
+    """A gradient that is multiplied by a loss scale, by its reciprocal at the end, and then updates a variable."""
     last = unary("unscale/factor", "Reciprocal", "loss_scale", "float32")
     if not unscales:
         last = unary("unscale/factor", "Tanh", "loss_scale", "float32")
@@ -236,8 +238,19 @@ def scaled_gradients(scale: float = 1024.0, *, unscales: bool = True) -> Network
             unary("gradients/Relu", "Relu", "gradients/MatMul"),
             cast("trans_Cast_2", "gradients/Relu", "float32"),
             binary("unscale/mul", "Mul", "trans_Cast_2", "unscale/factor", "float32"),
+            source("learned", numbers(6, 4, seed=3), op_type="Variable"),
+            source("rate", np.array(0.5, np.float32), op_type="Const"),
+            gradient_descent("train/update", "learned", "rate", "unscale/mul"),
         )
     )
+
+
+def gradient_descent(name: str, variable: str, rate: str, gradient: str) -> Part:
+    """The step of a variable against its gradient."""
+    return Part(
+        name=name, type="ApplyGradientDescent", inputs=(variable, rate, gradient),
+        compute=lambda var, alpha, delta: var - alpha * delta, originals=(name,),
+    )  # fmt: skip
 
 
 FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,4 +186,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert "changed since" in tool("demo", "x", "--ranks", "2", cwd=tmp_path, code=2).err
     for options in (["--ops", "3", "--ranks", "2"], ["--pytorch", "--steps", "2"]):
         assert "does not go with" in tool("demo", "y", *options, cwd=tmp_path, code=2).err
-    assert "give --ranks" in tool("demo", "y", "--fault", "update", cwd=tmp_path, code=2).err
+
+
+def test_a_fault_of_several_ranks_brings_them_and_what_finds_it_can_be_typed(tmp_path: Path) -> None:
+    text = tool("demo", "y", "--fault", "allreduce", "--seed", "2", cwd=tmp_path).text
+    truth = json.loads((tmp_path / "y/precision_data/truth.json").read_text())
+    assert truth["ranks"] == 4
+    line = text.partition("what finds it: precision-tool ")[2]
+    found = tool(*shlex.split(line), cwd=tmp_path).text
+    assert f"rank 0: {truth['culprit']}" in " ".join(found.split())

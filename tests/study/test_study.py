@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 from executors import AtOnce
 from memory_store import MemoryStore
+from rich.console import Console
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.present.study import study_block
 from precision_tool.lib.storage.store import Stat
 from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.study import running
@@ -75,6 +78,21 @@ def test_a_device_that_computes_wrong_alone(tmp_path: Path, fault: str, rank: in
     assert culprit.reach is Reach.ONE_RANK
     assert culprit.ground is ground
     assert culprit.right == tuple(one for one in range(3) if one != rank)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_all_reduce_that_is_no_sum_on_any_rank(tmp_path: Path, ranks: int) -> None:
+    truth = generate_ranks(tmp_path, ranks=ranks, steps=2, fault="allreduce", fault_step=1, benchmark="none")
+    found = studied(tmp_path, truth, tmp_path / "work")
+    culprit = found.conclusion.culprit
+    assert culprit is not None
+    assert (culprit.step, culprit.op, culprit.cause) == (1, truth.culprit, "communication")
+    assert (culprit.ground, culprit.reach, culprit.ranks) == (Ground.SUM, Reach.ALL_RANKS, tuple(range(ranks)))
+    out = io.StringIO()
+    Console(file=out, width=200).print(study_block(found))
+    text = " ".join(out.getvalue().split())
+    assert "it is not the sum of what the ranks put in" in text
+    assert f"ni {truth.culprit} --step 1 --rank 0" in text
 
 
 def test_nothing_is_accused_where_nothing_computes_wrong(tmp_path: Path) -> None:

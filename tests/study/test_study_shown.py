@@ -16,7 +16,7 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.present.study import HeatMapView, reach_sentence, study_block
 from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
-from precision_tool.lib.study.outcome import Role
+from precision_tool.lib.study.outcome import FirstOp, Role
 from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.study.replicas import Departure
 from precision_tool.lib.study.study import Study, run_study
@@ -57,6 +57,26 @@ def test_the_next_commands_can_be_typed(studied: Studied) -> None:
     assert f"precision-tool vcs --step {of_first.step} --rank 0\n" in shown(study_block(compared))
     named = shown(study_block(study, "precision-tool", ["-rt", "a b"]), width=60)
     assert f"ac -c -lt {study.conclusion.culprit.path} -rt 'a b'\n" in named
+
+
+def test_a_device_alone_is_to_be_left_for_another(studied: Studied) -> None:
+    text = " ".join(shown(study_block(studied[2]), width=200).split())
+    assert "run from step 1 again with rank 2 on another device" in text
+    assert "replicas have the same result of" in text
+
+
+def test_where_no_op_computes_wrong_the_first_off_the_benchmark_is_shown(studied: Studied) -> None:
+    _, _, study = studied
+    clean = tuple(replace(one, first=None, below=0) for one in study.leaves)
+    conclusion = replace(study.conclusion, culprit=None, further=(), not_finite=None)
+    nothing = replace(study, conclusion=conclusion, leaves=clean)
+    assert "nothing computes wrong" in shown(study_block(nothing))
+    first = FirstOp(op="conv/op", type="Conv2D", kind="first_faulty_op", number=7, epoch=0)
+    off = replace(nothing, leaves=(replace(clean[0], first=first, below=3), *clean[1:]))
+    text = shown(study_block(off), width=200)
+    assert "nothing computes wrong" not in text
+    assert f"first in step {study.leaves[0].leaf.step}, rank 0: conv/op" in text
+    assert f"precision-tool ni conv/op --step {study.leaves[0].leaf.step} --rank 0" in text
 
 
 def test_nan_that_came_by_communication_is_not_the_first(studied: Studied) -> None:

@@ -166,7 +166,7 @@ def test_a_pass_that_stays_on(tmp_path: Path) -> None:
     found = verdict_of(network.write(tmp_path))
     lines = [step.line for step in found.next]
     assert found.cause is Cause.FUSION
-    assert any(line.startswith("keep_dtype(['one/MatMul', ") for line in lines)
+    assert any(line.startswith("with npu_scope.keep_dtype_scope():") and "one/MatMul, " in line for line in lines)
     assert not any(line.startswith("fusion off") for line in lines)
 
 
@@ -611,7 +611,7 @@ def test_another_run_tells_whether_a_seed_is_fixed(tmp_path: Path, is_fixed: boo
     found = verdict_of(tmp_path)
     assert (found.culprit, found.cause) == (name, Cause.RANDOM)
     assert found.suspects[0].fact("repeats") is is_fixed
-    assert ("seed_everything(1)" in [step.line for step in found.next]) is not is_fixed
+    assert ("npu_tf_config.seed_everything(1)" in [step.line for step in found.next]) is not is_fixed
     assert f"ni {name}" in [step.line for step in found.next]
 
 

@@ -170,6 +170,9 @@ def test_an_op_is_quiet_if_its_outputs_are_no_farther_off_than_its_inputs() -> N
     assert not is_quiet(row("output:0", 0.0, metrics=None))
     assert not is_quiet(row("output:0", 0.0, golden=None))
     assert not is_quiet(row("output:0", 0.0, absent=frozenset({"golden.std"})))
+    first = Summary(count=8, minimum=-5, maximum=5, mean=0.0, std=2.0)
+    assert not is_quiet(row("output:0", 0.0, npu=first, golden=first))
+    assert not is_quiet(row("input:0", 0.0), row("output:0", 0.0, npu=first, golden=first))
     whole = row("output:0", 0.0).metrics
     assert whole is not None
     assert not is_quiet(row("output:0", 0.0, metrics=replace(whole, non_finite_mismatches=1)))
@@ -190,6 +193,8 @@ def test_tensors_are_the_same_if_every_figure_is() -> None:
     assert not same(replace(other, metrics=None))
     infinite = Summary(count=100, minimum=-5, maximum=5, mean=0.0, std=2.0, positive_inf_count=1)
     assert not Compared.of([replace(one, npu=infinite), replace(other, npu=infinite)]).is_same(*keys)
+    first = Summary(count=8, minimum=-5, maximum=5, mean=0.0, std=2.0)
+    assert not Compared.of([replace(one, npu=first), replace(other, npu=first)]).is_same(*keys)
     assert not Compared().is_same(*keys)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,20 +13,23 @@ from builders import Array
 from rich.console import Console
 from tiny_network import Network, Part, layers, numbers
 
+from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import OpJudgement
 from precision_tool.lib.verdict.model import Cause, Verdict
 
 PRODUCER = "drop/mul"
 
 
-def verdict_of(data: Path) -> Verdict:
+def verdict_of(data: Path, options: CompareOptions = DEFAULT_OPTIONS) -> Verdict:
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
     if session.has_dump_alone():
         (alone,) = session.verdicts_alone()
         return alone.verdict
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1, options=options))
     assert judged is not None
     return judged.verdict
 
@@ -82,6 +85,32 @@ def test_recomputing_the_op_tells_which_copy_is_its(tmp_path: Path, reader: str,
     assert "recomputed, is right by the other one" in told(found)
 
 
+def test_what_was_judged_stays_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The op whose readers differ keeps its judgement, and the verdict says why it does not tell which is right."""
+
+    def too_late(judge: Judge, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+        judge.deadline = -1.0
+        return list(judged)
+
+    monkeypatch.setattr(Judge, "judge_again", too_late)
+    network = read_by("a/Neg", wrong={"a/Neg": overwritten})
+    found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=False))
+    assert found.suspects[0].fact("told_by") == "nobody"
+    assert (found.tally.right, found.tally.not_recomputed) == (found.tally.ops - 1, 1)  # the random numbers alone
+    (line,) = (line for line in found.gaps if "true copy of 1 tensor" in line)
+    assert line.endswith("as the time for that was over")
+
+
+@pytest.mark.parametrize("benchmark", [True, False])
+def test_what_readers_were_fed_is_the_true_copy(tmp_path: Path, benchmark: bool) -> None:
+    """An op without inputs of its own in the dump is not judged by a copy that another op overwrote."""
+    network = read_by("a/Neg", "b/Neg", wrong={"two/MatMul": overwritten})
+    data = network.write(tmp_path, leave_out=[PRODUCER], without_inputs=["b/Neg"], benchmark=benchmark)
+    found = verdict_of(data)
+    assert [one.culprit for one in found.suspects] == ["two/MatMul"]
+    assert found.tally.wrong == 0
+
+
 @pytest.mark.parametrize("reader", ["two/MatMul", "b/Neg"])
 def test_most_readers_are_right(tmp_path: Path, reader: str) -> None:
     """Nothing tells what the op puts out."""
@@ -114,6 +143,15 @@ def test_two_copies_of_which_nothing_tells(tmp_path: Path, reader: str) -> None:
     assert "which of them was overwritten is not known: it may be the one that" in shown
     assert "a/Neg" in shown
     assert "two/MatMul" in shown
+
+
+@pytest.mark.parametrize("limit", [0, 8])
+def test_what_is_overwritten_behind_the_elements_that_were_compared(tmp_path: Path, limit: int) -> None:
+    """`ac -c --max 8`: figures of the first elements say nothing of the last ones."""
+    data = read_by(wrong={"two/MatMul": end_overwritten}).write(tmp_path)
+    found = verdict_of(data, CompareOptions(limit=limit))
+    assert (found.culprit, found.cause) == ("two/MatMul", Cause.STOMP)
+    assert found.suspects[0].fact("told_by") == "producer"
 
 
 def as_singles(array: Array) -> Array:

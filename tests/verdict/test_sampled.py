@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
-from fused_op import Files, Fused, recompute
+from fused_op import Files, Fused, recompute, worst
 from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
 
 from precision_tool.lib.present.examined import verdict_lines
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict import in_blocks, judge
-from precision_tool.lib.verdict.judgement import State
+from precision_tool.lib.verdict import in_blocks, judge, row_sums
+from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.model import Cause, Verdict
 
 
@@ -99,6 +99,47 @@ def test_without_a_benchmark_the_sums_of_rows_tell(tmp_path: Path, fault: Callab
     assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
 
 
+def over_the_range(tmp_path: Path, rows: int, fault: Callable[[Array], Array] | None = None) -> OpJudgement:
+    """A product of which some rows go over float32's range, as they have to; a fault is in one of the others."""
+    a, b = numbers(120, 50, seed=1), numbers(50, 90, seed=2)
+    a[:rows] = np.sign(a[:rows]) * np.float32(2e38)
+    with np.errstate(over="ignore"):
+        output = (a.astype(np.float64) @ b).astype(np.float32)
+        assert (~np.isfinite(output)).any(1).sum() == rows
+        if fault is not None:
+            output = fault(output)
+    fed = [(a, "ND", "ND"), (b, "ND", "ND")]
+    output_of = output, "ND", "ND"
+    return recompute(tmp_path, Fused(op_type="MatMulV2", originals=("one",), inputs=fed, output=output_of, attrs={}))
+
+
+@pytest.mark.parametrize("most_work", [0.0, 2e10])
+@pytest.mark.parametrize("fault", [one_column, one_row, one_element], ids=lambda fault: fault.__name__)
+def test_rows_over_the_range_do_not_hide_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Array], Array], most_work: float
+) -> None:
+    """They have no sum, and there are more of them than are recomputed."""
+    monkeypatch.setattr(row_sums, "_SHOWN", 2 * 90)
+    monkeypatch.setattr(judge, "_WHOLE_UP_TO", most_work)
+    assert over_the_range(tmp_path, 20, fault).state is State.WRONG
+
+
+def test_an_op_is_acquitted_by_sums_only_where_every_row_has_one_or_is_recomputed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_sums, "_SHOWN", 4 * 90)
+    few = over_the_range(tmp_path, 4)
+    assert (few.state, worst(few).is_summed) == (State.RIGHT, True)
+    assert worst(few).sampled is not None
+    whole = over_the_range(tmp_path, 20)
+    assert (whole.state, worst(whole).sampled) == (State.RIGHT, None)
+    monkeypatch.setattr(judge, "_WHOLE_UP_TO", 0.0)
+    many = over_the_range(tmp_path, 20)
+    assert (many.state, worst(many).is_summed) == (State.DOUBTFUL, False)
+    assert "sums that are off, or not finite" in many.reason
+    assert many.overflow is not None
+
+
 def test_rounding_of_a_row_is_no_fault(tmp_path: Path) -> None:
     """What HF32 makes of a product, 12 bits less, is beyond float32's rounding and no wrong sum."""
 
@@ -138,7 +179,7 @@ def test_a_small_result_of_many_products_is_recomputed_whole(
 ) -> None:
     """Every place of it is asked for, so that nothing is left for sums of rows, and no gap is told."""
     monkeypatch.setattr(judge, "_SAMPLES", 120 * 90)
-    monkeypatch.setattr(judge, "odd_places", lambda *_: pytest.fail("all elements are recomputed"))
+    monkeypatch.setattr(judge, "odd_rows", lambda *_: pytest.fail("all elements are recomputed"))
     made = network() if fault is None else network().with_part("one/MatMul", wrong=lambda got: fault(got.copy()))
     found = verdict_of(made.write(tmp_path, benchmark=False))
     assert found.gaps == ()

@@ -38,7 +38,10 @@ const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
 
 /** The step's advice in the page's language, where it has one for this sentence. */
 export function advice(why) {
-  return has(`step.${why}`) ? t(`step.${why}`) : why;
+  if (has(`step.${why}`)) return t(`step.${why}`);
+  const [n] = why.match(/\d+/) ?? [''];
+  const key = `step.${why.replace(n, '{n}')}`;
+  return n && has(key) ? t(key, { n }) : why;
 }
 
 function steps(verdict) {

@@ -27,7 +27,7 @@ _LOSS_SCALE = re.compile(r"loss[/_]?scal(?:e|ing)", re.IGNORECASE)
 #: The type that loss scales are made for.
 _SCALED = "float16"
 #: Bits that a fitting loss scale leaves free.
-_MARGIN = 1
+MARGIN = 1
 _MAX_STEPS = 1000
 #: Clean gradients that are compared with the benchmark's, to see whether both sides have one loss scale.
 _COMPARED = 16
@@ -52,7 +52,12 @@ class TrailStep:
 def is_gradient(op: RunOp) -> bool:
     """True for an op of the backward pass, by its name or those of the script's ops it was made of."""
     originals = (op.op.original_names or ()) if op.op is not None else ()
-    return any(_GRADIENT.search(name) for name in (op.name, *originals))
+    return is_gradient_name(op.name, *originals)
+
+
+def is_gradient_name(*names: str) -> bool:
+    """True if one of the names of an op is that of an op of the backward pass."""
+    return any(_GRADIENT.search(name) for name in names)
 
 
 def trail_to(values: RunValues, op: RunOp, slot: int, golden: Golden | None = None) -> tuple[TrailStep, ...]:
@@ -198,7 +203,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
             return LossScale(evidence=NoGradientSize(are_zero=are_zero), current=current, source=source)
         return LossScale(
             evidence=BitsLeft(bits=extremes.headroom),
-            exponent=floor(extremes.headroom) - _MARGIN,
+            exponent=floor(extremes.headroom) - MARGIN,
             is_bound=len(known) < len(gradients),
             current=current,
             source=source,
@@ -209,7 +214,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
     if sizes is None:
         return LossScale(
             evidence=CutOff(gradients=len(bad)),
-            exponent=-_MARGIN,
+            exponent=-MARGIN,
             is_bound=True,
             current=current,
             source=source,
@@ -218,7 +223,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
     need, worst = max((log2(size / one[2].limit), one[0].name) for one, size in zip(bad, sizes, strict=True))
     return LossScale(
         evidence=BenchmarkNeeds(op_name=worst, bits=need),
-        exponent=-(ceil(need) + _MARGIN),
+        exponent=-(ceil(need) + MARGIN),
         current=current,
         source=source,
         tightest=worst,

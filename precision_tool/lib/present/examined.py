@@ -34,6 +34,10 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
     words = {"right": "computes right", "wrong": "computes wrong by itself", "doubtful": "in doubt"}
     style = {"right": "green", "wrong": "bold red"}.get(judged.state, "yellow")
     rows = [("state", plain(words.get(judged.state, "not recomputed"), style))]
+    if judged.overflowed:
+        if judged.state == "right":
+            rows = [("state", plain("its true result is beyond the range of its type", "bold red"))]
+        rows.append(("beyond", plain(_beyond(judged))))
     if judged.reason:
         rows.append(("reason", plain(shown_reason(judged.reason))))
     if judged.own_error is not None:
@@ -53,6 +57,12 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
     if elements:
         parts.append(_element_table(elements, judged.slot or 0))
     return Group(*parts)
+
+
+def _beyond(judged: JudgedOp) -> str:
+    """How much of the true result its type cannot hold, and how the rest is."""
+    words = f"{counted(judged.overflowed, 'element')} of the true result, up to {judged.largest:.6g}"
+    return words if judged.state != "right" else f"{words}; the others, of which is the own error, are right"
 
 
 def _element_table(elements: Sequence[Element], slot: int) -> NameTable:

@@ -29,6 +29,7 @@ from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.plan import Judging
 from precision_tool.lib.study.replicas import Departure
+from precision_tool.lib.study.states import LeafState
 from precision_tool.lib.study.study import Study
 from precision_tool.lib.verdict.model import Cause, Step
 from precision_tool.lib.workspace import shown_path
@@ -50,11 +51,14 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     further options of a study of one dump that was named, None for one of data folders.
     """
     culprit = study.conclusion.culprit
+    off = None if culprit is not None else _first_off(study)
     rows: list[tuple[str, Text]] = []
     if culprit is None:
         failed = len(study.failures) == len(study.leaves)
         head = Text("nothing could be judged" if failed else "nothing computes wrong, as far as could be seen")
         style = "yellow" if failed or not any(one.has_verdict for one in study.leaves) else "green"
+        if off is not None:
+            head, style = Text("off the benchmark, and no op is known to compute wrong"), "yellow"
         if study.statistics is not None and study.statistics.suspicions:
             head, style = Text("statistics cannot be recomputed; what they tell is below"), "yellow"
     else:
@@ -66,8 +70,12 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     rows += _looked_at(study)
     if culprit is not None:
         rows.append(("dump", whole_path(culprit.path)))
+    if off is not None:
+        rows.insert(0, ("off", plain(_off_line(off))))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
-    return block if culprit is None else Group(block, NextSteps(_next(study, culprit, named), command))
+    if culprit is None:
+        return block if off is None or named is not None else Group(block, NextSteps(_look_there(off), command))
+    return Group(block, NextSteps(_next(study, culprit, named), command))
 
 
 def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
@@ -95,7 +103,7 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
     many = len(culprit.ranks)
     if culprit.reach is Reach.ALL_RANKS:
         all_of = f"all {many} ranks" if not culprit.unknown else f"all {many} ranks that were judged"
-        return f"{all_of}, {since}: {_shared(culprit)}"
+        return f"{all_of}, {since}: {_shared(culprit) if culprit.ground is not Ground.SUM else _NO_SUM}"
     if culprit.reach is Reach.ONE_RANK:
         right = len(culprit.right)
         if culprit.ground is Ground.REPLICAS:
@@ -108,6 +116,7 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
     return f"{since}: no other rank tells whether it is the kernel or the device"
 
 
+_NO_SUM = "it is not the sum of what the ranks put in"
 #: What is at fault where ops only hand on what came in from outside.
 _FROM_OUTSIDE = {str(Cause.INPUT): "input data", str(Cause.WEIGHTS): "variables"}
 
@@ -161,6 +170,7 @@ def _rows(study: Study, culprit: Culprit) -> list[tuple[str, Text]]:
 _GROUNDS = {
     Ground.VERDICT: "recomputed from the dump of that step and rank",
     Ground.REPLICAS: "told by the other replicas",
+    Ground.SUM: _NO_SUM,
     Ground.COMPARED: "by the comparison alone: nothing could be recomputed",
 }
 
@@ -200,19 +210,51 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     agreed = sum(one.agreed for one in study.votes)
     differing = sum(len(one.departures) for one in study.votes)
     if agreed or differing:
-        rows.append(("votes", plain(f"replicas agree on {agreed:,} ops, and not on {differing:,}", "dim")))
+        rows.append(("votes", plain(f"{_votes_line(agreed, differing)}", "dim")))
     for number, one in enumerate(study.failures[:_FAILURES]):
         where = f"step {one.leaf.step}, rank {one.leaf.rank}: {shown_reason(one.failure)}"
         rows.append((f"failed: {len(study.failures)}" if not number else "", plain(where, "yellow")))
     return rows
 
 
+def _votes_line(agreed: int, differing: int) -> str:
+    """How many results of ops that all replicas must have alike they do."""
+    same = f"replicas have the same result of {counted(agreed, 'op')}, to the bit"
+    return f"{same}, and different ones of {counted(differing, 'op')}" if differing else same
+
+
+def _first_off(study: Study) -> LeafState | None:
+    """Where tensors are off the benchmark first, though nothing that was recomputed explains it; None if none is."""
+    found = [one for one in study.leaves if one.first is not None and one.below]
+    return min(found, key=lambda one: (one.leaf.step, one.leaf.rank), default=None)
+
+
+def _off_line(state: LeafState) -> str:
+    assert state.first is not None
+    where = f"step {state.leaf.step}, rank {state.leaf.rank}"
+    return f"first in {where}: {state.first.op}; nothing that was recomputed explains it"
+
+
+def _look_there(state: LeafState) -> list[Step]:
+    """What to do where the benchmark departs and no op is known to compute wrong."""
+    assert state.first is not None
+    place = f"--step {state.leaf.step} --rank {state.leaf.rank}"
+    line = f"ni {shlex.quote(state.first.op)} {place}"
+    return [
+        Step(why="the first op that is off the benchmark: whether both sides were fed the same", line=line),
+        Step(why="what was compared of that step and rank", line=f"vcs {place}"),
+    ]
+
+
 def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
     """What to do next: the commands show the culprit on its step and rank."""
     steps = []
-    if culprit.ground is Ground.REPLICAS and culprit.reach is not Reach.NOT_TOLD:
-        why = f"leave out the device of rank {culprit.rank}, and run from step {culprit.step} again"
-        steps.append(Step(why=why, line=""))
+    if culprit.ground is Ground.SUM:
+        why = "the library of collectives (HCCL), or a link, is to blame: with another version of it, or other devices,"
+        steps.append(Step(why=f"{why} run from step {culprit.step} again", line=""))
+    if culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE and culprit.ground is not Ground.SUM:
+        steps += _other_device(culprit)
+
     if named is not None:
         line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
         return [*steps, Step(why="its whole verdict", line=line)]
@@ -221,6 +263,14 @@ def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[S
     if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
         steps.append(Step(why="what was compared of that step and rank", line=f"vcs {place}"))
     return steps
+
+
+def _other_device(culprit: Culprit) -> list[Step]:
+    """How to tell a device from the data that its rank has."""
+    again = f"run from step {culprit.step} again with rank {culprit.rank} on another device"
+    stays = "" if culprit.ground is Ground.REPLICAS else "; where the error stays with the rank, it is its data"
+    found = f"{again}, and look for memory errors of its device (`npu-smi info -t ecc`)"
+    return [Step(why=f"{found}: where the error is gone then, take that device out{stays}")]
 
 
 class HeatMapView:

@@ -352,11 +352,19 @@ def _judged(verdict: Verdict) -> str:
     line = f"{done:,} of {counted(tally.ops, 'op')} recomputed, {tally.right:,} of them right"
     if tally.doubtful:
         line += f", {tally.doubtful:,} in doubt"
+    beyond = sum(_is_beyond(one) for one in verdict.suspects)
+    if beyond:
+        line += f", and the true result of {beyond:,} is beyond its type"
     if tally.reasons:
         shown = "; ".join(f"{reason} ({count:,})" for reason, count in tally.reasons[:_SHOWN])
         more = len(tally.reasons) - _SHOWN
         line += f"; not recomputed {tally.not_recomputed:,}: {shown}" + (f"; and {more} more" if more > 0 else "")
     return line
+
+
+def _is_beyond(one: Suspect) -> bool:
+    """Whether an op computes right what it is fed, and its type cannot hold it."""
+    return one.fact("overflowed_elements") is not None and one.fact("own_error") is None
 
 
 class NextSteps:
@@ -373,7 +381,8 @@ class NextSteps:
             yield LabelledLines([("    " if number else "next", text)])
             if step.line:
                 line = step.line if step.file else f"{self._command} {step.line}".lstrip()
-                yield Text.assemble(" " * _STEP_INDENT, (safe(line), "bold cyan"), no_wrap=True, overflow="ignore")
+                for part in line.split("\n"):
+                    yield Text.assemble(" " * _STEP_INDENT, (safe(part), "bold cyan"), no_wrap=True, overflow="ignore")
 
 
 def _named(names: Sequence[str]) -> str:

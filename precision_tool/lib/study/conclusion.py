@@ -10,6 +10,7 @@ from typing import Any
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.replicas import Departure, StepVotes
 from precision_tool.lib.study.states import Accused, LeafState
+from precision_tool.lib.study.sums import WrongSum
 from precision_tool.lib.study.votes import is_communication
 
 
@@ -32,6 +33,8 @@ class Ground(StrEnum):
     VERDICT = "verdict"
     #: Replicas that have something else.
     REPLICAS = "replicas"
+    #: An all-reduce that is not the sum of what the ranks put in.
+    SUM = "sum"
     #: The comparison with the benchmark alone.
     COMPARED = "compared"
 
@@ -116,6 +119,7 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     departures = [one for step in sorted(by_step) for one in by_step[step].departures]
     found = _culprits(states, by_step)
     voted = [one for one in map(_by_vote(states), departures) if one is not None]
+    voted = _with_sums(voted, states, [one for step in sorted(by_step) for one in by_step[step].sums])
     accused = {(one.step, one.op) for one in found}
     # What replicas tell after an op that computes wrong follows from that.
     first = min(map(_when, found), default=None)
@@ -136,7 +140,7 @@ def _as_told(culprits: Sequence[Culprit], states: Sequence[LeafState], telling: 
     """The same; ranks whose dump does not tell of an op, as it is cut short or damaged there, are not right in it."""
     found = list(culprits)
     for step in {one.step for one in culprits}:
-        asked = [(at, one) for at, one in enumerate(culprits) if one.step == step and one.ground is not Ground.REPLICAS]
+        asked = [(at, one) for at, one in enumerate(culprits) if one.step == step and one.ground is Ground.VERDICT]
         ranks = {rank for _, one in asked for rank in (one.rank, *one.right)}
         levels: dict[int, dict[str, int]] = {}
         for state in states:
@@ -253,6 +257,31 @@ def _by_vote(states: Sequence[LeafState]) -> Any:
         )  # fmt: skip
 
     return culprit
+
+
+def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequence[WrongSum]) -> list[Culprit]:
+    """What replicas tell and all-reduces that are no sums, of one op the better told; an op once, at its first step."""
+    by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
+    decided = {(one.step, one.op) for one in voted if one.reach is not Reach.NOT_TOLD}
+    steps: dict[str, list[int]] = {}
+    for one in sums:
+        steps.setdefault(one.op, []).append(one.step)
+    summed = []
+    for one in sums:
+        if one.step == steps[one.op][0] and (one.step, one.op) not in decided:
+            leaf = by_place[one.step, one.ranks[0]].leaf
+            summed.append(
+                Culprit(
+                    step=one.step, rank=one.ranks[0], op=one.op, type=one.type, cause="communication",
+                    ground=Ground.SUM, reach=_reach(set(one.ranks), set(one.right)), confidence=_FED_ALIKE,
+                    number=one.number, ranks=one.ranks, right=one.right, steps=tuple(steps[one.op]), model=leaf.model,
+                    path=leaf.path,
+                )
+            )  # fmt: skip
+    told = {(one.step, one.op) for one in summed}
+    kept = [one for one in voted if (one.step, one.op) not in told]
+    # The order of replicas' departures is that of their steps already, and of the ops in them.
+    return sorted([*kept, *summed], key=lambda one: (one.step, one.number)) if summed else list(voted)
 
 
 def _compared(states: Sequence[LeafState]) -> list[Culprit]:

@@ -15,10 +15,8 @@ from precision_tool.lib.study.leaf_statistics import (
     LeafStatistics,
     Wholes,
 )
+from precision_tool.lib.study.sums import SUM_SHARE
 from precision_tool.lib.study.votes import is_communication
-
-#: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
-_SUM = 1e-3
 
 Flags = npt.NDArray[np.bool_]
 
@@ -113,7 +111,7 @@ def sums(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
                 sizes = np.array([leaf.sizes[fed[0]] for leaf in group]) / max(float(names.counts[number]), 1.0) ** 0.5
                 came = np.array([leaf.means[number] for leaf in group])
                 if np.isfinite(parts).all() and np.isfinite(sizes).all():
-                    checked.append((number, came, float(parts.sum()), _SUM * float(sizes.sum())))
+                    checked.append((number, came, float(parts.sum()), SUM_SHARE * float(sizes.sum())))
     wrong = [(number, came, total, limit, np.abs(came - total) > limit) for number, came, total, limit in checked]
     if 2 * sum(bool(off.any()) for *_, off in wrong) >= len(checked):
         return

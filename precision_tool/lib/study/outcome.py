@@ -20,11 +20,21 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMeans:
+    """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type."""
+
+    means: tuple[float, ...]
+    sizes: tuple[float, ...]
+    rounding: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
     """What one rank has of an op that must be the same on all replicas: hashes of its tensors, by slot.
 
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
-    the communication group, "" where the graph does not tell.
+    the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
+    added up and what came out.
     """
 
     op: str
@@ -35,6 +45,8 @@ class Vote:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     group: str = ""
+    fed: tuple[BlockMeans, ...] = ()
+    came: tuple[BlockMeans, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,4 +136,9 @@ class LeafOutcome(LeafCounts):
 def read_vote(one: Mapping[str, Any]) -> Vote:
     """A vote of JSON. KeyError, TypeError or ValueError for what is none."""
     slots = {name: tuple(one[name]) for name in ("inputs", "outputs")}
-    return Vote(**{**one, **slots, "role": Role(one["role"])})
+    means = {name: tuple(_read_means(each) for each in one[name]) for name in ("fed", "came")}
+    return Vote(**{**one, **slots, **means, "role": Role(one["role"])})
+
+
+def _read_means(one: Mapping[str, Any]) -> BlockMeans:
+    return BlockMeans(means=tuple(one["means"]), sizes=tuple(one["sizes"]), rounding=one["rounding"])

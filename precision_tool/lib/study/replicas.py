@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_tool.lib.study.outcome import Role, Vote
+from precision_tool.lib.study.sums import WrongSum, wrong_sums
 
 #: Votes of one rank, by the network that it runs.
 Ballot = tuple[int, str, Sequence[Vote]]
@@ -40,6 +41,8 @@ class StepVotes:
     step: int
     agreed: int = 0
     departures: tuple[Departure, ...] = ()
+    #: All-reduces that are not the sum of what the ranks put in.
+    sums: tuple[WrongSum, ...] = ()
 
 
 def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
@@ -62,7 +65,7 @@ def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
     # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
     if not agreed and all(one.undecided for one in found):
         found = [one for one in found if one.fed_alike]
-    return StepVotes(step=step, agreed=agreed, departures=tuple(found))
+    return StepVotes(step=step, agreed=agreed, departures=tuple(found), sums=tuple(wrong_sums(step, asked.values())))
 
 
 def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:

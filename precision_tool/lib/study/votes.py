@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import astuple
+from typing import TypeVar
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -14,7 +15,8 @@ from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 from precision_tool.lib.sources.dumps import DumpIndex, Found
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.stores import open_file
-from precision_tool.lib.study.outcome import Role, Vote
+from precision_tool.lib.study.outcome import BlockMeans, Role, Vote
+from precision_tool.lib.study.sums import block_means, is_all_reduce
 
 #: How the types of communication ops begin, without regard to case.
 _COMMUNICATION = ("hcom", "horovod")
@@ -75,7 +77,7 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
     types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
     by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
     submit = _at_once if executor is None else executor.submit
-    voting: list[tuple[str, Role, _Hashes, _Hashes]] = []
+    voting: list[tuple[str, Role, _Hashes, _Hashes, _Means]] = []
     for name in dumps.names_by_time():
         role = role_of(types.get(name, ""))
         if role is not None:
@@ -85,17 +87,23 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                     {slot: submit(digest_of, tensor) for slot, tensor in slots.items()}
                     for slots in (dumped.inputs, dumped.outputs)
                 ]
-                voting.append((name, role, sides[0], sides[1]))
+                op = by_name.get(name)
+                adds = is_all_reduce(types[name], None if op is None else op.attrs.get("reduction"))
+                pairs = _alike(dumped.inputs, dumped.outputs) if adds else ()
+                means = [(submit(block_means, one), submit(block_means, other)) for one, other in pairs]
+                voting.append((name, role, sides[0], sides[1], means))
     found = []
-    for name, role, fed, put_out in voting:
+    for name, role, fed, put_out, on_their_way in voting:
         with suppress(PrecisionToolError):
             inputs, outputs = _digests(fed), _digests(put_out)
             if any(outputs):
                 op = by_name.get(name)
+                added, came = _known(on_their_way)
                 found.append(
                     Vote(
                         op=op.name if op is not None else name, type=types[name], role=role,
                         number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
+                        fed=added, came=came,
                         group="" if op is None else str(op.attrs.get("group", "")),
                     )
                 )  # fmt: skip
@@ -104,10 +112,29 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
 
 #: Hashes of an op's tensors by slot, on their way.
 _Hashes = Mapping[int, "Future[str]"]
+#: What goes into an all-reduce and comes out of it, on its way.
+_Means = Sequence[tuple["Future[BlockMeans | None]", "Future[BlockMeans | None]"]]
+_Told = TypeVar("_Told")
 
 
-def _at_once(task: Callable[[Found], str], tensor: Found) -> Future[str]:
-    future: Future[str] = Future()
+def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterator[tuple[Found, Found]]:
+    """Inputs and outputs of the same slot, type and order of elements."""
+    for slot, one in inputs.items():
+        other = outputs.get(slot)
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            same = (getattr(one, name) == getattr(other, name) for name in ("dtype", "shape", "layout"))
+            if all(same):
+                yield one, other
+
+
+def _known(means: _Means) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
+    told = [(one.result(), other.result()) for one, other in means]
+    known = [(one, other) for one, other in told if one is not None and other is not None]
+    return tuple(one for one, _ in known), tuple(other for _, other in known)
+
+
+def _at_once(task: Callable[[Found], _Told], tensor: Found) -> Future[_Told]:
+    future: Future[_Told] = Future()
     future.set_result(task(tensor))
     return future
 

@@ -54,6 +54,8 @@ class Findings:
     judged: Sequence[OpJudgement]
     overwritten: Sequence[Overwritten]
     departures: Sequence[Departure]
+    #: Tensors whose true copy recomputing could not tell for want of time.
+    unsettled: int = 0
     #: Ops that were judged together.
     gaps: Sequence[Gap] = ()
     #: What overflow status files say, by name of the op.

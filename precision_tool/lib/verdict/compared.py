@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite, sqrt
+from math import isfinite, prod, sqrt
 
 from precision_tool.lib.model.comparison import Metrics, Status, Summary
 from precision_tool.lib.model.table import Row
@@ -43,6 +43,9 @@ class Compared:
             if side == "input" and row.metrics is None:  # a constant of the compiler, say: it brings no error in
                 continue
             known = errors.setdefault(row.op_name, {})
+            if _is_in_part(row):  # the elements behind those that were compared may be anything
+                known[side] = float("inf")
+                continue
             known[side] = max(known.get(side, 0.0), _largest_error(row.metrics, row.golden))
             told = _figures(row)
             if told is not None:
@@ -57,6 +60,11 @@ class Compared:
         """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""
         mine = self.figures.get(one)
         return mine is not None and mine == self.figures.get(other)
+
+
+def _is_in_part(row: Row) -> bool:
+    """Whether only the first elements of a tensor were compared."""
+    return row.npu is not None and row.shape is not None and row.npu.count < prod(row.shape)
 
 
 def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:

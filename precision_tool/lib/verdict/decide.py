@@ -102,6 +102,7 @@ def judge_run(
         judged=tuple(judged),
         flagged=subject.flagged,
         overwritten=memory,
+        unsettled=len(again.unsettled),
         departures=tuple(departures(sides, values)),
     )
     explainer = Explainer(values, findings)
@@ -118,23 +119,40 @@ class _JudgedAgain:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._computing = {id(op) for op in judge.computing()}
+        #: Tensors of which recomputing might have told the true copy, had there been time.
+        self.unsettled: set[tuple[int, int]] = set()
 
     def is_right(self, root: Root, copy: Slot) -> bool | None:
         """Whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
         if id(root.op) not in self._computing:
             return None
         self._judge.values.take_for_true(root, copy)
-        state = self._judge.judge(root.op).state
-        return None if state is State.NOT_RECOMPUTED else state is State.RIGHT
+        found = self._judge.judge(root.op)
+        self._judge.values.take_for_true(root, None)
+        if found.reason == OUT_OF_TIME:
+            self.unsettled.add(root.key)
+        return None if found.state is State.NOT_RECOMPUTED else found.state is State.RIGHT
 
     def by_true_copies(self, judged: Sequence[OpJudgement], memory: Sequence[Overwritten]) -> list[OpJudgement]:
-        """The judgements with those done again whose readers do not all have the same."""
-        disputed = set()
-        for one in memory:
-            if one.told_by is not ToldBy.PRODUCER:
-                self._judge.values.take_for_true(one.root, one.true)
-                disputed.add(id(one.producer))
-        return [self._judge.judge(one.op) if id(one.op) in disputed else one for one in judged]
+        """The judgements with those done again whose readers do not all have the same: of the op and of all it feeds.
+
+        Where there is no time for that, the judgement that there is stays.
+        """
+        disputed = {one.root.key: one for one in memory if one.told_by is not ToldBy.PRODUCER}
+        ops = {id(one.producer) for one in disputed.values()}
+        for one in disputed.values():
+            self._judge.values.take_for_true(one.root, one.true)
+            ops |= {id(slot.op) for slot in self._judge.values.readers.get(one.root.key, ())}
+        return [self._again(one) if id(one.op) in ops and _is_fed_elsewhere(one) else one for one in judged]
+
+    def _again(self, one: OpJudgement) -> OpJudgement:
+        found = self._judge.judge(one.op)
+        return one if found.reason == OUT_OF_TIME else found
+
+
+def _is_fed_elsewhere(one: OpJudgement) -> bool:
+    """Whether an op was judged by what others have of what it read or put out."""
+    return not one.is_dumped or any(source == "reader" for _, source in one.from_elsewhere)
 
 
 def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
@@ -197,7 +215,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
         has_benchmark=has_benchmark, worst=worst,
         gaps=(
-            *_unread(subject), *_gaps(findings.judged), *_late(findings.judged),
+            *_unread(subject), *_gaps(findings.judged), *_late(findings.judged), *_unsettled(findings.unsettled),
             *_sampled(partly, findings.judged, has_benchmark),
         ),
     )  # fmt: skip
@@ -255,6 +273,14 @@ def _late(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
         return ()
     line = f"{len(late):,} of {counted(len(judged), 'op')} were not recomputed, as the time for that was over"
     return (f"{line}: `ni OP` recomputes one",)
+
+
+def _unsettled(tensors: int) -> tuple[str, ...]:
+    """That the time was over before recomputing could tell which copies of a tensor are the true ones."""
+    if not tensors:
+        return ()
+    line = f"which readers have the true copy of {counted(tensors, 'tensor')} was not settled by recomputing"
+    return (f"{line}, as the time for that was over",)
 
 
 def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJudgement]:

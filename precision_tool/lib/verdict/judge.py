@@ -28,7 +28,7 @@ from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
-from precision_tool.lib.verdict.row_sums import odd_places
+from precision_tool.lib.verdict.row_sums import odd_rows
 from precision_tool.lib.verdict.rows import Rows, spread
 from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
@@ -60,6 +60,8 @@ _TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
 _TELLING_PIECES = 64
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
+
+_NOT_ACQUITTED = "more of its rows than are recomputed have sums that are off, or not finite"
 
 
 class _NotLightError(Exception):
@@ -354,8 +356,8 @@ class Judge:
         """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
         u_in = narrowing(formula, inputs)
         is_all = 0 in got and got[0].array.size <= _SAMPLES
-        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_places(formula, inputs, got, u_in)
-        farthest = farthest if odd is None else np.union1d(farthest, odd).astype(np.intp)
+        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
+        farthest = farthest if odd is None else np.union1d(farthest, odd.places).astype(np.intp)
         found = formula.sample(inputs, _SAMPLES, farthest)
         if found is not None and 0 in got:
             places, out = found
@@ -363,8 +365,12 @@ class Judge:
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
             slot = slot_of(0, have, out, fit, formula.kind)
             if places.size < got[0].array.size:
-                slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=odd is not None)
-            return replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
+                is_summed = odd is not None and not odd.left
+                slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=is_summed)
+            judged = replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
+            if odd is not None and odd.left and judged.state is State.RIGHT:
+                return replace(judged, state=State.DOUBTFUL, reason=_NOT_ACQUITTED)
+            return judged
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
             return None

@@ -67,7 +67,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What to do: `line` is a command, or a line for the file `file`; empty where there is only advice (`why`)."""
+    """What to do: `line` is a command, or lines for the file `file`; empty where there is only advice (`why`)."""
 
     why: str
     line: str = ""

@@ -7,8 +7,10 @@ Estimators and TensorFlow 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, isfinite, log2
 from shlex import quote
 
+from precision_tool.lib.checks.headroom import MARGIN, is_gradient_name
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.ops.base import Kind
@@ -17,7 +19,7 @@ from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect
 from precision_tool.lib.verdict.places import Mistake
 
 #: Where the arguments that fix precision go.
-_CALL = "the tf_config call of the training script"
+_CALL = "the arguments of the npu_tf_config call of the training script"
 #: Own errors of float32 products that came from inputs in HF32, with 12 or 13 bits less: float32 itself is a hundredth.
 _HF32 = (2.0**-16, 2.0**-10)
 #: A larger own error is no matter of precision.
@@ -125,8 +127,7 @@ def _kept_in_float32(one: Suspect) -> list[Step]:
     names = one.judgement.op.original_names if one.judgement is not None else ()
     if slot is None or slot.dtype not in _HALVES or not names:
         return []
-    why = "the pass stays on; keep the type of what it fuses"
-    return [Step(why=why, line=f"keep_dtype({list(names)!r})", file="the training script")]
+    return [_scope("the pass stays on; keep the type of what it fuses", names)]
 
 
 def _layout(one: Suspect) -> list[Step]:
@@ -138,19 +139,37 @@ def _cast(one: Suspect) -> list[Step]:
 
 
 def _overflow(one: Suspect) -> list[Step]:
-    return [*_kept(one), Step(why="or scale what it is fed; what else overflows", line="overflow")]
+    return [*_loss_scale(one), *_kept(one), Step(why="or scale what it is fed; what else overflows", line="overflow")]
+
+
+def _loss_scale(one: Suspect) -> list[Step]:
+    """To lower the loss scale, where it is a gradient that overflows: at least so far that its true result fits."""
+    if not is_gradient_name(one.culprit, *(one.fact("script_ops") or [])):
+        return []
+    largest, limit = one.fact("largest"), one.fact("limit")
+    why = "lower the loss scale first; how far"
+    if isinstance(largest, float) and isinstance(limit, float) and isfinite(largest) and largest > 0:
+        factor = 2 ** (max(ceil(log2(largest / limit)), 0) + MARGIN)
+        why = f"divide the loss scale by at least {factor} first; what fits all gradients"
+    return [Step(why=why, line="overflow")]
 
 
 def _kept(one: Suspect) -> list[Step]:
-    """The line of `tf_config` that keeps the type of the script's ops behind a culprit."""
-    names = one.fact("script_ops") or []
-    if not names:
-        return []
-    return [Step(why="keep its type", line=f"keep_dtype({names!r})", file="the training script")]
+    """The lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
+    names = [name for name in one.fact("script_ops") or [] if not is_gradient_name(name)]
+    return [_scope("keep its type", names)] if names else []
+
+
+def _scope(why: str, names: Sequence[str]) -> Step:
+    """The lines of a script that keep the type of its ops; a name that would break its line is quoted."""
+    shown = ", ".join(name if name.isprintable() else repr(name) for name in names)
+    lines = ["with npu_scope.keep_dtype_scope():  # in TensorFlow 2: npu.keep_dtype_scope()"]
+    lines.append(f"    ...  # the lines that make {shown}")
+    return Step(why=why, line="\n".join(lines), file="the training script")
 
 
 def _stomp(one: Suspect) -> list[Step]:
-    return [Step(why="memory is used again too early: who wrote there", line="random")]
+    return [Step(why="it was overwritten; who did it", line="random")]
 
 
 def _random(one: Suspect) -> list[Step]:
@@ -159,7 +178,7 @@ def _random(one: Suspect) -> list[Step]:
     steps = []
     if not one.fact("repeats"):
         where = "both training scripts, before the graph is made"
-        steps.append(Step(why="give both sides the same seeds", line="seed_everything(1)", file=where))
+        steps.append(Step(why="give both sides the same seeds", line="npu_tf_config.seed_everything(1)", file=where))
     steps.append(Step(why="where the two sides draw other numbers from one seed, turn dropout off"))
     if one.fact("repeats") is None:
         steps.append(

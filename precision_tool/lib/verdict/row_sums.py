@@ -6,6 +6,7 @@ A wrong element, column or row is seen in the sums of its rows unless it is smal
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,23 @@ from precision_tool.lib.verdict.rounding import ACCUMULATED, MEAN_SQUARE, SLACK,
 
 #: Elements that are held as doubles at once.
 _AT_ONCE = 1 << 20
-#: Elements at most of the rows that are farthest off, which are then recomputed.
+#: Elements at most of the rows that are farthest off, and as many of those without a sum, which are then recomputed.
 _SHOWN = 1 << 12
 
 
-def odd_places(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float) -> Places | None:
-    """The flat places of output 0 in rows whose sums are off by more than rounding, the farthest off.
+@dataclass(frozen=True, slots=True)
+class OddRows:
+    """The flat places of output 0 in rows whose sums are not what they should be, and how many such rows are left."""
 
-    None where nothing was summed. `u_in` is what the matrix unit may round the inputs to.
+    places: Places
+    left: int
+
+
+def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float) -> OddRows | None:
+    """The rows of output 0 whose sums are off by more than rounding, the farthest off, and some that have no sum.
+
+    A row with an element that is not finite has none: its other elements may be right, so that it tells less than one
+    that is off. None where nothing was summed. `u_in` is what the matrix unit may round the inputs to.
     """
     one = got.get(0)
     sums = formula.row_sums(inputs) if one is not None else None
@@ -41,10 +51,14 @@ def odd_places(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, 
         sigma = np.sqrt(MEAN_SQUARE * variance + rows.shape[1] * SMALLEST[one.dtype] ** 2 / 3)
         off = np.abs(total - sums.sums)
         ratio = np.divide(off, sigma, out=np.zeros_like(off), where=off != 0)
-    ratio[np.isnan(ratio)] = np.inf
-    odd = np.flatnonzero(ratio > SLACK[Kind.MATRIX])
+    is_told = np.isfinite(off) & ~np.isnan(ratio)
+    off_rows = np.flatnonzero(is_told & (ratio > SLACK[Kind.MATRIX]))
+    untold = np.flatnonzero(~is_told)
     few = max(1, _SHOWN // rows.shape[1])
-    return sums.places(odd[np.argsort(-ratio[odd], kind="stable")[:few]])
+    farthest = off_rows[np.argsort(-ratio[off_rows], kind="stable")[:few]]
+    some = untold[:: max(1, -(-len(untold) // few))]
+    left = len(off_rows) - len(farthest) + len(untold) - len(some)
+    return OddRows(sums.places(np.union1d(farthest, some)), left)
 
 
 def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:

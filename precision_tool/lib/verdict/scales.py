@@ -1,14 +1,18 @@
-"""A loss scale, told from one run: the variable that gradients start from, and by which they are divided again."""
+"""A loss scale, told from one run: the variable that gradients start from, and by which they are divided again.
+
+A number that is multiplied in and divided out again elsewhere, tanh(c·x) / c say, is none: what a loss scale is divided
+out of updates a variable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, log2, prod
 
 import numpy as np
 
-from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
 from precision_tool.lib.verdict.rounding import norm
 from precision_tool.lib.verdict.trace import Flow
@@ -22,6 +26,10 @@ _MULTIPLYING = frozenset({"Mul", "Muls"})
 _UPDATING = ("Apply", "SparseApply", "ResourceApply", "ResourceSparseApply", "FusedMulApply", "AssignSub", "AssignAdd")
 #: How near a factor must be to a power of two to be a loss scale.
 _POWER = 1e-3
+#: How far what gradients were divided by may be off the scale, for rounding.
+_ROUNDED = 2.0**-7
+#: Ops that change neither which numbers a gradient has nor what it is of.
+_REWRITING = frozenset({"Cast", "TransData"})
 
 
 def is_scale(factor: float) -> bool:
@@ -46,7 +54,6 @@ class _Unscaling:
 
 
 def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
-    updates = [op for op in values.ops if op.type.startswith(_UPDATING)]
     for op in values.ops:
         if op.type not in VARIABLE_TYPES and op.type not in DATA_TYPES:
             continue
@@ -54,11 +61,11 @@ def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
         if not op.output_descs or prod(op.output_descs[0].shape) != 1:
             continue
         found, inverse = _unscaled(values, flow, root)
-        behind = flow.behind(one.op for one in found)
-        if not found or (updates and not any(id(update) in behind for update in updates)):
+        found = [one for one in found if _updates(values, flow, one.op)]
+        if not found:
             continue
         factor = _factor(values, root, inverse, found)
-        if factor is not None and is_scale(factor):
+        if factor is not None and is_scale(factor) and _is_divided_by(values, found, factor):
             facts = (
                 Fact(name="factor", value=float(f"{factor:.6g}")), Fact(name="unscaled_by", value=found[0].op.name),
                 Fact(name="gradients", value=len(found)),
@@ -96,6 +103,51 @@ def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscalin
     return found, inverse
 
 
+def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
+    """Whether what an op puts out is the gradient of a variable that the run updates.
+
+    An update behind it is of as many elements, or reads it itself: one that merely stands behind it is behind
+    everything that the loss is made of.
+    """
+    count = _count(op.output_descs[0]) if op.output_descs else None
+    for update in flow.behind([op]).values():
+        if not update.type.startswith(_UPDATING):
+            continue
+        if count is not None and count in map(_count, update.input_descs):
+            return True
+        if any(_written_by(values, root) is op for root in values.producers(update)):
+            return True
+    return False
+
+
+def _count(desc: TensorDesc) -> int | None:
+    """Elements of a tensor, without padding; None where the graph does not tell."""
+    shape = desc.origin_shape if desc.origin_shape is not None else desc.shape
+    return prod(shape) if shape and min(shape) >= 0 else None
+
+
+def _written_by(values: RunValues, root: Root) -> Op:
+    """The op that put out a tensor, before it was cast or stored otherwise."""
+    seen: set[int] = set()
+    while root.op.type in _REWRITING and id(root.op) not in seen:
+        seen.add(id(root.op))
+        root = next(values.producers(root.op), root)
+    return root.op
+
+
+def _is_divided_by(values: RunValues, found: Sequence[_Unscaling], factor: float) -> bool:
+    """Whether a gradient was divided by the factor, or none is known on both sides."""
+    is_known = False
+    for one in found:
+        quotient = _quotient(values, one)
+        if quotient is None:
+            continue
+        if abs(quotient / factor - 1) <= _ROUNDED:
+            return True
+        is_known = True
+    return not is_known
+
+
 def _is_scalar(op: Op) -> bool:
     return bool(op.output_descs) and prod(op.output_descs[0].shape) == 1
 
@@ -109,16 +161,20 @@ def _factor(values: RunValues, root: Root, inverse: list[Root], found: list[_Uns
         value = _number(values, one)
         if value:
             return 1 / value
-    for gradient in found:
-        scaled, back = values.load_root(gradient.gradient), values.load_root(Root(gradient.op, 0))
-        if scaled is None or back is None or scaled.input.array.size != back.input.array.size:
-            continue
-        x = np.asarray(scaled.input.array, np.float64).reshape(-1)
-        y = np.asarray(back.input.array, np.float64).reshape(-1)
-        size = norm(y)
-        if size and isfinite(size) and isfinite(norm(x)):
-            return float(np.einsum("i,i->", x / size, y / size))
-    return None
+    return next((quotient for one in found if (quotient := _quotient(values, one)) is not None), None)
+
+
+def _quotient(values: RunValues, one: _Unscaling) -> float | None:
+    """What a gradient was divided by; None where it is not known before and after, or is not finite, or zero."""
+    scaled, back = values.load_root(one.gradient), values.load_root(Root(one.op, 0))
+    if scaled is None or back is None or scaled.input.array.size != back.input.array.size:
+        return None
+    x = np.asarray(scaled.input.array, np.float64).reshape(-1)
+    y = np.asarray(back.input.array, np.float64).reshape(-1)
+    size = norm(y)
+    if not (size and isfinite(size) and isfinite(norm(x))):
+        return None
+    return float(np.einsum("i,i->", x / size, y / size))
 
 
 def _number(values: RunValues, root: Root) -> float | None:

@@ -179,7 +179,7 @@ class RunValues:
         self.readers: dict[tuple[int, int], list[Slot]] = {}
         self.fed_by: dict[tuple[int, int], Root] = {}
         #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
-        self._true_copies: dict[tuple[int, int], Slot] = {}
+        self._true_copies: dict[tuple[int, int], Slot | None] = {}
         #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
         self._passed_on: dict[tuple[int, int], list[Op]] = {}
         for op in self.ops:
@@ -256,8 +256,8 @@ class RunValues:
             self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
-    def take_for_true(self, root: Root, copy: Slot) -> None:
-        """From now on the tensor is what this copy says."""
+    def take_for_true(self, root: Root, copy: Slot | None) -> None:
+        """From now on the tensor is what this copy says (None: none of them more than another)."""
         self._true_copies[root.key] = copy
 
     def input_slots(self, op: Op) -> list[Slot]:

@@ -31,6 +31,8 @@ _COMPARE = ("ac -c",)
 #: What is computed wrong where nothing else is asked for.
 _FAULT = "fused"
 _STEPS = 3
+#: So many ranks has a fault that takes several.
+_RANKS = 4
 #: The options that make the single network larger.
 _SIZES = ("--ops", "--size", "--bytes", "--giant")
 
@@ -41,7 +43,8 @@ def _parser(session: Session) -> Parser:
         description="Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
         "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
         "a second run without fusion, then `fusion blame`. With --ranks or --steps the dumps of a data-parallel "
-        "training: the same network on every rank, with gradients summed up over all of them.",
+        "training: the same network on every rank, with gradients summed up over all of them; "
+        "`ac --all` finds its fault.",
         epilog="example: demo /tmp/demo --fault nan",
     )
     parser.add_argument(
@@ -64,7 +67,13 @@ def _parser(session: Session) -> Parser:
         "--pytorch", action="store_true", help="instead, .h5 dumps of a PyTorch training step (needs h5py)"
     )
     ranks = parser.add_argument_group("a training of many ranks")
-    ranks.add_argument("--ranks", type=count(1), metavar="N", help="so many NPUs, eight to a data folder")
+    ranks.add_argument(
+        "--ranks",
+        type=count(1),
+        metavar="N",
+        help="so many NPUs, eight to a data folder (default 1, "
+        f"with --fault {' or '.join(sorted(set(RANK_FAULTS) - set(FAULTS)))} {_RANKS})",
+    )
     ranks.add_argument("--steps", type=count(1), metavar="N", help=f"so many steps (default {_STEPS})")
     ranks.add_argument(
         "--fault-step", type=count(0), metavar="K", help="the step from which the fault is there (default: halfway)"
@@ -74,19 +83,19 @@ def _parser(session: Session) -> Parser:
     )
     ranks.add_argument("--benchmark", choices=BENCHMARKS, help="which ranks have a benchmark (default one: rank 0)")
     ranks.add_argument("--statistics", action="store_true", help="the NPUs dump minimum, maximum and so on, no tensors")
-    parser.add_argument("--generate-only", action="store_true", help="do not run `ac -c`")
+    parser.add_argument("--generate-only", action="store_true", help="run no command on what was made")
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     root = Path(args.folder) / "precision_data"
     of_ranks = _given(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
+    if not of_ranks and not args.pytorch and args.fault not in FAULTS:  # what replicas have in common takes several
+        args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
     if of_ranks and not args.pytorch:
         return _run_ranks(args, of_ranks[0], output)
     if args.pytorch:
         return _run_pytorch(session, args, of_ranks, root, output)
-    if args.fault not in FAULTS:
-        raise UsageError(f"demo: the fault {args.fault} is one of several ranks", "give --ranks N too")
     truth: DemoTruth = generate_demo(
         root,
         seed=args.seed,
@@ -144,6 +153,8 @@ def _run_ranks(args: argparse.Namespace, option: str, output: Output) -> int:
     made = f"{truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {byte_size(truth.nbytes)}"
     output.out.print(plain(f"{places}: {made}"), soft_wrap=True)
     output.out.print(plain(f"truth of this demo: {_wrong(truth)}"), soft_wrap=True)
+    data = " ".join(f"--data {quote(str(root / folder))}" for folder in truth.data)
+    output.out.print(plain(f"what finds it: precision-tool {data} ac --all"), soft_wrap=True)
     return DONE
 
 
