@@ -258,9 +258,9 @@ def test_the_command_says_what_one_process_says(
     judge = Judge._judged
     judged_here: list[Op] = []
 
-    def judged(self: Judge, op: Op) -> OpJudgement:
+    def judged(self: Judge, op: Op, *, lightly: bool = False) -> OpJudgement:
         judged_here.append(op)
-        return judge(self, op)
+        return judge(self, op, lightly=lightly)
 
     monkeypatch.setattr(Judge, "_judged", judged)
     told, counts = [], []

@@ -55,3 +55,41 @@ def test_a_system_that_cannot_be_told_stays_as_it_is(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ctypes, "CDLL", Nothing)
     assert not workers.reuse_memory()
+
+
+def test_workers_share_what_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    class Library:
+        def __init__(self, name: object) -> None:
+            pass
+
+        def mallopt(self, option: int, value: int) -> int:
+            told.append(value)
+            return 1
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    assert all(workers.reuse_memory(count) for count in (1, 3, 1000))
+    assert told[1::2] == [192 << 20, 64 << 20, 32 << 20]
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, 0),
+        ({"meminfo": "MemTotal: 900 kB\nMemAvailable:     500 kB\n"}, 500 << 10),
+        ({"meminfo": "MemAvailable: 500 kB\n", "memory.max": "max\n", "memory.current": "7\n"}, 500 << 10),
+        ({"meminfo": "MemAvailable: 500 kB\n", "memory.max": "9000\n", "memory.current": "7000\n"}, 2000),
+        ({"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "6000\n"}, 0),
+        ({"meminfo": "MemTotal: 900 kB\n"}, 0),
+    ],
+)
+def test_free_memory_is_that_of_the_machine_or_of_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], free: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(workers, "_CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(workers, "_MEMORY", tmp_path / "meminfo")
+    assert workers.free_memory() == free

@@ -16,6 +16,8 @@ from builders import Array
 from tiny_network import fused, layers
 
 from precision_tool.lib.engine import workers
+from precision_tool.lib.engine.cluster import ClusterLostError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.session import Session
@@ -101,23 +103,32 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     assert order[6:] == [(0, False), (2, False)]
 
 
-def test_beside_a_task_for_most_of_the_memory_the_others_go_on() -> None:
-    half = spread._AT_ONCE // 2
-    waits = [spread._Task("key", [number], half * size // spread._LIGHT, is_light=True)
-             for number, size in enumerate((3, 5, 1, 1, 1))]  # fmt: skip
-    plan = spread._Plan(list(waits))
-    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes)
+def handed_beside(running: list[spread._Task], ready: list[spread._Task], spare: int) -> list[int]:
+    """The numbers of what is handed out of `ready` beside what runs, until all has to wait."""
+    plan = spread._Plan(list(ready))
+    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes, _spare=spare)
     handed: list[int] = []
-    running: list[spread._Task] = []
     while (task := spread._Spread._next_beside(one, running)) is not None:
         plan.ready.remove(task)
         running.append(task)
         handed += task.numbers
-    assert handed == [1, 2]  # the other large one has to wait for the first, what is left for memory
-    running.pop(0)
-    task = spread._Spread._next_beside(one, running)
-    assert task is not None
-    assert task.numbers == [0]
+    return handed
+
+
+def test_beside_a_task_for_most_of_the_memory_the_others_go_on() -> None:
+    """As far as the memory there is has room for them: what runs is counted with all that it takes."""
+    half = spread._AT_ONCE // 2
+    waits = [spread._Task("key", [number], half * size // spread._LIGHT, is_light=True)
+             for number, size in enumerate((3, 5, 1, 1, 1))]  # fmt: skip
+    running: list[spread._Task] = []
+    assert handed_beside(running, waits, 6 * half) == [1, 2]  # the other large one waits for the first
+    assert handed_beside(running[1:], [waits[0]], 6 * half) == [0]
+    for spare in (0, 5 * half):
+        assert handed_beside([], waits, spare) == [1]  # alone
+        assert handed_beside(running[1:], [waits[0]], min(spare, 3 * half)) == []
+    most = spread._Task("key", [0], half * 3 // (2 * spread._LIGHT))
+    few = [spread._Task("key", [number], half // (4 * spread._LIGHT)) for number in (1, 2, 3)]
+    assert handed_beside([most], few, 0) == [1, 2]  # one that leaves a part of what all may take
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
@@ -147,6 +158,46 @@ def test_a_process_that_dies_costs_only_what_it_had(
     (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
     assert tanh.state is State.NOT_RECOMPUTED
     assert "died" in tanh.reason
+
+
+class Failing(AtOnce):
+    """Does the first tasks; of a later one comes `error`: of all that follow, or of that one alone."""
+
+    def __init__(self, error: Exception, *, from_then_on: bool) -> None:
+        self._error, self._from_then_on, self._handed = error, from_then_on, 0
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        self._handed += 1
+        if self._handed < 4 or (self._handed > 4 and not self._from_then_on):
+            return super().submit(function, *arguments, **options)
+        failed: Future[Any] = Future()
+        failed.set_exception(self._error)
+        return failed
+
+
+@pytest.mark.parametrize(
+    ("error", "from_then_on"),
+    [
+        (ClusterLostError("tcp://x: the cluster has no worker any more"), True),
+        (DataNotFoundError.of("a.npy", "no such file"), False),
+    ],
+)
+def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
+    tmp_path: Path, error: PrecisionToolError, from_then_on: bool
+) -> None:
+    data = layers().with_part("two/Tanh", wrong=zero_tail).write(tmp_path)
+    whole = judged_by(1, data)
+    session = Session(load_settings({"data": str(data), "work": str(data / "other")}))
+    executor = Failing(error, from_then_on=from_then_on)
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1, executor=executor)
+    assert judged is not None
+    assert len(judged.ops) == len(whole.ops)
+    failed = [one for one in judged.ops if one.reason == error.message]
+    assert all(one.state is State.NOT_RECOMPUTED for one in failed)
+    assert 0 < len(failed) < len(whole.ops)
+    assert (len(failed) > 2) is from_then_on
+    states = {one.op.name: one.state for one in whole.ops}
+    assert all(one.state is states[one.op.name] for one in judged.ops if one not in failed)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])

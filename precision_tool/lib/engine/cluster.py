@@ -258,9 +258,8 @@ class ClusterExecutor(Executor):
         while not self._is_closed.wait(_WATCHING):
             lack = self._lack()
             without = without + _WATCHING if lack else 0.0
-            if without >= _WITHOUT_WORKERS:
+            if without >= _WITHOUT_WORKERS:  # and so does what is handed out from then on
                 self._fail(self._lost(lack))
-                return
 
     def _lack(self) -> str:
         """What of the cluster is gone; "" while there is all that is needed."""

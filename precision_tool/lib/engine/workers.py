@@ -20,13 +20,14 @@ from precision_tool.lib.errors import PrecisionToolError
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5
 #: glibc's mallopt: sizes from which on memory is asked of the system each time, and above which what is free at the
-#: end goes back to it. 32 MiB is the most that it takes for the first.
+#: end goes back to it, of all processes together. 32 MiB is the most that it takes for the first.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _REUSED, _FREE_AT_MOST = 32 << 20, 192 << 20
 #: How long Ctrl+C waits at most.
 _TICK = 0.1
 #: Where Linux tells the limits of the group of processes that this one is in.
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
+_MEMORY = Path("/proc/meminfo")
 
 T = TypeVar("T")
 #: Called with (bytes done, bytes in all).
@@ -64,6 +65,24 @@ def _quota() -> float:
             if quota not in ("max", "-1"):
                 return int(quota) / int(period)
     return inf
+
+
+def free_memory() -> int:
+    """Bytes that this machine has free, or the container that this process is in; 0 where neither is told.
+
+    As Linux tells it: of the machine without what it can give back of its caches, of control groups as `_quota` does.
+    """
+    free = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _MEMORY.read_text().splitlines()
+        free.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # "max" is no number
+            free.append(int((_CONTROL_GROUP / limit).read_text()) - int((_CONTROL_GROUP / used).read_text()))
+    return max(0, min(free, default=0))
 
 
 def collect(
@@ -159,7 +178,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         workers,
         mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
         initializer=_start_worker,
-        initargs=(urls.secrets(),),
+        initargs=(urls.secrets(), workers),
     )
     try:
         yield pool
@@ -176,19 +195,21 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _start_worker(secrets: Mapping[str, urls.Secret]) -> None:
+def _start_worker(secrets: Mapping[str, urls.Secret], workers: int) -> None:
     urls.take_secrets(secrets)
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for ending in (signal.SIGTERM, signal.SIGHUP):  # what the parent does then is not for us
         signal.signal(ending, signal.SIG_DFL)
-    reuse_memory()
+    reuse_memory(workers)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def reuse_memory() -> bool:
+def reuse_memory(workers: int = 1) -> bool:
     """Has this process keep freed memory for its next arrays: new pages take longer than much of the arithmetic.
+
+    It is one of so many `workers`, which share what may be kept; each keeps an array at least.
 
     Only glibc can be told so; elsewhere nothing changes, and it says False.
     """
@@ -196,7 +217,8 @@ def reuse_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _REUSED) and mallopt(_TRIM_THRESHOLD, _FREE_AT_MOST))
+    kept = max(_REUSED, _FREE_AT_MOST // workers)
+    return bool(mallopt(_MMAP_THRESHOLD, _REUSED) and mallopt(_TRIM_THRESHOLD, kept))
 
 
 def _end_with_parent() -> None:

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
-from precision_tool.lib.engine.cluster import PoisonedTaskError, near
-from precision_tool.lib.engine.workers import can_fork, cores, process_pool
+from precision_tool.lib.engine.cluster import ClusterLostError, near
+from precision_tool.lib.engine.workers import can_fork, cores, free_memory, process_pool
+from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.verdict.judge import Judge
@@ -34,6 +35,7 @@ _LIGHT, _HEAVY = 10, 80
 #: A task is about so many elements, and at most so many ops, so that handing it over costs little.
 _TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
 _TICK = 0.1
+_DIED = "a process that recomputed ops died: was it killed for its memory?"
 
 #: What a forked process judges with: the one that its parent had last.
 _inherited: list[Judge] = []
@@ -87,7 +89,8 @@ def judge_ops(
     """Every op that computes something, in the order in which they ran; `workers` 0: one process a core.
 
     Without `fork`, or beside other threads, this process does it all. An `executor` does it in any case: of a cluster
-    the workers where the dump lies. Ops of a task that no worker can do say so.
+    the workers where the dump lies. Ops of a task that no worker can do say so, and so do those that are left when
+    the cluster goes away.
     """
     ops = judge.computing()
     sizes = [elements_of(judge, op) for op in ops]
@@ -120,6 +123,8 @@ class _Spread:
         self._judge, self._ops, self._sizes, self._progress = judge, ops, sizes, progress
         self._done: dict[int, OpJudgement] = {}
         self._plan = _Plan()
+        #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
+        self._spare = 0
         for number, op in enumerate(ops):
             self._plan.waiting.setdefault(judge.key(op), deque()).append(number)
         for key in self._plan.waiting:
@@ -128,6 +133,7 @@ class _Spread:
     def run(self, workers: int) -> list[OpJudgement]:
         """Every judgement, in the order of the ops."""
         _inherited.append(self._judge)
+        self._spare = free_memory() // 2
         try:
             with (
                 suppress(BrokenExecutor),  # what was not judged says so
@@ -142,12 +148,16 @@ class _Spread:
     def run_by(self, executor: Executor, workers: int) -> list[OpJudgement]:
         """As `run`, by an executor whose workers read the run for themselves."""
         recipe = _Recipe(token_hex(8), self._judge.for_others())
-        with suppress(BrokenExecutor):
+        reason = _DIED
+        try:
             self._hand_out(executor, 2 * workers, recipe)
-        return self._judgements()
+        except BrokenExecutor:
+            pass
+        except ClusterLostError as error:
+            reason = error.message
+        return self._judgements(reason)
 
-    def _judgements(self) -> list[OpJudgement]:
-        reason = "a process that recomputed ops died: was it killed for its memory?"
+    def _judgements(self, reason: str = _DIED) -> list[OpJudgement]:
         return [self._done.get(number) or self._not_judged(number, reason) for number in range(len(self._ops))]
 
     def _not_judged(self, number: int, reason: str) -> OpJudgement:
@@ -170,17 +180,26 @@ class _Spread:
                 fitting = self._judge.fitting.get(task.key)
                 running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly, recipe)] = task
             finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
+            lost: ClusterLostError | None = None
             for future in finished:
                 task = running.pop(future)
                 try:
-                    self._take(task, future.result())
-                except PoisonedTaskError as error:
+                    found = future.result()
+                except ClusterLostError as error:
+                    lost = error
+                except PrecisionToolError as error:
                     self._give_up(task, error.message)
+                else:
+                    self._take(task, found)
+            if lost is not None:  # what others had done by then is taken
+                raise lost
 
     def _next_beside(self, running: Collection[_Task]) -> _Task | None:
         """The task that is handed out next; None where it has to wait for the memory of those that run.
 
-        Of those that may take more than half of the memory there is one at a time: the others go on in the other half.
+        All that run take `_AT_ONCE` at most, one that takes more runs alone. Where half of the machine's free memory
+        has room for it, others go on beside one large task: of those that take more than half of `_AT_ONCE` there is
+        one at a time, and the others take half of it together.
         """
         half = _AT_ONCE // 2
         has_large = any(task.nbytes > half for task in running)
@@ -188,7 +207,10 @@ class _Spread:
         task = max(tasks, key=self._behind, default=None)
         if task is None or not running:
             return task
-        return task if sum(min(one.nbytes, half) for one in (*running, task)) <= _AT_ONCE else None
+        together = (*running, task)
+        if sum(min(one.nbytes, half) for one in together) > _AT_ONCE:
+            return None
+        return task if sum(one.nbytes for one in together) <= max(_AT_ONCE, self._spare) else None
 
     def _behind(self, task: _Task) -> int:
         """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
