@@ -1,8 +1,9 @@
-"""A graph that is there and cannot be read: nothing tells which op feeds which, so no op is named."""
+"""A graph that is missing or cannot be read: nothing tells which op feeds which, so no op is named."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,30 @@ def test_what_agrees_agrees_without_the_graph_too(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "precision_data", chain())
     tree.graph.write_bytes(b"a {")
     assert "every compared tensor reaches a cosine" in tool("ac", "-c", "--fail", cwd=tmp_path).text
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_no_op_is_cleared_that_only_the_graph_names(tmp_path: Path, is_cut: bool) -> None:
+    tool("demo", "d", "--fault", "none", "--generate-only", cwd=tmp_path)
+    for graph in (tmp_path / "d").rglob("ge_proto_*_Build.txt"):
+        if is_cut:
+            graph.write_bytes(graph.read_bytes()[: graph.stat().st_size // 2])
+        else:
+            graph.unlink()
+    run = tool("ac", "-c", "--fail", cwd=tmp_path / "d", code=1)
+    assert "No faulty operator" not in run.text
+    assert re.search(
+        r"whether an op computes wrong is not known: no graph, and \d+ of \d+ tensors not compared", run.text
+    )
+    assert "copy the graph files again, or name one with -g" in run.text
+
+
+def test_a_follower_is_not_called_faulty_without_a_graph(tmp_path: Path) -> None:
+    tool("demo", "d", "--generate-only", cwd=tmp_path)
+    for graph in (tmp_path / "d").rglob("ge_proto_*_Build.txt"):
+        graph.unlink()
+    run = tool("ac", "-c", "--fail", cwd=tmp_path / "d", code=1)
+    assert "First faulty operator" not in run.text
+    assert re.search(
+        r"First op below the threshold.* an op before it may be the faulty one next copy the graph", run.text
+    )

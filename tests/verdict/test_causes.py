@@ -112,7 +112,7 @@ def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
 
 def lines_of(verdict: Verdict) -> list[str]:
     """The lines that the verdict says to add to the call of tf_config."""
-    return [step.line for step in verdict.next if step.file.startswith("the tf_config call")]
+    return [step.line for step in verdict.next if step.file.startswith("the arguments of the npu_tf_config call")]
 
 
 def hf32(array: Array) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, isfinite, isnan, sqrt
 
-from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.comparison import NO_GRAPH, Status
 from precision_tool.lib.model.finding import Evidence, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row
 
@@ -69,6 +69,20 @@ class AllAgree(Evidence):
     """Every compared tensor reaches the threshold."""
 
     threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreePartly(Evidence):
+    """Every compared tensor reaches the threshold, and without a graph the outputs of some ops were not compared.
+
+    `not_compared` of `tensors` tensors were not; `unread_graph` is why the graph could not be read, empty if none is
+    there.
+    """
+
+    threshold: float
+    not_compared: int
+    tensors: int
+    unread_graph: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +169,7 @@ class FaultyOp(Evidence):
     note: str
     is_cancelled: bool
     made_error: bool
+    has_graph: bool
     unknown_inputs: tuple[SlotReason, ...]
     passed_over: tuple[PassedOver, ...]
 
@@ -363,7 +378,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
         return [_by_statistics(ops, unread_graph)]
     first_below = next((op for op in ops if op.is_below), None)
     if first_below is None:
-        return [Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, evidence=AllAgree(threshold=threshold))]
+        return [_all_agree(ops, threshold, unread_graph)]
     if unread_graph:
         below = sum(op.is_below for op in ops)
         unknown = OrderUnknown(unread_graph=unread_graph, below=below, threshold=threshold)
@@ -387,6 +402,24 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
         return [*findings, below_threshold]
     passed_over = candidates[: candidates.index(culprit)]
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
+
+
+def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) -> Finding:
+    """No faulty op; or that none is known, where no graph says what the outputs of some ops are to be held against."""
+    if not any(op.is_unseen for op in ops) or not (unread_graph or _without_graph(ops)):
+        return Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, evidence=AllAgree(threshold=threshold))
+    tensors = [row for op in ops for row in op.rows if row.slot]
+    partly = AgreePartly(
+        threshold=threshold,
+        not_compared=sum(row.cosine is None for row in tensors),
+        tensors=len(tensors),
+        unread_graph=unread_graph,
+    )
+    return Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, evidence=partly)
+
+
+def _without_graph(ops: Iterable[OpAgreement]) -> bool:
+    return any(row.reason == NO_GRAPH for op in ops for row in op.inputs)
 
 
 def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
@@ -475,6 +508,7 @@ def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: f
         note=_worst(op.outputs, threshold).reason,
         is_cancelled=op.is_cancelled,
         made_error=op.made_error,
+        has_graph=not _without_graph([op]),
         unknown_inputs=_reasons(op.unknown_inputs),
         passed_over=tuple(PassedOver(op_name=one.op_name, is_cancelled=one.is_cancelled) for one in passed_over),
     )

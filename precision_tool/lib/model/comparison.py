@@ -30,6 +30,8 @@ class Status(StrEnum):
 #: How the reason of a row of statistics begins that were compared: a result file has no other word of it.
 STATISTICS_AGREE = "only statistics are compared, and agree as far as they tell"
 STATISTICS_DIFFER = "only statistics are compared, and differ"
+#: Why an input was not compared where there was no graph: a result file has no other word of it.
+NO_GRAPH = "without a graph an input cannot be traced to the benchmark tensor it came from"
 #: The ops of a side that has none, as result files and JSON show it.
 NO_OPS = ("*",)
 

@@ -39,6 +39,8 @@ class JudgedOp:
     looked_at: int | None = None
     size: int | None = None
     is_summed: bool = False
+    #: Whether its own dump lacks inputs, so that what others have of them was taken.
+    is_fed_by_others: bool = False
 
     @property
     def is_wrong(self) -> bool:

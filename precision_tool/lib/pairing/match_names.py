@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from precision_tool.lib.model.changed import changed
-from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
+from precision_tool.lib.model.comparison import NO_GRAPH, NO_OPS, Pair, Status
 from precision_tool.lib.pairing.origins import NoOrigin, Origin
 from precision_tool.lib.pairing.pair_up import pair_up, pair_with_origin, without
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, Missing
@@ -80,8 +80,7 @@ def _match_name(
     for slot, tensor in sorted(op.inputs.items()):
         row = changed(base, slot=f"input:{slot}")
         if other is None:
-            reason = "without a graph an input cannot be traced to the benchmark tensor it came from"
-            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, reason), None, benchmark)
+            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, NO_GRAPH), None, benchmark)
         else:
             missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
             found = other.op(name_there).inputs.get(slot, missing)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
+from precision_tool.lib.checks.agreement import FaultyOp, OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.model.comparison import NO_OPS, Status
@@ -384,6 +384,8 @@ def finding_panel(finding: Finding) -> RenderableType:
     }.get(finding.kind, "Finding")
     if finding.kind == FindingKind.NOTHING_COMPARED and finding.op_name:
         title = "First op with other statistics"
+    elif isinstance(finding.evidence, FaultyOp) and not finding.evidence.has_graph:
+        title = "First op below the threshold"
     style = GRADE_STYLE[finding.grade]
     return Box(
         Group(plain(told.message, "bold"), LabelledLines(rows)) if rows else plain(told.message, "bold"),

@@ -41,7 +41,8 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
     if judged.reason:
         rows.append(("reason", plain(shown_reason(judged.reason))))
     if judged.own_error is not None:
-        how = f"recomputed ({', '.join(judged.how)}) from its own inputs: output {judged.slot} is "
+        source = "what fed it put out" if judged.is_fed_by_others else "its own inputs"
+        how = f"recomputed ({', '.join(judged.how)}) from {source}: output {judged.slot} is "
         rows.append(("own error", plain(f"{how}{off_by(judged.own_error)}")))
         rows.append(("rounding", plain(f"explains {percent(judged.rounding)}{allowed_words(judged)}")))
     if judged.looked_at is not None and judged.size is not None:

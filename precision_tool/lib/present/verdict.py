@@ -196,7 +196,7 @@ def _proof(first: Suspect) -> str:
         return f"recomputed with the benchmark's {first.fact('or_variable')}: it is wrong, or was fed other numbers"
     if first.fact("inputs_not_dumped"):
         doubt = "" if first.cause is Cause.STOMP else ", which may have been overwritten before it read it"
-        return f"its inputs were not dumped: recomputed from what fed it put out{doubt}"
+        return f"its inputs were not dumped, or cannot be read: recomputed from what fed it put out{doubt}"
     if first.fact("benchmark_obeys"):
         return "recomputed from its own inputs; the benchmark obeys the same formula"
     if first.fact("another_obeys"):
@@ -221,7 +221,7 @@ def _why(first: Suspect) -> list[str]:
     if fact("own_error") is not None:
         how = ", ".join(map(str, fact("recomputed_as") or ()))
         lines.append(
-            f"recomputed ({how}) from its own inputs: {off_by(fact('own_error'))}, "
+            f"recomputed ({how}) from {_recomputed_from(first)}: {off_by(fact('own_error'))}, "
             f"where rounding explains {percent(fact('rounding'))}"
         )
         where = f"{fact('wrong_elements'):,} of {counted(fact('elements'), 'element')} of output {fact('output')}"
@@ -264,6 +264,10 @@ def _why(first: Suspect) -> list[str]:
     if fact("status") is not None:
         lines.append(f"the device's status of it: {fact('status')} ({posixpath.basename(str(fact('status_file')))})")
     return lines
+
+
+def _recomputed_from(first: Suspect) -> str:
+    return "what fed it put out" if first.fact("inputs_not_dumped") else "its own inputs"
 
 
 def _departure(first: Suspect) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, prod, sqrt
 
-from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.comparison import Metrics, Status, Summary
 from precision_tool.lib.model.table import Row
 
 #: An op shows nothing new if the largest error of its outputs, over their rms, is within so much, and so many times
@@ -19,17 +19,24 @@ Figures = tuple[object, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """`quiet` are the names of ops that show nothing new; `figures` are by op name and slot ("output:0")."""
+    """`quiet` are the names of ops that show nothing new; `figures` are by op name and slot ("output:0").
+
+    `unread` are the ops of which a tensor or file could not be read, in the order of the result.
+    """
 
     quiet: frozenset[str] = frozenset()
     figures: Mapping[tuple[str, str], Figures] = field(default_factory=dict, repr=False)
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Compared:
         """What the rows of a result say; nothing of tensors that a file names without their figures."""
         errors: dict[str, dict[str, float]] = {}
         figures: dict[tuple[str, str], Figures] = {}
+        unread: dict[str, None] = {}
         for row in rows:
+            if row.status == Status.UNREADABLE:
+                unread[row.op_name] = None
             if not row.slot or row.absent:
                 continue
             side, _, _ = row.slot.partition(":")
@@ -47,7 +54,7 @@ class Compared:
             name for name, one in errors.items()
             if "output" in one and one["output"] <= _ROUNDED + _TIMES_FED * one.get("input", 0.0) < float("inf")
         }  # fmt: skip
-        return cls(quiet=frozenset(quiet), figures=figures)
+        return cls(quiet=frozenset(quiet), figures=figures, unread=tuple(unread))
 
     def is_same(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
         """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""

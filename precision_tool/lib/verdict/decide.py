@@ -215,7 +215,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
         has_benchmark=has_benchmark, worst=worst,
         gaps=(
-            *_gaps(findings.judged), *_late(findings.judged), *_unsettled(findings.unsettled),
+            *_unread(subject), *_gaps(findings.judged), *_late(findings.judged), *_unsettled(findings.unsettled),
             *_sampled(partly, findings.judged, has_benchmark),
         ),
     )  # fmt: skip
@@ -243,6 +243,15 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         facts=first.facts,
         next=plan(first, suspects, has_benchmark),
     )
+
+
+def _unread(subject: Subject) -> tuple[str, ...]:
+    """That files could not be read, of which the verdict goes by what other ops have of them."""
+    unread = subject.seen.unread if subject.seen is not None else ()
+    if not unread:
+        return ()
+    whose = unread[0] if len(unread) == 1 else f"{unread[0]} and {counted(len(unread) - 1, 'more op')}"
+    return (f"not all that was dumped of {whose} could be read: dump it again to be sure",)
 
 
 def _gaps(judged: Sequence[OpJudgement]) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ class OpJudgement:
         known = JudgedOp(
             name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason,
             how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
+            is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
         worst = self.worst_slot
         if worst is None:

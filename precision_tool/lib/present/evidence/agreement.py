@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from precision_tool.lib.checks.agreement import (
+    AgreePartly,
     AllAgree,
     AllInherited,
     DifferentInput,
@@ -25,6 +26,7 @@ from precision_tool.lib.model.wording import counted
 
 #: Inputs that were not compared, ops that were passed over, and ops that were not compared, that are named.
 _SHOWN = 3
+_GRAPH_AGAIN = ("next", "copy the graph files again, or name one with -g, and compare again")
 _INPUTS_DIFFER = "their inputs' differ as well"
 _SIGNS = {
     FaultSign.NO_INPUT_COMPARED: "the first op whose output does not agree; no input of it could be compared",
@@ -104,7 +106,13 @@ def _other_statistics_facts(one: OtherStatistics) -> Iterator[tuple[str, str]]:
 def _order_unknown_facts(one: OrderUnknown) -> Iterator[tuple[str, str]]:
     yield "graph", one.unread_graph
     yield "below", f"{counted(one.below, 'op')} below {one.threshold:.9g}, fused ops and inputs not looked at"
-    yield "next", "copy the graph files again, or name one with -g, and compare again"
+    yield _GRAPH_AGAIN
+
+
+def _agree_partly_facts(one: AgreePartly) -> Iterator[tuple[str, str]]:
+    yield "graph", one.unread_graph or "none: no ge_proto_*_Build.txt was found"
+    yield "compared", f"all that was compared reaches a cosine of {one.threshold:.9g}"
+    yield _GRAPH_AGAIN
 
 
 def _not_read_facts(one: NotRead) -> Iterator[tuple[str, str]]:
@@ -132,6 +140,9 @@ def _faulty_op_facts(one: FaultyOp) -> Iterator[tuple[str, str]]:
         yield "doubt", "its true output is zero beside its inputs, so this may be rounding alone"
     elif not one.made_error:
         yield "doubt", "its inputs are nearly as far off: this may be accumulated rounding"
+    if not one.has_graph:
+        yield "doubt", "without a graph fused ops and inputs are not compared: an op before it may be the faulty one"
+        yield _GRAPH_AGAIN
     for slot in one.unknown_inputs[:_SHOWN]:
         yield "doubt", f"{slot.slot} was not compared, so the error may have come in there: {slot.reason}"
     for other in one.passed_over[:_SHOWN]:
@@ -152,6 +163,10 @@ def _part_only_facts(one: PartOnly) -> Iterator[tuple[str, str]]:
 
 
 SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
+    AgreePartly: lambda one: (
+        f"whether an op computes wrong is not known: no graph, and {one.not_compared:,} of "
+        f"{counted(one.tensors, 'tensor')} not compared"
+    ),
     AllAgree: lambda one: f"every compared tensor reaches a cosine of {one.threshold:.9g}",
     AllInherited: lambda one: f"every op with a wrong output already has a wrong input; the first is {one.first_op}",
     DifferentInput: _different_input,
@@ -165,6 +180,7 @@ SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
     OtherStatistics: _other_statistics,
 }
 FACTS: dict[type[Evidence], Callable[[Any], Iterable[tuple[str, str]]]] = {
+    AgreePartly: _agree_partly_facts,
     DifferentInput: _different_input_facts,
     FaultyOp: _faulty_op_facts,
     NotRead: _not_read_facts,
