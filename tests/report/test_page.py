@@ -15,7 +15,7 @@ from report_files import hash_of
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
 
-WEB = Path(__file__).resolve().parents[2] / "web"
+WEB = Path(__file__).resolve().parents[2] / "scripts" / "page"
 
 
 def page(*materials: Material) -> str:
@@ -54,7 +54,7 @@ def test_what_stands_in_the_html_is_escaped(title: str) -> None:
 
 
 def test_the_built_page_is_of_these_sources() -> None:
-    """`scripts/report_page` was run after the last change of web/."""
+    """`scripts/report_page` was run after the last change of scripts/page/."""
     digest = hashlib.sha256()
     sources = sorted((WEB / "src").rglob("*.*"), key=lambda path: path.relative_to(WEB).parts)
     for path in [*sources, WEB / "package-lock.json", WEB / "build.mjs"]:

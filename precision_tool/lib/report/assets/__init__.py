@@ -1,1 +1,1 @@
-"""The built files of the page: `scripts/report_page` makes them of `web/`."""
+"""The built files of the page: `scripts/report_page` makes them of `scripts/page/`."""

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = process.argv[2] ?? join(here, '..', 'precision_tool', 'lib', 'report', 'assets');
+const target = process.argv[2] ?? join(here, '..', '..', 'precision_tool', 'lib', 'report', 'assets');
 
 /** Files below a folder, by name. */
 function filesBelow(folder) {
@@ -60,7 +60,7 @@ const first = await build({ ...common, entryPoints: [join(here, 'src', 'first.js
 const style = await build({ ...common, entryPoints: [join(here, 'src', 'style.css')], absWorkingDir: here });
 
 mkdirSync(target, { recursive: true });
-const banner = `/* built of web/, sources ${digestOfSources()} */\n`;
+const banner = `/* built of scripts/page/, sources ${digestOfSources()} */\n`;
 writeFileSync(join(target, 'report.js'), banner + script.outputFiles[0].text);
 writeFileSync(join(target, 'first.js'), first.outputFiles[0].text.trim());
 writeFileSync(join(target, 'first.json'), `${JSON.stringify(firstWords())}\n`);
