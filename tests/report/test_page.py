@@ -15,7 +15,8 @@ from report_files import hash_of
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
 
-WEB = Path(__file__).resolve().parents[2] / "scripts" / "page"
+REPO = Path(__file__).resolve().parents[2]
+PAGE = REPO / "scripts" / "page"
 
 
 def page(*materials: Material) -> str:
@@ -56,16 +57,16 @@ def test_what_stands_in_the_html_is_escaped(title: str) -> None:
 def test_the_built_page_is_of_these_sources() -> None:
     """`scripts/report_page` was run after the last change of scripts/page/."""
     digest = hashlib.sha256()
-    sources = sorted((WEB / "src").rglob("*.*"), key=lambda path: path.relative_to(WEB).parts)
-    for path in [*sources, WEB / "package-lock.json", WEB / "build.mjs"]:
-        digest.update(f"{path.relative_to(WEB)}\0".encode())
+    sources = sorted((PAGE / "src").rglob("*.*"), key=lambda path: path.relative_to(PAGE).parts)
+    for path in [*sources, PAGE / "package-lock.json", PAGE / "build.mjs"]:
+        digest.update(f"{path.relative_to(PAGE)}\0".encode())
         digest.update(path.read_bytes())
     assert f"sources {digest.hexdigest()} " in asset("report.js")[:200]
 
 
 def test_versions_are_locked_and_licences_told() -> None:
-    package = json.loads((WEB / "package.json").read_text("utf-8"))
-    lock = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
+    package = json.loads((PAGE / "package.json").read_text("utf-8"))
+    lock = json.loads((PAGE / "package-lock.json").read_text("utf-8"))["packages"]
     wanted = package["dependencies"] | package["devDependencies"]
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in wanted.values())
     assert all("integrity" in entry for name, entry in lock.items() if name)
@@ -77,7 +78,7 @@ def test_versions_are_locked_and_licences_told() -> None:
 
 
 def test_both_languages_have_the_same_words() -> None:
-    tables = {name: json.loads((WEB / "src" / "texts" / f"{name}.json").read_text("utf-8")) for name in ("en", "zh")}
+    tables = {name: json.loads((PAGE / "src" / "texts" / f"{name}.json").read_text("utf-8")) for name in ("en", "zh")}
     english = tables["en"]
     chinese = {key: text for key, text in tables["zh"].items() if not key.startswith("step.")}
     assert set(chinese) == set(english)
@@ -87,20 +88,20 @@ def test_both_languages_have_the_same_words() -> None:
 
 
 def test_every_word_that_the_page_asks_for_is_there() -> None:
-    english = json.loads((WEB / "src" / "texts" / "en.json").read_text("utf-8"))
+    english = json.loads((PAGE / "src" / "texts" / "en.json").read_text("utf-8"))
     asked = {
-        key for path in (WEB / "src").rglob("*.js") for key in re.findall(r"\bt\('([^'$]+)'", path.read_text("utf-8"))
+        key for path in (PAGE / "src").rglob("*.js") for key in re.findall(r"\bt\('([^'$]+)'", path.read_text("utf-8"))
     }
     assert asked - set(english) == set()
-    columns = (WEB / "src" / "tables.js").read_text("utf-8")
+    columns = (PAGE / "src" / "tables.js").read_text("utf-8")
     keys = {*re.findall(r"key: '(\w+)'", columns), *re.findall(r"number\('(\w+)'", columns)}
     assert {f"column.{key}" for key in keys} - set(english) == set()
 
 
 def test_every_advice_of_a_verdict_has_its_chinese() -> None:
     """The sentences of the plan stand in its source; new ones must be translated."""
-    chinese = json.loads((WEB / "src" / "texts" / "zh.json").read_text("utf-8"))
-    plan = (WEB.parent / "precision_tool" / "lib" / "verdict" / "plan.py").read_text("utf-8")
+    chinese = json.loads((PAGE / "src" / "texts" / "zh.json").read_text("utf-8"))
+    plan = (REPO / "precision_tool" / "lib" / "verdict" / "plan.py").read_text("utf-8")
     sentences = re.findall(r'Step\(\s*why="([^"]+)"', plan)
     assert len(sentences) > 8
     assert [one for one in sentences if f"step.{one}" not in chinese] == []
