@@ -222,7 +222,8 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
     if not guilty:
         unseen = 0.0 if has_benchmark else _IN_PART * sum(not one.is_summed for one in partly)
-        seen = (counts.right - unseen) / counts.ops if counts.ops else 0.0
+        unseen += len(_unread_ops(subject))
+        seen = max(counts.right - unseen, 0.0) / counts.ops if counts.ops else 0.0
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
@@ -245,9 +246,14 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     )
 
 
+def _unread_ops(subject: Subject) -> Sequence[str]:
+    """Ops of which something was dumped that cannot be read."""
+    return subject.seen.unread if subject.seen is not None else ()
+
+
 def _unread(subject: Subject) -> tuple[str, ...]:
     """That files could not be read, of which the verdict goes by what other ops have of them."""
-    unread = subject.seen.unread if subject.seen is not None else ()
+    unread = _unread_ops(subject)
     if not unread:
         return ()
     whose = unread[0] if len(unread) == 1 else f"{unread[0]} and {counted(len(unread) - 1, 'more op')}"
