@@ -22,11 +22,15 @@ REPO = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
 
 
+#: What Python and npm leave in a folder.
+NOT_OURS = {"__pycache__", "node_modules"}
+
+
 def own_files() -> list[Path]:
     """Every text file of the project, whatever else lies in the folder."""
     files = [path for path in REPO.iterdir() if path.is_file() and path.name not in ("LICENSE", ".git")]
     for folder in ("precision_tool", "tests", "scripts", ".ci"):
-        files += [path for path in (REPO / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        files += [path for path in (REPO / folder).rglob("*") if path.is_file() and not NOT_OURS & {*path.parts}]
     return files
 
 
