@@ -77,7 +77,10 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     """Counts what lies in the data folder. Nothing is opened; what cannot be listed counts as nothing."""
     golden = _names_below(str(space.tf_dump_dir))
     tensors = sum(name.endswith(".npy") and names.parse_golden_name(name) is not None for name in golden)
-    runs = [] if tensors else [tfdbg.files_of_run(run) for run in tfdbg.find_runs(str(space.tf_debug_dir))]
+    runs = []
+    if not tensors:
+        with suppress(PrecisionToolError):
+            runs = [tfdbg.files_of_run(run) for run in tfdbg.find_runs(str(space.tf_debug_dir))]
     return DataOverview(
         root=str(space.root),
         exists=folder_exists(space.root),
