@@ -79,7 +79,7 @@ def _elsewhere() -> list[Step]:
     """Where to look if training goes wrong, and no op of this step computes wrong."""
     return [
         Step(
-            why="if training goes wrong, other data, seeds or settings may be why: `ac` compares passports of both runs",
+            why="if training goes wrong, data, seeds or settings may differ: `ac` compares passports of both runs",
             line=_PASSPORT,
             file="both training scripts",
         ),
