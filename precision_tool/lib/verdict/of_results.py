@@ -7,8 +7,9 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
-from precision_tool.lib.checks.agreement import find_first_fault, ops_of
+from precision_tool.lib.checks.agreement import ops_of
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.checks.overflow import Origin, StatusReport
 from precision_tool.lib.checks.overflow_search import told_statuses
 from precision_tool.lib.checks.passports import PassportPair
