@@ -10,23 +10,8 @@ import numpy as np
 import pytest
 from builders import Array
 from command_line import check_golden, check_golden_text, tool
+from faults import negated, stored_transposed, zero_tail
 from tiny_network import Network, cast, fused, layers, numbers, scaled_gradients, source, unary
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
-
-
-def zero_tail(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[-12:] = 0
-    return flat.reshape(array.shape)
-
-
-def stored_transposed(array: Array) -> Array:
-    return np.ascontiguousarray(array.T).reshape(array.shape)
 
 
 def overwritten(array: Array) -> Array:
