@@ -149,7 +149,7 @@ class Kernel:
         `exact_error` is x - y where these were rounded.
         """
         buffers = self._temporaries(x)
-        error, size, flags = buffers.one[: x.size], buffers.two[: x.size], buffers.flags[: x.size]
+        error, flags = buffers.one[: x.size], buffers.flags[: x.size]
         x_low, x_high, y_low, y_high = ranges
         if exact_error is None:
             np.subtract(x, y, out=error)
@@ -182,6 +182,22 @@ class Kernel:
         if 0 < biggest < SMALLEST:  # sides so much alike that the squares of the errors vanish in float32
             squares = float(np.square(error, dtype=np.float64).sum())
         total = self._sums(buffers, (error, None))[0]
+        sums.error_squares += squares
+        sums.error_total += total
+        self._divide_errors(buffers, error, y, biggest)
+        self._add_relative(sums, buffers, error)
+        worst = int(error.argmax())
+        relative = float(error[worst])
+        if x.dtype == np.float32 and 0 < relative < inf:  # once more without float32's rounding
+            relative = abs(float(x[worst]) - float(y[worst])) / abs(float(y[worst]))
+        sums.max_relative = max(sums.max_relative, relative)
+
+    def _divide_errors(self, buffers: _Buffers, error: Floats, y: Floats, biggest: float) -> None:
+        """Divides absolute errors, of which `biggest` is the largest, by the sizes of the benchmark's elements.
+
+        In place; those of elements that are as good as zero become 0.
+        """
+        size, flags = buffers.two[: y.size], buffers.flags[: y.size]
         np.abs(y, out=size)
         np.greater(size, ZERO_BELOW, out=flags)
         if not flags.all():
@@ -194,14 +210,6 @@ class Kernel:
             np.multiply(error, size, out=error)
         else:
             np.divide(error, size, out=error)
-        sums.error_squares += squares
-        sums.error_total += total
-        self._add_relative(sums, buffers, error)
-        worst = int(error.argmax())
-        relative = float(error[worst])
-        if x.dtype == np.float32 and 0 < relative < inf:  # once more without float32's rounding
-            relative = abs(float(x[worst]) - float(y[worst])) / abs(float(y[worst]))
-        sums.max_relative = max(sums.max_relative, relative)
 
     def _deviation(self, buffers: _Buffers, a: Floats, total: float, squares: float) -> tuple[float, float]:
         """Σ a and Σ (a - mean)² of a block, given Σ a and Σ a²; both around the mean where that is far from zero."""

@@ -224,43 +224,40 @@ def lamb_moments(call: Call) -> Outputs:
     return _shapes_fit(call, compute)
 
 
-@op(
-    "LambNextMV", kind=Kind.COMPOSITE,
-    inputs=_names(
-        "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
-        "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
-    ),
-)  # fmt: skip
+#: The inputs of the ops that make LAMB's next update.
+_NEXT_UPDATE = _names(
+    "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
+    "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
+)
+
+
+def _next_moments(call: Call) -> tuple[Tracked, ...]:
+    """Both moments, the same without their bias, what the weights decay by, and the epsilon."""
+    square, v, bias_v, grad, m, bias_m, var, own, slope, kept, added, decay, epsilon = (
+        Tracked(values) for values in numbers(call, *range(13))
+    )
+    m, v = m * own + grad * slope, v * kept + square * added
+    return m, v, m / bias_m, v / bias_v, var * decay, epsilon
+
+
+@op("LambNextMV", kind=Kind.COMPOSITE, inputs=_NEXT_UPDATE)
 def lamb_next_moments(call: Call) -> Outputs:
     """LAMB's update, the first and the second moment, and the update without the decay."""
 
     def compute() -> Outputs:
-        square, v, bias_v, grad, m, bias_m, var, own, slope, kept, added, decay, epsilon = (
-            Tracked(values) for values in numbers(call, *range(13))
-        )
-        m, v = m * own + grad * slope, v * kept + square * added
-        step = m / bias_m / ((v / bias_v).sqrt() + epsilon)
-        return [tracked.output() for tracked in (step + var * decay, m, v, step)]
+        m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(call)
+        step = unbiased_m / (unbiased_v.sqrt() + epsilon)
+        return [tracked.output() for tracked in (step + taken, m, v, step)]
 
     return _shapes_fit(call, compute)
 
 
-@op(
-    "LambNextMVWithDecay", kind=Kind.COMPOSITE,
-    inputs=_names(
-        "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
-        "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
-    ),
-)  # fmt: skip
+@op("LambNextMVWithDecay", kind=Kind.COMPOSITE, inputs=_NEXT_UPDATE)
 def lamb_next_moments_with_decay(call: Call) -> Outputs:
     """LAMB's update with the epsilon below the root, both moments, and the update with it beside the root."""
 
     def compute() -> Outputs:
-        square, v, bias_v, grad, m, bias_m, var, own, slope, kept, added, decay, epsilon = (
-            Tracked(values) for values in numbers(call, *range(13))
-        )
-        m, v = m * own + grad * slope, v * kept + square * added
-        unbiased_m, unbiased_v, taken = m / bias_m, v / bias_v, var * decay
+        m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(call)
         below = taken + unbiased_m / (unbiased_v + epsilon).sqrt()
         beside = taken + unbiased_m / (unbiased_v.sqrt() + epsilon)
         return [tracked.output() for tracked in (below, m, v, beside)]

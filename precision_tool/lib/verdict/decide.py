@@ -10,9 +10,10 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
-from precision_tool.lib.verdict.causes import Explainer, Findings, is_random
+from precision_tool.lib.verdict.causes import Explainer, Findings
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import Departure, departure, first_unsteady
+from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.gaps import gaps
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
