@@ -54,9 +54,11 @@ NETWORKS: dict[str, Network] = {
 READY = {
     "kernel": [
         "precision-tool ni one/MatMul",
+        "precision-tool repro one/MatMul",
         "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'}",
+        "precision-tool ac -c --since",
     ],
-    "none": [],
+    "none": ["npu_tf_config.passport(sess, feed_dict)", "precision-tool ac -c"],
     "loss_scale": [],
 }
 
@@ -112,7 +114,7 @@ def test_what_people_see(tmp_path: Path, name: str, columns: int) -> None:
     # The verdict is last, and what to do next: a line to be copied is never broken.
     end = next(at for at, line in enumerate(lines) if line.startswith("┗"))
     assert [line.strip() for line in lines[end + 1 :] if line in ready] == READY[name]
-    assert [line[:6].strip() for line in lines[end + 1 : end + 2]] == ([] if name == "none" else ["next"])
+    assert [line[:6].strip() for line in lines[end + 1 : end + 2]] == ["next"]
     assert shown.out.count("━ Verdict ━") == 1
 
 
