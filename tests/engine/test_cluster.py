@@ -25,6 +25,7 @@ from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.engine import cluster as engine_cluster
+from precision_tool.lib.engine import workers
 from precision_tool.lib.engine.cluster import (
     ClusterExecutor,
     Place,
@@ -288,3 +289,12 @@ def test_a_study_finds_what_one_process_finds(
         told.append(json.loads(capfd.readouterr().out)["culprit"])
     assert told[0] == told[1]
     assert told[0]["op"] == truth.culprit
+
+
+def test_a_worker_keeps_freed_memory_as_our_own_processes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(engine_cluster, "reuse_memory", told.append)
+    engine_cluster._make_ready.cache_clear()
+    assert [engine_cluster._run_in((".", {}), abs, (number,), {}) for number in (-1, 2)] == [1, 2]
+    engine_cluster._make_ready.cache_clear()
+    assert told == [workers.cores()], "once in a process"

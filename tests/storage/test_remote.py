@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.sources import tfdbg_runs
 from precision_tool.lib.sources.walk import list_folders
 from precision_tool.lib.storage import files, remote, stores
 from precision_tool.lib.storage.remote import RemoteStore
@@ -351,16 +354,29 @@ class Ssh:
     def _strip_protocol(cls, url: str) -> str:
         return "/" + url.split("/", 3)[3]
 
-    def __init__(self, host: str, *, skip_instance_cache: bool = False) -> None:
+    def __init__(self, host: str, *, known_hosts: object = None, skip_instance_cache: bool = False) -> None:
         assert host == "bob:pa55@server"
+        assert known_hosts is not None, "None of asyncssh's is: any server is believed"
+
+    listed: ClassVar[dict[str, dict[str, str]]] = {"/data": {"a.npy": "file"}}
+    behind: ClassVar[dict[str, str]] = {}
+
+    def _told(self, path: str, kind: str) -> dict[str, Any]:
+        size = {"file": 7, "link": 23}.get(kind, 4096)
+        return {"name": path, "type": kind, "size": size, "mtime": datetime(2026, 3, 2, tzinfo=UTC)}
 
     def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
-        if path != "/data":
+        if path not in self.listed:
             raise NoSuchFileError("No such file or directory")
-        return [{"name": "/data/a.npy", "type": "file", "size": 7, "mtime": datetime(2026, 3, 2, tzinfo=UTC)}]
+        return [self._told(f"{path}/{name}", kind) for name, kind in self.listed[path].items()]
 
     def info(self, path: str) -> dict[str, Any]:
-        raise NoSuchFileError("No such file or directory")
+        if path not in self.behind:
+            raise NoSuchFileError("No such file or directory")
+        return self._told(path, self.behind[path])
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        return b"1234567"[start:end]
 
 
 def test_a_server_of_ssh_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,6 +390,100 @@ def test_a_server_of_ssh_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch
     assert store.stat(elsewhere) is None
     with pytest.raises(DataNotFoundError):
         store.entries(elsewhere)
+
+
+class LinkedSsh(Ssh):
+    """One with symbolic links, which it lists as what they are themselves, and follows when it is asked for one."""
+
+    listed: ClassVar[dict[str, dict[str, str]]] = {"/data": {"step": "link", "a.npy": "link", "gone.npy": "link"}}
+    behind: ClassVar[dict[str, str]] = {"/data/step": "directory", "/data/a.npy": "file"}
+
+
+def test_symbolic_links_of_a_server_of_ssh_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: LinkedSsh)
+    path = urls.path_of("ssh://bob:pa55@server/data")
+    store = RemoteStore(path)
+    kinds = {one.name: one.kind for one in store.entries(path)}
+    assert kinds == {"a.npy": Kind.FILE, "gone.npy": Kind.FILE, "step": Kind.FOLDER}
+    assert list(store.sizes_and_times(path, ["a.npy", "gone.npy"])) == [(7, 1772409600 * 10**9), (0, 0)]
+    assert store.open(f"{path}/a.npy").read_at(0, 7) == b"1234567"
+    with pytest.raises(DataNotFoundError, match=r"gone\.npy: no such file"):
+        store.open(f"{path}/gone.npy")
+
+
+class UnknownServerError(Exception):
+    """As paramiko's SSHException."""
+
+
+def test_a_server_of_ssh_with_a_key_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        """As paramiko's: what to do with an unknown key is up to the policy."""
+
+        def __init__(self) -> None:
+            self.known: set[str] = set()
+
+        def load_system_host_keys(self) -> None:
+            self.known.add("known")
+
+        def set_missing_host_key_policy(self, policy: Any) -> None:
+            self.policy = policy
+
+        def connect(self, host: str, **_: Any) -> None:
+            if host not in self.known:
+                self.policy.missing_host_key(self, host, None)
+
+        def open_sftp(self) -> str:
+            return "connected"
+
+    class Add:
+        def missing_host_key(self, client: Any, host: str, key: Any) -> None:
+            client.known.add(host)
+
+    class Reject:
+        def missing_host_key(self, client: Any, host: str, key: Any) -> None:
+            raise UnknownServerError(f"Server {host!r} not found in known_hosts")
+
+    paramiko: Any = ModuleType("paramiko")
+    paramiko.SSHClient, paramiko.AutoAddPolicy, paramiko.RejectPolicy, paramiko.WarningPolicy = Client, Add, Reject, Add
+    paramiko.MissingHostKeyPolicy = Add
+    monkeypatch.setitem(sys.modules, "paramiko", paramiko)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.sftp", raising=False)
+    sftp = importlib.import_module("fsspec.implementations.sftp")
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: sftp.SFTPFileSystem)
+    try:
+        assert remote.filesystem_of(urls.path_of("ssh://known/data")).ftp == "connected"
+        with pytest.raises(FormatError, match=r"the server's key is not the one known .*'other' not found") as caught:
+            remote.filesystem_of(urls.path_of("ssh://other/data"))
+    finally:
+        sys.modules.pop("fsspec.implementations.sftp")
+    assert "known_hosts" in caught.value.hint
+
+
+def test_a_run_of_tfdbg_that_a_server_does_not_list_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = "/old/run_1600000000000002_2"
+
+    class Refusing(fsspec.get_filesystem_class("memory")):  # type: ignore[misc]  # fsspec has no types
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            if path.rstrip("/").endswith(refused):
+                raise PermissionError("AccessDenied")
+            return super().ls(path, detail=detail, **options)
+
+    store = Refusing()
+    for number in (1, 2):
+        run = f"memory://tfdbg/old/run_160000000000000{number}_{number}"
+        store.pipe_file(f"{run}/_tfdbg_device_,job_localhost/relu_0_DebugIdentity_1600000000000003", b"x")
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: Refusing)
+    place = urls.path_of("memory://tfdbg")
+    runs = tfdbg_runs.find_runs(place)
+    assert [run.number for run in runs] == [1, 2], "the newer one is not forgotten: its tensors count"
+    ((path, reason),) = tfdbg_runs.files_of_run(runs[1]).unreadable
+    assert path.endswith(refused)
+    assert "no permission" in reason
+    assert tfdbg_runs.find_runs(f"{place}/none") == []
+    refused = "/old"
+    monkeypatch.setattr(stores, "_remote", {})
+    with pytest.raises(FormatError, match="no permission"):
+        tfdbg_runs.find_runs(place)
 
 
 def test_a_folder_of_a_server_is_not_taken_for_the_working_folder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Array
+from faults import zero_tail
 from tiny_network import fused, layers
 
 from precision_tool.lib.engine import workers
@@ -25,14 +26,8 @@ from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import spread
 from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OpJudgement, State
+from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import misfit
-
-
-def zero_tail(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[-12:] = 0
-    return flat.reshape(array.shape)
 
 
 @pytest.fixture
@@ -81,7 +76,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     order: list[tuple[int, bool]] = []
 
     def judged(
-        numbers: Sequence[int], key: object, fitting: object, lightly: bool, recipe: object
+        numbers: Sequence[int], key: object, fitting: object, lightly: bool, recipe: object, seconds_left: float
     ) -> tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[Any, int]]:
         order.extend((number, lightly) for number in numbers)
         if lightly and 1 in numbers:
@@ -94,7 +89,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     values = SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run"))
     judge: Any = SimpleNamespace(
         computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
-        for_others=lambda: lambda: None,
+        for_others=lambda: lambda: None, seconds_left=1.0,
     )  # fmt: skip
     found = spread.judge_ops(judge, workers=1, executor=AtOnce())
     assert [one.op for one in found] == ops
@@ -198,6 +193,35 @@ def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
     assert (len(failed) > 2) is from_then_on
     states = {one.op.name: one.state for one in whole.ops}
     assert all(one.state is states[one.op.name] for one in judged.ops if one not in failed)
+
+
+def test_a_worker_that_begins_late_has_no_time_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verdict may take so long in all, however many workers make their judges, and whenever they do."""
+    judges: list[Judge] = []
+    for_others = Judge.for_others
+
+    def known(self: Judge) -> Callable[[], Judge]:
+        judges.append(self)
+        return for_others(self)
+
+    class Late(AtOnce):
+        handed = 0
+
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+            self.handed += 1
+            found = super().submit(function, *arguments, **options)
+            if self.handed == 2:
+                judges[0].deadline = time.monotonic() - 1.0
+            return found
+
+    monkeypatch.setattr(Judge, "for_others", known)
+    session = Session(load_settings({"data": str(layers().write(tmp_path)), "work": str(tmp_path / "work")}))
+    executor = Late()
+    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1, executor=executor)
+    assert judged is not None
+    late = [one for one in judged.ops if one.reason == OUT_OF_TIME]
+    assert executor.handed > 2
+    assert 0 < len(late) < len(judged.ops)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])

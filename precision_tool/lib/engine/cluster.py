@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import precision_tool
 from precision_tool.lib import urls
+from precision_tool.lib.engine.workers import cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.storage.files import reading_from
 from precision_tool.lib.storage.stores import is_file
@@ -323,11 +325,18 @@ def _run_in(
 ) -> Any:
     """Does a task on a worker: relative paths are those of whoever asked for it."""
     try:
+        _make_ready()
         urls.take_secrets(where[1])
         with reading_from(where[0]):
             return task(*arguments, **options)
     except PrecisionToolError as error:
         return _Raised(error)
+
+
+@cache
+def _make_ready() -> None:
+    """What a worker does once: it keeps freed memory as our own processes do, beside one worker for each core."""
+    reuse_memory(cores())
 
 
 def _poisoned(error: BaseException) -> PoisonedTaskError:

@@ -6,7 +6,7 @@ import posixpath
 
 from precision_tool.lib.collect.tfdbg import runs
 from precision_tool.lib.collect.tfdbg.runs import ON_DISK, Folders, RunFiles, RunFolder, UnlistedError, Visit
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.storage.store import Kind
 from precision_tool.lib.storage.stores import LOCAL, entries, stat_of, store_of
 
@@ -14,11 +14,13 @@ from precision_tool.lib.storage.stores import LOCAL, entries, stat_of, store_of
 class _StoredFolders(Folders):
     """Run folders of a store that is no disk; it has no links."""
 
+    is_remote = True
+
     def entries(self, folder: str) -> list[tuple[str, bool | str]]:
         try:
             return [(entry.name, entry.kind is Kind.FOLDER) for entry in entries(folder)]
         except PrecisionToolError as error:
-            raise UnlistedError(error.message) from error
+            raise UnlistedError(error.message, isinstance(error, DataNotFoundError)) from error
 
     def identity(self, folder: str) -> object:
         return posixpath.abspath(folder)
@@ -26,7 +28,7 @@ class _StoredFolders(Folders):
     def size(self, path: str) -> int:
         found = stat_of(path)
         if found is None:
-            raise UnlistedError("no such file")
+            raise UnlistedError("no such file", is_gone=True)
         return found.size
 
 
@@ -38,7 +40,11 @@ def _folders_at(path: str) -> Folders:
 
 
 def find_runs(folder: str, visit: Visit | None = None) -> list[RunFolder]:
-    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none."""
+    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none.
+
+    One that is named as such and cannot be listed counts: what reads it says why. FormatError where `folder` itself
+    cannot, or a server does not tell what a folder holds.
+    """
     return runs.find_runs(folder, visit, _folders_at(folder))
 
 

@@ -47,6 +47,8 @@ _MOST_PAGE = 64 << 20
 _HTTP = ("http", "https")
 #: Schemes whose file systems keep no listings, and hand options that they do not know on to what connects.
 _HAND_ON = ("ssh", "sftp")
+#: Errors of SSH's libraries, which are none of Python's own kinds, for who may not read.
+_REFUSALS = ("SFTPPermissionDenied", "PermissionDenied", "AuthenticationException")
 #: Packages of fsspec's that know a scheme, where it is not the scheme's own name.
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "oss": "ossfs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "paramiko", "sftp": "paramiko",
@@ -80,6 +82,9 @@ def filesystem_of(path: str) -> Any:
                 options["client_kwargs"]["headers"] = {"Authorization": f"Basic {base64.b64encode(plain).decode()}"}
         else:
             options |= kind._get_kwargs_from_urls(_full_url(path))
+        if scheme in _HAND_ON:
+            kind, checked = _of_known_hosts(kind)
+            options |= checked
         return _timed(path, lambda: kind(**options))
     except PrecisionToolError:
         raise
@@ -94,6 +99,26 @@ def filesystem_of(path: str) -> Any:
         raise UsageError(f"{urls.url_of(path)}: {scheme}:// cannot be opened: {_reason(error)}", what) from None
     except Exception as error:
         raise _error(path, error) from None
+
+
+def _of_known_hosts(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """SSH's file system, and options, that connect to servers alone whose keys are known; both else take any key."""
+    try:
+        from fsspec.implementations import sftp
+    except ImportError:  # without paramiko it is that of sshfs, which hands options on to asyncssh
+        sftp = None
+    if sftp is None or not issubclass(kind, sftp.SFTPFileSystem):
+        return kind, {"known_hosts": ()}
+
+    class OfKnownHosts(kind):  # type: ignore[misc]  # fsspec has no types
+        def _connect(self) -> None:
+            self.client = sftp.paramiko.SSHClient()
+            self.client.load_system_host_keys()
+            self.client.set_missing_host_key_policy(sftp.paramiko.RejectPolicy())
+            self.client.connect(self.host, **self.ssh_kwargs)
+            self.ftp = self.client.open_sftp()
+
+    return OfKnownHosts, {}
 
 
 def _full_url(path: str) -> str:
@@ -139,7 +164,14 @@ def _error(path: str, error: BaseException) -> PrecisionToolError:
     name = type(error).__name__  # asyncssh's errors are none of Python's own kinds
     if isinstance(error, FileNotFoundError) or status == 404 or name in ("SFTPNoSuchFile", "SFTPNoSuchPath"):
         return DataNotFoundError.of(path, "no such file", "check the name; a listing may have changed meanwhile")
-    is_refused = isinstance(error, PermissionError) or name in ("SFTPPermissionDenied", "PermissionDenied")
+    if name in ("HostKeyNotVerifiable", "BadHostKeyException") or "not found in known_hosts" in str(error):
+        return FormatError.of(
+            path,
+            f"not connected: the server's key is not the one known of it, or none is known ({_reason(error)})",
+            "connect once with `ssh` as the same user: it shows the key, which its owner can confirm, and keeps it in "
+            "~/.ssh/known_hosts",
+        )
+    is_refused = isinstance(error, PermissionError) or name in _REFUSALS
     if is_refused or status in (401, 403) or "Expired" in str(error):
         return FormatError.of(
             path,
@@ -243,7 +275,22 @@ class RemoteStore(Store):
         if [info["name"].strip("/") for info in found] == [whole] and found[0].get("type") == "file":
             raise DataNotFoundError.of(folder, "a file where a folder should be", "name the folder of the files")
         entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in found)
-        return {base: info for base, info in entries if base and info["name"].strip("/") != whole}
+        return {
+            base: self._followed(posixpath.join(folder, base), info)
+            for base, info in entries
+            if base and info["name"].strip("/") != whole
+        }
+
+    def _followed(self, path: str, info: dict[str, Any]) -> dict[str, Any]:
+        """What a symbolic link leads to, which ssh lists as what it is itself; nothing of one that leads nowhere."""
+        if info.get("type") != "link":
+            return info
+        try:
+            return dict(self._ask(path, lambda: self._fs.info(info["name"])))
+        except (DataNotFoundError, FormatError) as error:  # what opens it says so
+            if "answer" in error.message:
+                raise
+            return {"name": info["name"], "type": None}
 
     def _page(self, folder: str) -> dict[str, dict[str, Any]]:
         name, mark, query = self._name(folder).partition("?")

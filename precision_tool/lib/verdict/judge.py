@@ -85,14 +85,26 @@ class Judge:
         self.values = values
         self._beside = Beside(values)
         self.ways = Ways(values, self._beside, unfused)
-        self.deadline = time.monotonic() + seconds
+        self.seconds_left = seconds
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
     def for_others(self) -> Callable[[], Judge]:
-        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own."""
-        values, left = self.values, self.deadline - time.monotonic()
+        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own.
+
+        Its time is not known there: it has `seconds_left` from when it is asked.
+        """
+        values = self.values
         quiet = Compared(quiet=values.compared.quiet)
-        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused, left)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until when ops are judged, from now; a clock of another machine may be another."""
+        return self.deadline - time.monotonic()
+
+    @seconds_left.setter
+    def seconds_left(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
 
     def computing(self) -> Sequence[Op]:
         """Every op that computes something, in the order in which they ran."""
@@ -503,6 +515,5 @@ def _made_again(
     benchmark: BenchmarkSide,
     compared: Compared,
     unfused: GraphFile | None,
-    seconds: float,
 ) -> Judge:
-    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused, seconds=seconds)
+    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused)

@@ -178,7 +178,8 @@ class _Spread:
                     break
                 ready.remove(task)
                 fitting = self._judge.fitting.get(task.key)
-                running[pool.submit(_judge_task, task.numbers, task.key, fitting, task.looks_lightly, recipe)] = task
+                arguments = task.numbers, task.key, fitting, task.looks_lightly, recipe, self._judge.seconds_left
+                running[pool.submit(_judge_task, *arguments)] = task
             finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
             lost: ClusterLostError | None = None
             for future in finished:
@@ -263,10 +264,16 @@ _NO_OP = Op(name="", type="")
 
 
 def _judge_task(
-    numbers: Sequence[int], key: object, fitting: tuple[object, ...] | None, lightly: bool, recipe: _Recipe | None
+    numbers: Sequence[int],
+    key: object,
+    fitting: tuple[object, ...] | None,
+    lightly: bool,
+    recipe: _Recipe | None,
+    seconds_left: float,
 ) -> _Found:
-    """Judges some ops in a forked process, or by `recipe` anywhere."""
+    """Judges some ops in a forked process, or by `recipe` anywhere; `seconds_left` when they were handed out."""
     judge = _inherited[-1] if recipe is None else recipe.judge()
+    judge.seconds_left = seconds_left
     if fitting is not None:
         judge.fitting.setdefault(key, fitting)
     ops = judge.computing()

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
-from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 
 #: What chooses all runs, with all that they dumped.
 ALL_RUNS = "all"
@@ -37,11 +37,24 @@ Visit = Callable[[str], None]
 
 
 class UnlistedError(Exception):
-    """Why a folder cannot be listed, or a file not be looked at."""
+    """Why a folder cannot be listed, or a file not be looked at; whether that is because nothing is there."""
+
+    def __init__(self, reason: str, is_gone: bool = False) -> None:
+        super().__init__(reason)
+        self.is_gone = is_gone
+
+    @classmethod
+    def of(cls, error: OSError) -> "UnlistedError":
+        """For what the system says."""
+        is_gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        return cls(error.strerror or str(error), is_gone)
 
 
 class Folders:
     """Where run folders lie: here on a disk of this machine. UnlistedError for what cannot be looked at."""
+
+    #: Whether a server tells what lies there, which answers for all folders or for none.
+    is_remote = False
 
     def entries(self, folder: str) -> List[Tuple[str, Union[bool, str]]]:
         """The names in a folder, sorted, each with whether it is a folder, or why that cannot be told."""
@@ -49,14 +62,14 @@ class Folders:
             with os.scandir(folder) as entries:
                 return [(entry.name, _is_folder(entry)) for entry in sorted(entries, key=lambda entry: entry.name)]
         except OSError as error:
-            raise UnlistedError(error.strerror or str(error)) from error
+            raise UnlistedError.of(error) from error
 
     def identity(self, folder: str) -> object:
         """The same for one folder under two names."""
         try:
             stat = os.stat(folder)
         except OSError as error:
-            raise UnlistedError(error.strerror or str(error)) from error
+            raise UnlistedError.of(error) from error
         return stat.st_dev, stat.st_ino
 
     def size(self, path: str) -> int:
@@ -64,7 +77,7 @@ class Folders:
         try:
             return os.stat(path).st_size
         except OSError as error:
-            raise UnlistedError(error.strerror or str(error)) from error
+            raise UnlistedError.of(error) from error
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> Union[bool, str]:
@@ -145,7 +158,11 @@ def is_npy_name(name: str) -> bool:
 
 
 def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> List[RunFolder]:
-    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none."""
+    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none.
+
+    One that is named as such and cannot be listed counts: what reads it says why. FormatError where `folder` itself
+    cannot, or a server does not tell what a folder holds.
+    """
     found: List[RunFolder] = []
     pending = [(os.path.abspath(folder), 0)]
     while pending:
@@ -154,16 +171,31 @@ def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_
             visit(path)
         try:
             below = [os.path.join(path, name) for name, is_folder in folders.entries(path) if is_folder is True]
-        except UnlistedError:
+        except UnlistedError as error:
+            if error.is_gone:
+                continue
+            if _RUN_FOLDER.match(os.path.basename(path)):
+                found.append(_run_at(path))
+            elif depth == 0 or folders.is_remote:
+                raise _not_listed(path, error) from error
             continue
         if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
-            match = _RUN_FOLDER.match(os.path.basename(path))
-            found.append(
-                RunFolder(path, int(match.group("time")), int(match.group("number"))) if match else RunFolder(path)
-            )
+            found.append(_run_at(path))
         elif depth < _RUN_DEPTH:
             pending += [(each, depth + 1) for each in below]
     return sorted(found, key=lambda run: (run.time, -1 if run.number is None else run.number, run.path))
+
+
+def _run_at(path: str) -> RunFolder:
+    match = _RUN_FOLDER.match(os.path.basename(path))
+    return RunFolder(path, int(match.group("time")), int(match.group("number"))) if match else RunFolder(path)
+
+
+def _not_listed(path: str, error: UnlistedError) -> PrecisionToolError:
+    told = error.__cause__
+    if isinstance(told, PrecisionToolError):
+        return told
+    return FormatError.of(path, f"cannot be listed ({error})", "check who may read it, and run the command again")
 
 
 def is_number(choice: str) -> bool:
