@@ -81,9 +81,8 @@ def evidence_line(one: Evidence) -> str:
 def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
     if not redump.layers:
         return [("next", plain(f"a dump of {redump.without[0]} takes more than {byte_size(redump.budget)}", "yellow"))]
-    what = (
-        f"{counted(len(redump.layers), 'op')} of step {redump.step} on {'ranks' if len(redump.ranks) > 1 else 'rank'} "
-    )
+    steps, ranks = ("s" if len(each) > 1 else "" for each in (redump.steps, redump.ranks))
+    what = f"{counted(len(redump.layers), 'op')} of step{steps} {spans(redump.steps)} on rank{ranks} "
     rows = [("next", plain(f"dump {what}{spans(redump.ranks)} whole: {byte_size(redump.nbytes)}"))]
     if redump.without:
         rows.append(("", plain(f"left out by the budget: {counted(len(redump.without), 'op')}", "dim")))
