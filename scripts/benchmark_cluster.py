@@ -121,7 +121,8 @@ def study(
     before = {} if crew is None else {pid: cpu_seconds(pid) for pid in crew(0)}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak, start = 0, time.perf_counter()
-    process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    said = tempfile.TemporaryFile()
+    process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=said)
     while workers is not None and process.poll() is None:
         found = workers(process.pid)
         if time.perf_counter() - start > kill_after and found:
@@ -131,8 +132,10 @@ def study(
         time.sleep(_SAMPLE_SECONDS)
     code = process.wait()
     seconds = time.perf_counter() - start
-    if code:
-        raise SystemExit(f"{' '.join(command)}: exit code {code}")
+    with said:
+        if code:
+            said.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {code}\n{said.read().decode(errors='replace')[-4000:]}")
     if kill_after < float("inf"):
         raise SystemExit("the study had ended before a worker could be killed: name more --bytes")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
