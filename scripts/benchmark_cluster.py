@@ -121,8 +121,9 @@ def study(
     before = {} if crew is None else {pid: cpu_seconds(pid) for pid in crew(0)}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak, start = 0, time.perf_counter()
-    said = tempfile.TemporaryFile()
-    process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=said)
+    said = work.with_name("said")
+    with said.open("wb") as file:
+        process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=file)
     while workers is not None and process.poll() is None:
         found = workers(process.pid)
         if time.perf_counter() - start > kill_after and found:
@@ -132,10 +133,8 @@ def study(
         time.sleep(_SAMPLE_SECONDS)
     code = process.wait()
     seconds = time.perf_counter() - start
-    with said:
-        if code:
-            said.seek(0)
-            raise SystemExit(f"{' '.join(command)}: exit code {code}\n{said.read().decode(errors='replace')[-4000:]}")
+    if code:
+        raise SystemExit(f"{' '.join(command)}: exit code {code}\n{said.read_text(errors='replace')[-4000:]}")
     if kill_after < float("inf"):
         raise SystemExit("the study had ended before a worker could be killed: name more --bytes")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
