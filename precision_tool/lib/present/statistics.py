@@ -13,6 +13,7 @@ from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.of_statistics import StatisticsFound
 from precision_tool.lib.study.redump import Redump
 from precision_tool.lib.study.statistics import Suspicion
+from precision_tool.lib.workspace import shown_path
 
 _FURTHER = 4
 
@@ -87,5 +88,7 @@ def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
     if redump.without:
         rows.append(("", plain(f"left out by the budget: {counted(len(redump.without), 'op')}", "dim")))
     if written:
-        rows.append(("settings", plain(f"{written}: put it beside the training script as precision_config.py")))
+        rows.append(
+            ("settings", plain(f"{shown_path(written)}: put it beside the training script as precision_config.py"))
+        )
     return rows

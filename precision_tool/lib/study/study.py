@@ -307,7 +307,7 @@ class Runner:
 
     def _written(self, states: Sequence[LeafState]) -> str:
         """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
-        folder = posixpath.dirname(self._journal.path)
+        folder = self._options.results or posixpath.dirname(self._journal.path)
         if self._options.csv:
             self.csvs = tuple(write_csvs(posixpath.join(folder, "results"), states, self.columns))
         path = self._options.table
