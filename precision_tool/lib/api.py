@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib import urls
-from precision_tool.lib.checks.agreement import find_first_fault, ops_of
+from precision_tool.lib.checks.agreement import ops_of
+from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult
 from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress

@@ -9,16 +9,9 @@ from typing import Any
 
 import pytest
 
-from precision_tool.lib.checks.agreement import (
-    NothingCompared,
-    agrees,
-    find_first_fault,
-    find_unreadable,
-    is_only_noise,
-    ops_of,
-    overview,
-)
+from precision_tool.lib.checks.agreement import agrees, is_only_noise, ops_of, overview
 from precision_tool.lib.checks.analysis import analyse, tell_overflow
+from precision_tool.lib.checks.first_fault import NothingCompared, find_first_fault, find_unreadable
 from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Metrics, Pair, Summary
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, Table

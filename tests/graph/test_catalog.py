@@ -785,6 +785,7 @@ def test_the_overview_counts_by_name(tree: SmallTree, tmp_path: Path) -> None:
     overflow = tree.root / "overflow" / "dump" / STAMP
     overflow.mkdir(parents=True)
     (overflow / "Opdebug.Node_OpDebug.1.0.1772443800000099").write_bytes(b"")
+    (overflow / "OpDebug.Node_OpDebug.2.0.1772443800000100").write_bytes(b"")
     (overflow / "Add.a.1.0.1772443800000099").write_bytes(b"")
     shutil.copy(tree.graph, tmp_path)
     view = session_of(tree.root).overview()
@@ -800,7 +801,7 @@ def test_the_overview_counts_by_name(tree: SmallTree, tmp_path: Path) -> None:
     )
     assert view.runs[0].dump_files == 13
     assert (view.exists, view.is_empty, view.graphs_here, view.benchmark_tensors, view.overflow_files) == (
-        True, False, 1, len(tree.goldens), 1,
+        True, False, 1, len(tree.goldens), 2,
     )  # fmt: skip
     assert view.newest_result == ""
     session = session_of(tree.root)

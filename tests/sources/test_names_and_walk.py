@@ -29,6 +29,21 @@ MODEL = "ge_default_20260302093000_1"
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        (f"Opdebug.Node_OpDebug.1.0.{STAMP}", True),
+        (f"OpDebug.Node_Opdebug.1.0.{STAMP}", True),
+        (f"Opdebug.Node_OpDebug.1.0.{STAMP}.output.0.json", True),
+        (ADD, False),
+        (f"OpdebugAdd.a.1.0.{STAMP}", False),
+        ("Opdebug", False),
+    ],
+)
+def test_an_overflow_status_file_is_known_by_its_name(name: str, expected: bool) -> None:
+    assert walk.is_status_file(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
         (
             f"Conv2D.resnet_conv1_Conv2D.12.5.{STAMP}",
             {"op_type": "Conv2D", "op_name": "resnet_conv1_Conv2D", "task_id": 12, "stream_id": 5},

@@ -3,63 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import Array
 from command_line import check_golden, check_golden_text, tool
-from tiny_network import Network, cast, fused, layers, numbers, scaled_gradients, source, unary
+from faults import negated
+from one_cause_each import CAUSES, DROPOUT
+from tiny_network import Network, layers, scaled_gradients
 
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
-
-
-def zero_tail(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[-12:] = 0
-    return flat.reshape(array.shape)
-
-
-def stored_transposed(array: Array) -> Array:
-    return np.ascontiguousarray(array.T).reshape(array.shape)
-
-
-def overwritten(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[16:48] = numbers(32, seed=9).astype(array.dtype)
-    return flat.reshape(array.shape)
-
-
-def npu_values(name: str) -> Array:
-    """What a source of `layers` has on the NPU."""
-    npu = next(part.npu for part in layers().parts if part.name == name)
-    assert npu is not None
-    return npu
-
-
-def through_integers() -> Network:
-    return Network(
-        parts=(
-            source("IteratorGetNext", numbers(6, 5, seed=1, scale=3)),
-            cast("trans_Cast_0", "IteratorGetNext", "int32"),
-            cast("trans_Cast_1", "trans_Cast_0", "float32"),
-            unary("square", "Square", "trans_Cast_1", "float32"),
-        )
-    )
-
-
-def out_of_range() -> Network:
-    """A product that goes over float16's range, with one of its elements just at the edge."""
-    kernel = npu_values("two/kernel")
-    return layers().with_part("two/kernel", npu=kernel * np.float32(60000 / np.abs(kernel).max()))
-
-
-DROPOUT = "drop/random_uniform/RandomUniform"
 NETWORKS: dict[str, Network] = {
     "kernel": layers().with_part("one/MatMul", wrong=negated).with_part("two/Tanh", wrong=np.zeros_like),
     "none": layers(),
@@ -69,23 +22,12 @@ NETWORKS: dict[str, Network] = {
 READY = {
     "kernel": [
         "precision-tool ni one/MatMul",
+        "precision-tool repro one/MatMul",
         "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'}",
+        "precision-tool ac -c --since",
     ],
-    "none": [],
+    "none": ["npu_tf_config.passport(sess, feed_dict)", "precision-tool ac -c"],
     "loss_scale": [],
-}
-
-
-#: One network for each other cause.
-CAUSES: dict[str, Network] = {
-    "fusion": fused().with_part("one/MatMul", wrong=zero_tail),
-    "layout": layers().with_part("drop/mul", wrong=stored_transposed),
-    "cast": through_integers(),
-    "overflow": replace(out_of_range(), saturates=True),
-    "stomp": layers().with_part("two/MatMul", read={0: overwritten}),
-    "random": layers().with_part(DROPOUT, golden=numbers(8, 16, seed=78)),
-    "input": layers().with_part("IteratorGetNext", golden=np.ascontiguousarray(npu_values("IteratorGetNext")[::-1])),
-    "weights": layers().with_part("two/kernel", golden=npu_values("two/kernel") * np.float32(1.5)),
 }
 #: Whom each names, and a figure that proves it.
 NAMED = {
@@ -127,7 +69,7 @@ def test_what_people_see(tmp_path: Path, name: str, columns: int) -> None:
     # The verdict is last, and what to do next: a line to be copied is never broken.
     end = next(at for at, line in enumerate(lines) if line.startswith("┗"))
     assert [line.strip() for line in lines[end + 1 :] if line in ready] == READY[name]
-    assert [line[:6].strip() for line in lines[end + 1 : end + 2]] == ([] if name == "none" else ["next"])
+    assert [line[:6].strip() for line in lines[end + 1 : end + 2]] == ["next"]
     assert shown.out.count("━ Verdict ━") == 1
 
 

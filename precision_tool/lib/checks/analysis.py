@@ -7,14 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from precision_tool.lib.checks import casts, similarity
-from precision_tool.lib.checks.agreement import (
-    OpAgreement,
-    Overview,
-    find_first_fault,
-    find_unreadable,
-    ops_of,
-    overview,
-)
+from precision_tool.lib.checks.agreement import OpAgreement, Overview, ops_of, overview
+from precision_tool.lib.checks.first_fault import find_first_fault, find_unreadable
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.compare.result_source import ResultSource, source_of

@@ -12,7 +12,7 @@ from precision_tool.lib.sources import names
 from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kinds import DEVICE_KINDS
-from precision_tool.lib.sources.walk import STATUS_OP_TYPE, list_folders
+from precision_tool.lib.sources.walk import is_status_file, list_folders
 from precision_tool.lib.storage.stores import folder_exists, list_folder
 from precision_tool.lib.workspace import Workspace
 
@@ -99,9 +99,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
         graphs_here=sum(map(names.is_build_graph, _names_here())),
         benchmark_tensors=tensors or len({(dump.op, dump.slot) for run in runs for dump in run.tensors}),
         benchmark_runs=len(runs),
-        overflow_files=sum(
-            name.startswith(f"{STATUS_OP_TYPE}.") for name in _names_below(str(space.overflow_dump_dir))
-        ),
+        overflow_files=sum(map(is_status_file, _names_below(str(space.overflow_dump_dir)))),
         pytorch_files=(len(PYTORCH.files(str(space.pt_npu_dir))), len(PYTORCH.files(str(space.pt_gpu_dir)))),
         newest_result=newest_result,
     )
@@ -159,4 +157,4 @@ def _looks_dumped(name: str) -> bool:
     """True for a dump file, also one whose real name only mapping.csv tells."""
     if names.is_number(name.removesuffix(".csv")):
         return True
-    return not name.startswith(f"{STATUS_OP_TYPE}.") and names.is_dump_file(name)
+    return not is_status_file(name) and names.is_dump_file(name)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from precision_tool.lib.checks.agreement import FaultyOp, OpAgreement, agrees, is_only_noise, noise_distance
+from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.first_fault import FaultyOp
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element

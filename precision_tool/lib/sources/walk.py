@@ -20,7 +20,7 @@ from precision_tool.lib.storage.stores import check_folder, is_folder, read_text
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.
-STATUS_OP_TYPE = "Opdebug"
+_STATUS_OP_TYPE = "opdebug"
 _MAX_MAPPING_BYTES = 256 << 20
 _MAX_DEPTH = 24
 #: Of names that are spelled alike so many are told.
@@ -197,7 +197,17 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
 
 def is_status(name: DumpName) -> bool:
     """True for the name of an overflow status file; the documents spell it Opdebug and OpDebug."""
-    return name.op_type.casefold() == STATUS_OP_TYPE.casefold()
+    return _is_status_type(name.op_type)
+
+
+def is_status_file(file_name: str) -> bool:
+    """The same of a name that was not taken apart, also of a decoded file's (`Opdebug.….json`)."""
+    op_type, dot, _ = file_name.partition(".")
+    return bool(dot) and _is_status_type(op_type)
+
+
+def _is_status_type(op_type: str) -> bool:
+    return op_type.casefold() == _STATUS_OP_TYPE
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:

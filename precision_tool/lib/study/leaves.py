@@ -17,14 +17,12 @@ from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
-from precision_tool.lib.sources.walk import MAPPING_FILE, STATUS_OP_TYPE
+from precision_tool.lib.sources.walk import MAPPING_FILE, is_status_file
 from precision_tool.lib.storage.stores import folder_exists, store_of
 from precision_tool.lib.workspace import open_workspace
 
 #: Of files that a server has to be asked of one by one so many are, of a folder, spread evenly.
 _LOOKED_AT = 256
-#: How the names of overflow status files begin, whichever way the documents spell it.
-_STATUS = f"{STATUS_OP_TYPE}.".casefold()
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
 _STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
 #: How time folders are named, and how far apart those of one step may be.
@@ -204,18 +202,14 @@ def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None
         nbytes=nbytes,
         fingerprint=fingerprint,
         statistics=stats == len(dumps),
-        statuses=tuple(filter(_is_status, file_names)),
+        statuses=tuple(name for name in file_names if is_status_file(name) and not name.endswith(".json")),
     )
 
 
 def _is_dump(name: str, has_mapping: bool) -> bool:
     if names.is_number(name.removesuffix(".csv")):
         return has_mapping
-    return not _is_status(name) and names.is_dump_file(name)
-
-
-def _is_status(name: str) -> bool:
-    return name[: len(_STATUS)].casefold() == _STATUS and not name.endswith(".json")
+    return not is_status_file(name) and names.is_dump_file(name)
 
 
 def placed(folder: str) -> tuple[int | None, int | None]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from precision_tool.lib.checks.agreement import agrees, find_first_fault, ops_of
+from precision_tool.lib.checks.agreement import agrees, ops_of
+from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_matched, match_leaf
 from precision_tool.lib.engine.workers import WorkStoppedError

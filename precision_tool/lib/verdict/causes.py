@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, log2, prod, sqrt
-
-import numpy as np
+from math import prod, sqrt
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.sources.dumps import NoBenchmark
 from precision_tool.lib.verdict.copies import Departure
+from precision_tool.lib.verdict.departed import find_sources, is_random
 from precision_tool.lib.verdict.judgement import Gap, OpJudgement, SlotJudgement, State
 from precision_tool.lib.verdict.memory import Overwritten, stomps
-from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect, number_of
 from precision_tool.lib.verdict.other_bias import is_another_bias
+from precision_tool.lib.verdict.out_of_range import OutOfRange
 from precision_tool.lib.verdict.places import Mistake
-from precision_tool.lib.verdict.rounding import LIMIT, UNIT
-from precision_tool.lib.verdict.scales import is_scale, loss_scale
+from precision_tool.lib.verdict.rounding import UNIT
+from precision_tool.lib.verdict.scales import loss_scale
 from precision_tool.lib.verdict.slots import is_off_all_over
 from precision_tool.lib.verdict.trace import Flow, distance
-from precision_tool.lib.verdict.values import DATA_TYPES, Root, RunValues
+from precision_tool.lib.verdict.values import Root, RunValues
 
-#: Ops that are random by design.
-_RANDOM = re.compile(
-    r"Random|DropOutGenMask|TruncatedNormal|Multinomial|Bernoulli|^Stateful(?:StandardNormal|Uniform)|^Rng"
-)
 #: An op that cannot be recomputed is suspected if its output is so many times as far off as its inputs, and so far.
 _JUMP, _FAR = 30.0, 0.05
-#: How near the tensors that a loss scale scales must be to each other.
-_SCALED = 0.2
 
 
-#: Other random numbers differ in nearly every element.
-_OTHER_NUMBERS = 0.5
 #: Bytes that the device's units write at least; its memory is given out in multiples of them.
 _BLOCK = 32
-#: Readers of a cast that are looked at.
-_MOST_READERS = 16
-
-
-def is_random(op: Op) -> bool:
-    """Whether an op draws random numbers."""
-    return bool(_RANDOM.search(op.type))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,20 +68,20 @@ class Explainer:
         shared = list(self._shared_inputs(explained))
         explained |= {name for one in shared for name in (one.culprit, *one.also)}
         wrong = [*shared, *self._wrong(explained)]
-        lost = list(self._lost_in_integers())
-        sources, scale = self._sources([*self._findings.departures, *departures])
+        out_of_range = OutOfRange(self._values, self._flow, self._findings.judged, self._findings.flagged)
+        lost = list(out_of_range.lost_in_integers())
+        sources, scale = find_sources(self._values, self._flow, [*self._findings.departures, *departures])
         proven = [*overwritten, *wrong, *lost]
         ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
         ops += [one.consumer for one in self._findings.overwritten]
-        over = list(self._overflows([*ops, *self._ops_of(sources)]))
-        proven += over
+        proven += out_of_range.overflows([*ops, *self._ops_of(sources)])
         found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
         if scale is None and isinstance(self._values.benchmark, NoBenchmark):
             scale = loss_scale(self._values, self._flow)
         if scale is not None:
             found.append(scale)
         found += self._in_gaps(found)
-        found += self._told_by_status(found)
+        found += out_of_range.told_by_status(found)
         found += self._jumps(found)
         return found or list(self._by_comparison(compared))
 
@@ -242,9 +226,10 @@ class Explainer:
         if unseen and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
         facts = [
-            Fact(name="own_error", value=_number(slot.own)), Fact(name="rounding", value=_number(slot.rounding)),
-            Fact(name="worst_over_rounding", value=_number(slot.worst)), Fact(name="wrong_elements", value=slot.beyond),
-            Fact(name="elements", value=slot.looked_at), Fact(name="exactly_rounded", value=_number(slot.exact_share)),
+            Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
+            Fact(name="worst_over_rounding", value=number_of(slot.worst)),
+            Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
+            Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
             Fact(name="recomputed_as", value=list(one.how)), Fact(name="output", value=slot.slot),
         ]  # fmt: skip
         if slot.sampled is not None:
@@ -262,7 +247,7 @@ class Explainer:
         for name in ("fed", "benchmark_own", "amplification"):
             value = getattr(slot, name)
             if value is not None:
-                facts.append(Fact(name=name, value=_number(value)))
+                facts.append(Fact(name=name, value=number_of(value)))
         if one.is_by_another:
             facts.append(Fact(name="another_obeys", value=True))
         elif one.is_confirmed is not None:
@@ -292,164 +277,6 @@ class Explainer:
         stretch = max(1.0, *(size / places.size for size in sizes)) if sizes else 1.0
         return length * stretch * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
-    def _overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
-        """Ops whose true result their type cannot hold; not those fed by another such op."""
-        over = [one for one in self._findings.judged if one.overflow is not None]
-        spoiled = self._flow.behind(one.op for one in over)
-        after_faults = self._flow.behind(faulty)
-        for one in over:
-            slot = one.overflow
-            assert slot is not None
-            if id(one.op) in spoiled or not one.finite_inputs:
-                continue
-            golden = distance(self._values, Root(one.op, slot.slot))
-            beyond_too = golden is not None and golden.largest > LIMIT.get(slot.dtype, np.inf)
-            if id(one.op) in after_faults and not beyond_too:
-                continue
-            is_cast = one.op.type == "Cast"
-            flag = self._findings.flagged.get(one.name)
-            facts = [
-                Fact(name="largest", value=_number(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
-                Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
-                Fact(name="at_limit", value=slot.at_limit),
-                Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
-                Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
-            ]  # fmt: skip
-            sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
-            yield Suspect(
-                culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
-                confidence=sure, number=one.number, op_type=one.op.type, facts=tuple(facts),
-                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
-            )  # fmt: skip
-
-    def _told_by_status(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
-        """Ops of which only a status file tells, as they cannot be recomputed; not those that another fault feeds."""
-        named = {one.culprit for one in found} | {name for one in found for name in one.also}
-        spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
-        for one in sorted(self._findings.judged, key=lambda one: one.number):
-            flag = self._findings.flagged.get(one.name)
-            if flag is None or flag.is_doubtful or one.state is not State.NOT_RECOMPUTED:
-                continue
-            if one.name in named or id(one.op) in spoiled:
-                continue
-            spoiled |= self._flow.behind([one.op])
-            facts = (*flag.facts, Fact(name="not_recomputed", value=one.reason),
-                     Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
-            yield Suspect(
-                culprit=one.name, cause=Cause.CAST if one.op.type == "Cast" else Cause.OVERFLOW,
-                proof=Proof.STATUS, confidence=0.8, number=one.number,
-                op_type=one.op.type, facts=facts, judgement=one,
-                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
-            )  # fmt: skip
-
-    def _lost_in_integers(self) -> Iterator[Suspect]:
-        """Casts that the compiler put in, through an integer type, of numbers that are no integers."""
-        for one in self._findings.judged:
-            op = one.op
-            if op.type != "Cast" or op.original_names or one.state is State.WRONG:
-                continue
-            if not op.input_descs or not op.output_descs:
-                continue
-            source, target = op.input_descs[0].dtype, op.output_descs[0].dtype
-            if source not in UNIT or target in UNIT or not target.startswith(("int", "uint")):
-                continue
-            lost = self._lost(op)
-            if lost is None:
-                continue
-            back = [
-                slot.op.name
-                for slot in self._values.readers.get((id(op), 0), ())
-                if slot.op.type == "Cast" and slot.op.output_descs and slot.op.output_descs[0].dtype in UNIT
-            ]
-            facts = [
-                Fact(name="from", value=source), Fact(name="to", value=target), Fact(name="lost", value=_number(lost)),
-                Fact(name="script_ops", value=self._script_ops(op)),
-            ]  # fmt: skip
-            yield Suspect(
-                culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
-                number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
-            )  # fmt: skip
-
-    def _script_ops(self, op: Op) -> list[str]:
-        """The ops of the script that an op does the work of; of a cast those that read it."""
-        found: dict[str, None] = {}
-        waiting, seen = [op], 0
-        while waiting and seen < _MOST_READERS:
-            one = waiting.pop(0)
-            seen += 1
-            if one.type in ("Cast", "TransData") and not one.original_names:
-                waiting += [slot.op for slot in self._values.readers.get((id(one), 0), ())]
-            else:
-                found |= dict.fromkeys(one.original_names or (one.name,))
-        return list(found)
-
-    def _lost(self, op: Op) -> float | None:
-        """The relative distance that a cast to integers takes its input; None if that is nothing."""
-        for slot in self._values.input_slots(op):
-            root = self._values.fed_by.get((id(op), slot.graph_index))
-            loaded = self._values.load_root(root) if root is not None else None
-            if loaded is None and root is not None:
-                loaded = self._values.load_benchmark(root)
-            if loaded is None:
-                return None
-            x = np.asarray(loaded.input.array, np.float64).reshape(-1)
-            x = x[np.isfinite(x)]
-            size = float(np.linalg.norm(x))
-            lost = float(np.linalg.norm(x - np.trunc(x)))
-            return lost / size if size and lost > 1e-6 * size else None
-        return None
-
-    # --- what nothing computes ---
-
-    def _sources(self, departures: Sequence[Departure]) -> tuple[list[Suspect], Suspect | None]:
-        """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart."""
-        found = []
-        scale = None
-        for one in departures:
-            op = one.root.op
-            cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
-            if cause is Cause.RANDOM and one.different < _OTHER_NUMBERS * one.size:
-                cause = Cause.KERNEL  # the same numbers, and some of them spoilt
-            facts = (
-                Fact(name="distance", value=_number(one.distance)), Fact(name="cosine", value=_number(one.cosine)),
-                Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
-                Fact(name="factor", value=one.factor), Fact(name="reordered", value=one.reordered),
-                Fact(name="output", value=one.root.index), Fact(name="seen_in", value=one.seen_in),
-            )  # fmt: skip
-            suspect = Suspect(
-                culprit=op.name, cause=cause, proof=Proof.SOURCE, confidence=0.9,
-                number=self._values.order[id(op)], op_type=op.type, facts=facts,
-            )  # fmt: skip
-            if cause is Cause.WEIGHTS and self._is_loss_scale(one):
-                scale = replace(suspect, cause=Cause.LOSS_SCALE)
-                continue
-            found.append(suspect)
-        together: dict[str, Suspect] = {}
-        for suspect in found:
-            known = together.get(suspect.culprit)
-            if known is None or suspect.fact("distance") > known.fact("distance"):
-                together[suspect.culprit] = suspect
-        return list(together.values()), scale
-
-    def _is_loss_scale(self, one: Departure) -> bool:
-        """Whether a number that is a power of two times the benchmark's scales gradients, and them back."""
-        if not one.is_scalar or one.factor is None or one.factor <= 0:
-            return False
-        power = log2(one.factor)
-        if not is_scale(one.factor):
-            return False
-        followers = self._flow.behind([one.root.op])
-        scaled = back = 0
-        for op in followers.values():
-            off = distance(self._values, Root(op, 0))
-            if off is None or not isfinite(off.factor) or off.factor <= 0 or off.residual > _SCALED:
-                continue
-            if abs(abs(log2(off.factor)) - abs(power)) < 0.1:
-                scaled += 1
-            elif abs(log2(off.factor)) < 0.1:
-                back += 1
-        return scaled > 0 and back > 0
-
     def _ops_of(self, suspects: Iterable[Suspect]) -> list[Op]:
         names = {one.culprit for one in suspects}
         return [op for op in self._values.ops if op.name in names]
@@ -476,7 +303,7 @@ class Explainer:
             if out.relative / max(largest, 2.0**-11) <= _JUMP:
                 continue
             facts = (
-                Fact(name="distance", value=_number(out.relative)), Fact(name="fed", value=_number(largest)),
+                Fact(name="distance", value=number_of(out.relative)), Fact(name="fed", value=number_of(largest)),
                 Fact(name="not_recomputed", value=one.reason),
             )  # fmt: skip
             yield Suspect(
@@ -537,7 +364,3 @@ _SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
 def _rank(one: Suspect) -> tuple[int, int]:
     tier = _SOURCES.index(one.cause) if one.cause in _SOURCES else 0
     return tier, one.number
-
-
-def _number(value: float) -> float | str:
-    return float(f"{value:.6g}") if isfinite(value) else str(value)

@@ -12,8 +12,8 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.judged import Element, Examined, Source
 from precision_tool.lib.ops.base import Input, NotComputedError
 from precision_tool.lib.sources.dumps import BenchmarkSide
-from precision_tool.lib.verdict.causes import is_random
 from precision_tool.lib.verdict.copies import beside_benchmark
+from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.formulas import Formula
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement

@@ -16,7 +16,7 @@ import numpy as np
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.ops.base import Input, NotComputedError, Output, Wanted
-from precision_tool.lib.verdict.causes import is_random
+from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.formulas import Formula, Ref, Stage
 from precision_tool.lib.verdict.in_blocks import narrowing
 from precision_tool.lib.verdict.judge import Judge

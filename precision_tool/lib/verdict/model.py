@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 from precision_tool.lib.verdict.judgement import OpJudgement, Tally
@@ -209,3 +210,8 @@ def _read_suspect(one: Mapping[str, Any]) -> Suspect:
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
     return tuple(Fact(name=name, value=value) for name, value in evidence.items())
+
+
+def number_of(value: float) -> float | str:
+    """A number as facts hold it: six digits, and NaN and Inf as words."""
+    return float(f"{value:.6g}") if isfinite(value) else str(value)

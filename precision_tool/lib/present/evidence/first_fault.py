@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from precision_tool.lib.checks.agreement import (
+from precision_tool.lib.checks.analysis import OverflowsBefore, PartOnly
+from precision_tool.lib.checks.first_fault import (
     AgreePartly,
     AllAgree,
     AllInherited,
@@ -19,7 +20,6 @@ from precision_tool.lib.checks.agreement import (
     OtherStatistics,
     SlotCosine,
 )
-from precision_tool.lib.checks.analysis import OverflowsBefore, PartOnly
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.wording import counted
