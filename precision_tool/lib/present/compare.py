@@ -445,7 +445,7 @@ def _result_json(analysis: Analysis) -> dict[str, Any]:
         "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
         "findings": [_finding_json(tell(finding)) for finding in analysis.findings],
         "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
-        "rows": [row_json(row, analysis.choice) for row in analysis.rows],
+        "rows": [row_json(row, analysis.choice, analysis.path) for row in analysis.rows],
     }
 
 
