@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Array
+from faults import negated, stored_transposed, zero_tail
 from npu_standins import CustomOp, start_session
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
 from rich.console import Console
@@ -48,22 +49,6 @@ def verdict_of(data: Path, work: Path | None = None) -> Verdict:
     return judged.verdict
 
 
-def zero_tail(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[-12:] = 0
-    return flat.reshape(array.shape)
-
-
-def negated_column(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
-
-
-def stored_transposed(array: Array) -> Array:
-    return np.ascontiguousarray(array.T).reshape(array.shape)
-
-
 def shifted(array: Array) -> Array:
     return np.roll(array, 1, -1)
 
@@ -88,7 +73,7 @@ def test_nothing_wrong(tmp_path: Path) -> None:
     assert found.tally.right == found.tally.ops - 1  # all but the random numbers
 
 
-@pytest.mark.parametrize("wrong", [zero_tail, negated_column, shifted])
+@pytest.mark.parametrize("wrong", [zero_tail, negated, shifted])
 @pytest.mark.parametrize("op", ["one/MatMul", "drop/mul", "two/Tanh"])
 def test_kernel(tmp_path: Path, wrong: Callable[[Array], Array], op: str) -> None:
     found = verdict_of(layers().with_part(op, wrong=wrong).write(tmp_path))
@@ -170,7 +155,7 @@ def test_a_pass_that_stays_on(tmp_path: Path) -> None:
     assert not any(line.startswith("fusion off") for line in lines)
 
 
-@pytest.mark.parametrize("wrong", [zero_tail, negated_column])
+@pytest.mark.parametrize("wrong", [zero_tail, negated])
 def test_fusion(tmp_path: Path, wrong: Callable[[Array], Array]) -> None:
     assert verdict_of(fused().write(tmp_path / "right")).cause is Cause.NONE
     found = verdict_of(fused().with_part("one/MatMul", wrong=wrong).write(tmp_path / "wrong"))
@@ -401,7 +386,7 @@ def test_a_gradient_off_by_a_factor_that_is_no_loss_scale(tmp_path: Path) -> Non
 
 def test_a_culprit_whose_inputs_were_not_dumped_is_less_sure(tmp_path: Path) -> None:
     """What it read may have been overwritten before it read it, which such a dump does not tell."""
-    network = layers().with_part("two/MatMul", wrong=negated_column)
+    network = layers().with_part("two/MatMul", wrong=negated)
     surer = verdict_of(network.write(tmp_path / "whole"))
     found = verdict_of(network.write(tmp_path / "outputs", inputs=False))
     assert found.culprit == surer.culprit == "two/MatMul"
@@ -414,7 +399,7 @@ def test_a_culprit_whose_inputs_were_not_dumped_is_less_sure(tmp_path: Path) -> 
 # --- what does not change a verdict -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [None, negated_column])
+@pytest.mark.parametrize("wrong", [None, negated])
 def test_the_order_of_the_batch_does_not_matter(tmp_path: Path, wrong: Callable[[Array], Array] | None) -> None:
     """The same images in another order, and the random numbers with them."""
     order = np.random.default_rng(5).permutation(8)
@@ -488,7 +473,7 @@ def test_a_sum_that_cancels_is_innocent(tmp_path: Path) -> None:
 
 
 def test_two_faults_are_both_named(tmp_path: Path) -> None:
-    network = layers().with_part("one/MatMul", wrong=negated_column).with_part("two/Tanh", wrong=zero_tail)
+    network = layers().with_part("one/MatMul", wrong=negated).with_part("two/Tanh", wrong=zero_tail)
     found = verdict_of(network.write(tmp_path))
     assert found.ranking == ("one/MatMul", "two/Tanh")
     assert [one.cause for one in found.suspects] == [Cause.KERNEL, Cause.KERNEL]
@@ -500,7 +485,7 @@ def test_two_faults_are_both_named(tmp_path: Path) -> None:
 CASES: list[tuple[dict[str, Any], str, Cause]] = [
     ({"wrong": zero_tail}, "one/MatMul", Cause.KERNEL),
     ({"wrong": stored_transposed}, "drop/mul", Cause.LAYOUT),
-    ({"wrong": negated_column}, "two/MatMul", Cause.KERNEL),
+    ({"wrong": negated}, "two/MatMul", Cause.KERNEL),
 ]
 
 
@@ -587,7 +572,7 @@ def test_no_way_to_hang_together(tmp_path: Path) -> None:
 
 def test_the_culprit_has_no_dump(tmp_path: Path) -> None:
     """What it put out is what the next op read."""
-    network = layers().with_part("drop/mul", wrong=negated_column)
+    network = layers().with_part("drop/mul", wrong=negated)
     found = verdict_of(network.write(tmp_path, leave_out=["drop/mul"]))
     assert (found.culprit, found.cause) == ("drop/mul", Cause.KERNEL)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
+from faults import negated, stored_transposed
 from rich.console import Console
 from tiny_network import Network, Part, binary, layers, numbers
 
@@ -31,16 +32,6 @@ def verdict_of(data: Path) -> Verdict:
     (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
     assert judged is not None
     return judged.verdict
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
-
-
-def stored_transposed(array: Array) -> Array:
-    return np.ascontiguousarray(array.T).reshape(array.shape)
 
 
 def last_digit(array: Array) -> Array:

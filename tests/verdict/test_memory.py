@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from builders import Array
 from rich.console import Console
-from tiny_network import Network, Part, layers, numbers
+from tiny_network import Network, Part, layers, numbers, source
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
+from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -201,3 +202,37 @@ def test_two_places_that_were_overwritten_are_two_faults(tmp_path: Path) -> None
 def test_readers_that_agree_accuse_nobody(tmp_path: Path, secret: bool) -> None:
     found = verdict_of(read_by("a/Neg", secret=secret).write(tmp_path, leave_out=[PRODUCER]))
     assert found.cause is Cause.NONE
+
+
+@pytest.mark.parametrize(
+    ("op_type", "is_variable"),
+    [
+        ("SGD", True),
+        ("LambApplyWeightAssign", True),
+        ("AdamApplyOneAssign", True),
+        ("FusedMulApplyMomentum", True),
+        ("ResourceScatterNdUpdate", True),
+        ("Sub", False),
+    ],
+)
+def test_an_updated_variable_may_change_again(tmp_path: Path, op_type: str, is_variable: bool) -> None:
+    """What an update puts out is the variable, which later updates write: its readers may read other numbers."""
+    network = layers()
+    more = [
+        source("learned", numbers(8, 12, seed=5), op_type="Variable"),
+        Part(name="update", type=op_type, inputs=("learned", "IteratorGetNext"), compute=np.subtract),
+        Part(name="a/Neg", type="Neg", inputs=("update",), compute=np.negative),
+        Part(name="b/Neg", type="Neg", inputs=("update",), compute=np.negative, read={0: overwritten}),
+    ]
+    found = verdict_of(replace(network, parts=(*network.parts, *more)).write(tmp_path, benchmark=False))
+    assert found.cause is (Cause.NONE if is_variable else Cause.STOMP)
+
+
+def test_which_inputs_an_update_writes() -> None:
+    """As the prototypes of the ops say; what no update is writes none."""
+    assert updated_inputs("LambApplyWeightAssign") == (4,)
+    assert updated_inputs("SGD") == (0, 3, 5)
+    assert updated_inputs("ScatterNdAdd") == updated_inputs("ResourceApplyAdam") == (0,)
+    assert [updated_inputs(name) for name in ("ScatterNd", "ScatterElements", "LambNextMV", "AdamApplyOne", "Add")] == [
+        ()
+    ] * 5

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Array
+from faults import negated
 from own_errors import figures_of, judged, lines
 from tiny_network import layers
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
 
 
 def test_the_ops_of_a_clean_run_keep_to_what_is_allowed(tmp_path: Path) -> None:

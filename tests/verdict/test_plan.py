@@ -8,7 +8,7 @@ import pytest
 
 from precision_tool import tf_config
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Step, Suspect
-from precision_tool.lib.verdict.plan import plan
+from precision_tool.lib.verdict.plan import plan, with_passports_known
 
 
 def steps_for(cause: Cause, proof: Proof = Proof.RECOMPUTED, culprit: str = "fc/MatMul", **facts: object) -> list[Step]:
@@ -52,6 +52,7 @@ def test_a_gradient_that_overflows_needs_another_loss_scale(largest: object, wor
     name = "gradients/conv2/BiasAdd_grad/BiasAddGrad"
     steps = steps_for(Cause.OVERFLOW, culprit=name, script_ops=[name], largest=largest, limit=65504.0)
     assert steps[0].why.startswith(words)
+    assert [step.line for step in steps].count("overflow") == 1
     assert not any("keep_dtype" in step.line for step in steps)
 
 
@@ -63,5 +64,29 @@ def test_an_op_of_the_forward_pass_keeps_its_type_first() -> None:
 
 def test_who_overwrote_memory_is_not_said_before_it_is_known() -> None:
     """`random` may find that no op that was dumped wrote there."""
-    (step,) = steps_for(Cause.STOMP)
+    step = steps_for(Cause.STOMP)[0]
     assert (step.why, step.line) == ("it was overwritten; who did it", "random")
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.NONE, Cause.LOSS_SCALE)])
+def test_what_is_to_be_mended_ends_with_what_tells_whether_it_is(cause: Cause) -> None:
+    steps = steps_for(cause)
+    assert [step.line for step in steps if "--since" in step.line] == ["ac -c --since"]
+    assert steps[-1].line == "ac -c --since"
+    one = Suspect(culprit="x", cause=cause, proof=Proof.RECOMPUTED, confidence=0.9, number=0)
+    assert plan(one, (one,), False)[-1].line == "ac -c --since"
+
+
+@pytest.mark.parametrize("cause", [Cause.KERNEL, Cause.FUSION])
+def test_whoever_writes_the_kernel_gets_a_package(cause: Cause) -> None:
+    assert "repro 'fc 1/MatMul'" in [step.line for step in steps_for(cause, culprit="fc 1/MatMul")]
+
+
+def test_a_clean_verdict_says_where_to_look_instead() -> None:
+    steps = plan(None, (), True)
+    assert [step.line for step in steps] == ["npu_tf_config.passport(sess, feed_dict)", "ac -c"]
+    assert callable(tf_config.passport)
+    known = with_passports_known(steps, differ=False)
+    assert [step.line for step in known] == ["ac -c"]
+    assert with_passports_known(steps, differ=True)[0].why.startswith("give both sides the same")
+    assert [step.line for step in plan(None, (), False)] == ["tf_dump"]

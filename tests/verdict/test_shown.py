@@ -8,15 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Array
 from command_line import by_tensor, table, tool
+from faults import negated
 from tiny_network import layers, numbers
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
 
 
 def newest_result(folder: Path) -> Path:

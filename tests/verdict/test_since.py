@@ -10,17 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Array
 from command_line import tool
+from faults import negated
 from tiny_network import Network, layers, scaled_gradients
 
 FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
 
 
 def fused() -> Network:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Array
+from faults import zero_tail
 from tiny_network import fused, layers
 
 from precision_tool.lib.engine import workers
@@ -28,12 +28,6 @@ from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.rounding import misfit
-
-
-def zero_tail(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[-12:] = 0
-    return flat.reshape(array.shape)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Array
 from command_line import tool
+from faults import negated
 from tiny_network import layers
 
 import precision_tool
@@ -19,12 +19,6 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.model import Cause, Verdict
 from precision_tool.lib.verdict.stored import read_beside, read_verdict
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
-    return changed
 
 
 @pytest.fixture

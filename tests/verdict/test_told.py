@@ -9,18 +9,13 @@ from pathlib import Path
 import numpy as np
 from builders import Array
 from command_line import tool
+from faults import negated
 from tiny_network import layers, numbers
 
 
 def saturated(array: Array) -> Array:
     changed = array.copy()
     changed[0, :3] = 65504
-    return changed
-
-
-def negated(array: Array) -> Array:
-    changed = array.copy()
-    changed[..., 2] *= -1
     return changed
 
 

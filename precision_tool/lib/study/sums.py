@@ -4,58 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.model.tensor import Access, Tensor
-from precision_tool.lib.numbers import data_types
-from precision_tool.lib.numbers.decode import decoder
-from precision_tool.lib.sources.dumps import Found
-from precision_tool.lib.storage.stores import open_file
-from precision_tool.lib.study.outcome import BlockMeans, Vote
+from precision_tool.lib.study.outcome import Vote
 
 #: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
 SUM_SHARE = 1e-3
-#: A tensor is held in so many parts: a part that is wrong is not lost in the mean of the whole.
-_BLOCKS = 64
-_PIECE = 1 << 21
-#: What one addition may be off, by type, as a share of the numbers.
-_ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def is_all_reduce(op_type: str, reduction: object) -> bool:
     """Whether an op adds up over the ranks, as far as its type and attribute tell."""
     return "allreduce" in op_type.casefold() and str(reduction or "sum").casefold() == "sum"
-
-
-def block_means(tensor: Found) -> BlockMeans | None:
-    """Means, and roots of the mean squares, of consecutive parts of a tensor; None of one without its numbers."""
-    if not isinstance(tensor, Tensor) or tensor.parts or tensor.access is not Access.BYTES:
-        return None
-    size = prod(tensor.shape)
-    if tensor.dtype not in _ROUNDING or not size or tensor.nbytes % size:
-        return None
-    width = tensor.nbytes // size
-    decode = decoder(data_types.BY_NAME[tensor.dtype], big_endian=tensor.big_endian)
-    ends = [size * number // _BLOCKS for number in range(_BLOCKS + 1)]
-    means, sizes = [], []
-    with open_file(tensor.path) as file, np.errstate(invalid="ignore", over="ignore"):
-        for start, end in pairwise(ends):
-            if start == end:
-                continue
-            total = squares = 0.0
-            for at in range(start, end, _PIECE):
-                count = min(_PIECE, end - at)
-                values = np.empty(count, np.float64)
-                decode(np.frombuffer(file.read_at(tensor.offset + at * width, count * width), np.uint8), values)
-                total += float(values.sum())
-                squares += float(np.square(values).sum())
-            means.append(total / (end - start))
-            sizes.append((squares / (end - start)) ** 0.5)
-    return BlockMeans(means=tuple(means), sizes=tuple(sizes), rounding=_ROUNDING[tensor.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import astuple
-from typing import TypeVar
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
+from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.sources.dumps import DumpIndex, Found
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.stores import open_file
+from precision_tool.lib.study.digests import Digest, digest_of
 from precision_tool.lib.study.outcome import BlockMeans, Role, Vote
-from precision_tool.lib.study.sums import block_means, is_all_reduce
+from precision_tool.lib.study.sums import is_all_reduce
 
 #: How the types of communication ops begin, without regard to case.
 _COMMUNICATION = ("hcom", "horovod")
@@ -24,8 +21,6 @@ _COMMUNICATION = ("hcom", "horovod")
 _SAME_FOR_ALL = ("allreduce", "allgather", "broadcast")
 #: Ops that update a variable by a gradient: ApplyMomentum, ResourceApplyAdamD, FusedMulApplyMomentum, …
 _UPDATE = "apply"
-_PIECE = 8 << 20
-_DIGITS = 32
 
 
 def is_communication(op_type: str) -> bool:
@@ -77,28 +72,27 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
     types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
     by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
     submit = _at_once if executor is None else executor.submit
-    voting: list[tuple[str, Role, _Hashes, _Hashes, _Means]] = []
+    voting: list[tuple[str, Role, _Digests, _Digests]] = []
     for name in dumps.names_by_time():
         role = role_of(types.get(name, ""))
         if role is not None:
             with suppress(PrecisionToolError):  # its row says why
                 dumped = dumps.op(name)
-                sides = [
-                    {slot: submit(digest_of, tensor) for slot, tensor in slots.items()}
-                    for slots in (dumped.inputs, dumped.outputs)
-                ]
                 op = by_name.get(name)
                 adds = is_all_reduce(types[name], None if op is None else op.attrs.get("reduction"))
-                pairs = _alike(dumped.inputs, dumped.outputs) if adds else ()
-                means = [(submit(block_means, one), submit(block_means, other)) for one, other in pairs]
-                voting.append((name, role, sides[0], sides[1], means))
+                added_up = set(_alike(dumped.inputs, dumped.outputs)) if adds else set()
+                sides = [
+                    {slot: submit(digest_of, tensor, slot in added_up) for slot, tensor in slots.items()}
+                    for slots in (dumped.inputs, dumped.outputs)
+                ]
+                voting.append((name, role, sides[0], sides[1]))
     found = []
-    for name, role, fed, put_out, on_their_way in voting:
+    for name, role, fed, put_out in voting:
         with suppress(PrecisionToolError):
-            inputs, outputs = _digests(fed), _digests(put_out)
+            inputs, outputs = _hashes(fed), _hashes(put_out)
             if any(outputs):
                 op = by_name.get(name)
-                added, came = _known(on_their_way)
+                added, came = _known(fed, put_out)
                 found.append(
                     Vote(
                         op=op.name if op is not None else name, type=types[name], role=role,
@@ -110,47 +104,32 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
     return sorted(found, key=lambda vote: (vote.number, vote.op))
 
 
-#: Hashes of an op's tensors by slot, on their way.
-_Hashes = Mapping[int, "Future[str]"]
-#: What goes into an all-reduce and comes out of it, on its way.
-_Means = Sequence[tuple["Future[BlockMeans | None]", "Future[BlockMeans | None]"]]
-_Told = TypeVar("_Told")
+#: Digests of an op's tensors by slot, on their way.
+_Digests = Mapping[int, "Future[Digest]"]
 
 
-def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterator[tuple[Found, Found]]:
-    """Inputs and outputs of the same slot, type and order of elements."""
+def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterator[int]:
+    """The slots whose input and output are of one type and order of elements."""
     for slot, one in inputs.items():
         other = outputs.get(slot)
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             same = (getattr(one, name) == getattr(other, name) for name in ("dtype", "shape", "layout"))
             if all(same):
-                yield one, other
+                yield slot
 
 
-def _known(means: _Means) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
-    told = [(one.result(), other.result()) for one, other in means]
+def _known(fed: _Digests, put_out: _Digests) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
+    """What is known of both what goes into an op and what comes out, slot by slot."""
+    told = [(fed[slot].result().means, put_out[slot].result().means) for slot in fed if slot in put_out]
     known = [(one, other) for one, other in told if one is not None and other is not None]
     return tuple(one for one, _ in known), tuple(other for _, other in known)
 
 
-def _at_once(task: Callable[[Found], _Told], tensor: Found) -> Future[_Told]:
-    future: Future[_Told] = Future()
-    future.set_result(task(tensor))
+def _at_once(task: Callable[[Found, bool], Digest], tensor: Found, with_means: bool) -> Future[Digest]:
+    future: Future[Digest] = Future()
+    future.set_result(task(tensor, with_means))
     return future
 
 
-def _digests(slots: _Hashes) -> tuple[str, ...]:
-    return tuple(slots[slot].result() if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
-
-
-def digest_of(tensor: Found) -> str:
-    """A hash of what a tensor holds, as it is stored; of one with statistics only, of these. "" if there is none."""
-    if isinstance(tensor, TensorStatistics):
-        return "s" + hashlib.sha256(repr(astuple(tensor)[1:]).encode()).hexdigest()[: _DIGITS - 1]
-    if not isinstance(tensor, Tensor) or tensor.parts or tensor.access is not Access.BYTES:
-        return ""
-    digest = hashlib.sha256()
-    with open_file(tensor.path) as file:
-        for at in range(0, tensor.nbytes, _PIECE):
-            digest.update(file.read_at(tensor.offset + at, min(_PIECE, tensor.nbytes - at)))
-    return digest.hexdigest()[:_DIGITS]
+def _hashes(slots: _Digests) -> tuple[str, ...]:
+    return tuple(slots[slot].result().value if slot in slots else "" for slot in range(max(slots, default=-1) + 1))

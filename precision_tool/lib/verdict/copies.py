@@ -20,6 +20,7 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import is_plain
 from precision_tool.lib.numbers.reading import as_stored
+from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.verdict.values import (
     MAX_ELEMENTS,
     PARAMETER_TYPES,
@@ -30,9 +31,6 @@ from precision_tool.lib.verdict.values import (
     RunValues,
     Slot,
 )
-
-#: Types whose first input is a variable that they update in place.
-_UPDATING = ("Assign", "Apply", "SparseApply", "ResourceApply", "ResourceSparse", "ScatterUpdate", "ScatterAdd")
 
 
 def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
@@ -98,7 +96,7 @@ def _stored(tensor: Tensor) -> np.ndarray:
 def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
     """Whether the op of a slot writes over that input: then its dump shows what it wrote."""
     op = slot.op
-    if slot.graph_index == 0 and op.type.startswith(_UPDATING):
+    if slot.graph_index in updated_inputs(op.type):
         return True
     dump = values.dumped(op)
     if dump is None or not tensor.address:

@@ -23,6 +23,7 @@ from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
+from precision_tool.lib.verdict.plan import with_passports_known
 from precision_tool.lib.verdict.runs import Asked, judge
 
 #: How sure it is that data or variables differ whose hashes differ.
@@ -173,9 +174,11 @@ def flags_of(statuses: Iterable[StatusReport]) -> dict[str, Flag]:
 
 def with_passports(judged: Judged | None, pair: PassportPair) -> Judged | None:
     """A verdict that says so where the hashes of the two runs' passports prove that data or variables differ."""
-    if judged is None or not judged.verdict.suspects:
+    if judged is None:
         return judged
     verdict = judged.verdict
+    if verdict.first is None:
+        verdict = replace(verdict, next=with_passports_known(verdict.next, differ=bool(pair.differences)))
     suspects = tuple(_proven(one, pair) for one in verdict.suspects)
     changed = replace(verdict, suspects=suspects)
     if changed.first is not None:

@@ -26,6 +26,8 @@ _HF32 = (2.0**-16, 2.0**-10)
 _ROUGH = 2.0**-5
 #: Floating-point types that float32 is better than.
 _HALVES = ("float16", "bfloat16")
+#: What has a session's run write its passport.
+_PASSPORT = "npu_tf_config.passport(sess, feed_dict)"
 #: Types of the graph as the file `customize_dtypes` calls them; the device decides on others.
 _CUSTOM = {
     "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double", "int8": "int8",
@@ -36,12 +38,18 @@ _CUSTOM = {
 def plan(
     first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpJudgement] = ()
 ) -> tuple[Step, ...]:
-    """The steps for a verdict, the one that settles most first. `first` is None for a clean one."""
+    """The steps for a verdict, the one that settles most first. `first` is None for a clean one.
+
+    What is to be mended ends with the command that tells whether it is.
+    """
     steps: list[Step] = []
     if first is None:
-        if any(one.cause is Cause.LOSS_SCALE for one in suspects):
+        is_scaled = any(one.cause is Cause.LOSS_SCALE for one in suspects)
+        if is_scaled:
             steps.append(Step(why="compare with the loss scale in mind: give both sides the same"))
         steps += _hf32(judged)
+        if has_benchmark and not is_scaled:
+            steps += _elsewhere()
     else:
         steps += _STEPS[first.cause](first)
     if not has_benchmark:
@@ -51,12 +59,42 @@ def plan(
                 line="tf_dump",
             )
         )
-    return tuple(steps)
+    return tuple(steps) if first is None else (*steps, *again())
+
+
+def again() -> tuple[Step, ...]:
+    """How to see whether a change helped."""
+    return (Step(why="then collect again, and see whether it is mended", line="ac -c --since"),)
+
+
+def with_passports_known(steps: Sequence[Step], *, differ: bool) -> tuple[Step, ...]:
+    """The steps of a clean verdict where both runs have passports: to mend what these say differs, if anything does."""
+    others = tuple(step for step in steps if step.line != _PASSPORT)
+    if len(others) == len(steps) or not differ:
+        return others
+    return Step(why="give both sides the same of what their passports say differs"), *others
+
+
+def _elsewhere() -> list[Step]:
+    """Where to look if training goes wrong, and no op of this step computes wrong."""
+    return [
+        Step(
+            why="if training goes wrong, data, seeds or settings may differ: `ac` compares passports of both runs",
+            line=_PASSPORT,
+            file="both training scripts",
+        ),
+        Step(why="or it begins in another step: dump that on both sides, then", line="ac -c"),
+    ]
 
 
 def _kernel(one: Suspect) -> list[Step]:
-    report = Step(why="look at the op, and report it with its inputs and attributes", line=f"ni {quote(one.culprit)}")
-    return [report, *_more_precise(one)]
+    look = Step(why="look at the op", line=f"ni {quote(one.culprit)}")
+    return [look, _package("report it, with this package for whoever writes the kernel", one), *_more_precise(one)]
+
+
+def _package(why: str, one: Suspect) -> Step:
+    """To cut an op out of the network, with all that its kernel's writers need."""
+    return Step(why=why, line=f"repro {quote(one.culprit)}")
 
 
 def _more_precise(one: Suspect) -> list[Step]:
@@ -114,10 +152,11 @@ def _hf32(judged: Sequence[OpJudgement]) -> list[Step]:
 def _fusion(one: Suspect) -> list[Step]:
     steps = []
     if one.pass_name and is_switchable(one.pass_name):
-        steps.append(Step(why="switch the pass off and run again", line=f"fusion off {quote(one.pass_name)}"))
+        steps.append(Step(why="switch the pass off", line=f"fusion off {quote(one.pass_name)}"))
     else:
         steps += _kept_in_float32(one)
-    steps.append(Step(why="report the fused op with its inputs and attributes", line=f"ni {quote(one.culprit)}"))
+    steps.append(Step(why="look at the fused op", line=f"ni {quote(one.culprit)}"))
+    steps.append(_package("report it, with this package for whoever writes the kernel", one))
     return steps
 
 
@@ -139,7 +178,10 @@ def _cast(one: Suspect) -> list[Step]:
 
 
 def _overflow(one: Suspect) -> list[Step]:
-    return [*_loss_scale(one), *_kept(one), Step(why="or scale what it is fed; what else overflows", line="overflow")]
+    loss_scale = _loss_scale(one)
+    if loss_scale:  # `overflow` tells how far, and what else overflows
+        return [*loss_scale, *_kept(one)]
+    return [*_kept(one), Step(why="or scale what it is fed; what else overflows", line="overflow")]
 
 
 def _loss_scale(one: Suspect) -> list[Step]:

@@ -120,7 +120,7 @@ def _with_comparison(found: Judged) -> Judged:
     if not verdict.has_benchmark or found.run is None:
         return found
     step = Step(why="compare that run with the benchmark", line=f"ac -c -lt debug_{found.run}")
-    return replace(found, verdict=replace(verdict, next=(*verdict.next, step)))
+    return replace(found, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 
 def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:

@@ -13,6 +13,7 @@ from math import isfinite, log2, prod
 import numpy as np
 
 from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
 from precision_tool.lib.verdict.rounding import norm
 from precision_tool.lib.verdict.trace import Flow
@@ -22,8 +23,6 @@ from precision_tool.lib.verdict.values import DATA_TYPES, VARIABLE_TYPES, Root, 
 _DIVIDING = frozenset({"RealDiv", "Div", "DivNoNan", "TruncateDiv"})
 _INVERTING = frozenset({"Reciprocal", "Inv"})
 _MULTIPLYING = frozenset({"Mul", "Muls"})
-#: Types whose names begin so update a variable.
-_UPDATING = ("Apply", "SparseApply", "ResourceApply", "ResourceSparseApply", "FusedMulApply", "AssignSub", "AssignAdd")
 #: How near a factor must be to a power of two to be a loss scale.
 _POWER = 1e-3
 #: How far what gradients were divided by may be off the scale, for rounding.
@@ -58,7 +57,7 @@ def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
         if op.type not in VARIABLE_TYPES and op.type not in DATA_TYPES:
             continue
         root = Root(op, 0)
-        if not op.output_descs or prod(op.output_descs[0].shape) != 1:
+        if not _is_scalar(op):
             continue
         found, inverse = _unscaled(values, flow, root)
         found = [one for one in found if _updates(values, flow, one.op)]
@@ -111,7 +110,7 @@ def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
     """
     count = _count(op.output_descs[0]) if op.output_descs else None
     for update in flow.behind([op]).values():
-        if not update.type.startswith(_UPDATING):
+        if not updated_inputs(update.type):
             continue
         if count is not None and count in map(_count, update.input_descs):
             return True

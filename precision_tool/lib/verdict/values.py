@@ -30,6 +30,7 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
 from precision_tool.lib.ops.base import Input
+from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.pairing.groups import groups_of, in_order
 from precision_tool.lib.pairing.match import input_places
 from precision_tool.lib.pairing.op_dumps import OpDumps
@@ -246,7 +247,7 @@ class RunValues:
 
     def parameter_is_updated(self, root: Root) -> bool:
         """Whether a tensor is a variable's memory, which ops of the run write to."""
-        return root.op.type.startswith(("Assign", "Apply", "SparseApply")) and bool(root.op.inputs)
+        return bool(updated_inputs(root.op.type)) and bool(root.op.inputs)
 
     # --- dumps ---
 

@@ -1,0 +1,25 @@
+"""Faults that tests put into a tensor: each takes it and gives it changed, in the same shape and type."""
+
+from __future__ import annotations
+
+import numpy as np
+from builders import Array
+
+
+def negated(array: Array) -> Array:
+    """The third of the innermost axis has the wrong sign."""
+    changed = array.copy()
+    changed[..., 2] *= -1
+    return changed
+
+
+def stored_transposed(array: Array) -> Array:
+    """The values are right and lie as those of the transposed tensor."""
+    return np.ascontiguousarray(array.T).reshape(array.shape)
+
+
+def zero_tail(array: Array) -> Array:
+    """The last twelve values were not written."""
+    flat = array.copy().reshape(-1)
+    flat[-12:] = 0
+    return flat.reshape(array.shape)
