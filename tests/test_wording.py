@@ -25,7 +25,6 @@ STAY: dict[str, tuple[int | None, str]] = {
     "verdict/decide.py": (None, _STORED),
     "verdict/judge.py": (None, _STORED),
     "verdict/judgement.py": (None, _STORED),
-    "verdict/plan.py": (None, _STORED),
     "verdict/runs.py": (None, _STORED),
     "verdict/spread.py": (None, _STORED),
     "verdict/values.py": (None, _STORED),

@@ -12,6 +12,7 @@ import pytest
 from markupsafe import escape
 from report_files import hash_of
 
+from precision_tool.lib.present.steps import CALL, FILES, ONE_HF32, WHY
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
 
@@ -99,12 +100,10 @@ def test_every_word_that_the_page_asks_for_is_there() -> None:
 
 
 def test_every_advice_of_a_verdict_has_its_chinese() -> None:
-    """The sentences of the plan stand in its source; new ones must be translated."""
     chinese = json.loads((PAGE / "src" / "texts" / "zh.json").read_text("utf-8"))
-    plan = (REPO / "precision_tool" / "lib" / "verdict" / "plan.py").read_text("utf-8")
-    sentences = re.findall(r'Step\(\s*why="([^"]+)"', plan)
-    assert len(sentences) > 8
+    sentences = [why.replace("{number:,}", "{n}").replace("{number}", "{n}") for why in (*WHY.values(), ONE_HF32)]
     assert [one for one in sentences if f"step.{one}" not in chinese] == []
+    assert [one for one in (CALL, *FILES.values()) if f"file.{one}" not in chinese] == []
 
 
 def test_the_assets_are_part_of_the_package() -> None:

@@ -31,6 +31,7 @@ from tiny_network import (
 )
 
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
+from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -97,7 +98,8 @@ def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
 
 def lines_of(verdict: Verdict) -> list[str]:
     """The lines that the verdict says to add to the call of tf_config."""
-    return [step.line for step in verdict.next if step.file.startswith("the arguments of the npu_tf_config call")]
+    steps = tell_steps(verdict.next)
+    return [step.line for step in steps if step.file.startswith("the arguments of the npu_tf_config call")]
 
 
 def hf32(array: Array) -> Array:
@@ -149,7 +151,7 @@ def test_a_pass_that_stays_on(tmp_path: Path) -> None:
     """What no file switches off is kept in float32 instead."""
     network = fused().with_part("one/MatMul", wrong=zero_tail, passes=(min(ALWAYS_ON),))
     found = verdict_of(network.write(tmp_path))
-    lines = [step.line for step in found.next]
+    lines = [step.line for step in tell_steps(found.next)]
     assert found.cause is Cause.FUSION
     assert any(line.startswith("with npu_scope.keep_dtype_scope():") and "one/MatMul, " in line for line in lines)
     assert not any(line.startswith("fusion off") for line in lines)
@@ -596,8 +598,8 @@ def test_another_run_tells_whether_a_seed_is_fixed(tmp_path: Path, is_fixed: boo
     found = verdict_of(tmp_path)
     assert (found.culprit, found.cause) == (name, Cause.RANDOM)
     assert found.suspects[0].fact("repeats") is is_fixed
-    assert ("npu_tf_config.seed_everything(1)" in [step.line for step in found.next]) is not is_fixed
-    assert f"ni {name}" in [step.line for step in found.next]
+    assert ("npu_tf_config.seed_everything(1)" in [step.line for step in tell_steps(found.next)]) is not is_fixed
+    assert f"ni {name}" in [step.line for step in tell_steps(found.next)]
 
 
 def test_the_guilty_run_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -20,7 +21,7 @@ from precision_tool.lib.present.text import (
     whole_path,
 )
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Suspect, ToldStep, Verdict
 from precision_tool.lib.verdict.since import Since
 
 #: What each cause means, completing the name of the culprit.
@@ -106,7 +107,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
-    return Group(block, NextSteps(verdict.next, command)) if verdict.next else block
+    return Group(block, NextSteps(tell_steps(verdict.next), command)) if verdict.next else block
 
 
 _STATES = {
@@ -370,7 +371,7 @@ def _is_beyond(one: Suspect) -> bool:
 class NextSteps:
     """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
 
-    def __init__(self, steps: Sequence[Step], command: str) -> None:
+    def __init__(self, steps: Sequence[ToldStep], command: str) -> None:
         self._steps = steps
         self._command = command
 

@@ -39,7 +39,7 @@ const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
 /** The step's advice in the page's language, where it has one for this sentence. */
 export function advice(why) {
   if (has(`step.${why}`)) return t(`step.${why}`);
-  const [n] = why.match(/\d+/) ?? [''];
+  const [n] = why.match(/\d[\d,]*/) ?? [''];
   const key = `step.${why.replace(n, '{n}')}`;
   return n && has(key) ? t(key, { n }) : why;
 }
