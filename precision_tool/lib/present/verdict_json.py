@@ -1,14 +1,19 @@
-"""The object `verdict` of JSON."""
+"""A verdict with its words, as the object `verdict` of JSON and users of the package have it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.verdict.model import Verdict
 
 
+def told(verdict: Verdict) -> Verdict:
+    """The verdict with what to do next in words."""
+    return replace(verdict, next=tell_steps(verdict.next))
+
+
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON has it everywhere: as it is kept, with what to do next in words."""
-    return {**verdict.to_dict(), "next": [asdict(step) for step in tell_steps(verdict.next)]}
+    """A verdict as JSON has it everywhere."""
+    return told(verdict).to_dict()
