@@ -74,8 +74,8 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
         rows.insert(0, ("off", plain(_off_line(off))))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
     if culprit is None:
-        return block if off is None or named is not None else Group(block, NextSteps(_look_there(off), command))
-    return Group(block, NextSteps(_next(study, culprit, named), command))
+        return block if off is None or named is not None else Group(block, NextSteps(next_steps(study), command))
+    return Group(block, NextSteps(next_steps(study, named), command))
 
 
 def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
@@ -246,8 +246,12 @@ def _look_there(state: LeafState) -> list[ToldStep]:
     ]
 
 
-def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[ToldStep]:
-    """What to do next: the commands show the culprit on its step and rank."""
+def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldStep]:
+    """What to do next: the commands show the culprit on its step and rank. `named` are words that named the sides."""
+    culprit = study.conclusion.culprit
+    if culprit is None:
+        off = _first_off(study)
+        return [] if off is None else _look_there(off)
     steps = []
     if culprit.ground is Ground.SUM:
         why = "the library of collectives (HCCL), or a link, is to blame: with another version of it, or other devices,"
