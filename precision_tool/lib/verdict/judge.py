@@ -94,7 +94,7 @@ class Judge:
         Its time is not known there: it has `seconds_left` from when it is asked.
         """
         values = self.values
-        quiet = Compared(quiet=values.compared.quiet)
+        quiet = Compared(quiet=values.compared.quiet, places=values.compared.places)
         return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused)
 
     @property

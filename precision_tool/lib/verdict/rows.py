@@ -50,6 +50,16 @@ class Rows:
         runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
         return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
 
+    def with_piece(self, first: int, stop: int) -> Rows:
+        """These rows, and those from `first` to `stop`."""
+        found: list[tuple[int, int]] = []
+        for start, end in sorted((*self.pieces, (first, stop))):
+            if found and start <= found[-1][1]:
+                found[-1] = found[-1][0], max(end, found[-1][1])
+            else:
+                found.append((start, end))
+        return replace(self, pieces=tuple(found))
+
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
         """The tensors, those of `slots` cut to these rows."""
         return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
