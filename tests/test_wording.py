@@ -22,7 +22,6 @@ STAY: dict[str, tuple[int | None, str]] = {
     "checks/passports.py": (1, "a note to the user, said once"),
     "checks/similarity.py": (1, "stands where the name of an op does"),
     "verdict/blame.py": (2, "parts of an error's message"),
-    "verdict/decide.py": (None, _STORED),
     "verdict/judge.py": (None, _STORED),
     "verdict/judgement.py": (None, _STORED),
     "verdict/runs.py": (None, _STORED),

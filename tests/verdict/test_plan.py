@@ -11,7 +11,7 @@ import pytest
 from precision_tool import tf_config
 from precision_tool.lib.present.steps import tell_step, tell_steps
 from precision_tool.lib.present.verdict_json import verdict_json
-from precision_tool.lib.verdict.model import Cause, Do, Fact, Proof, Step, Suspect, ToldStep, Verdict
+from precision_tool.lib.verdict.model import Cause, Do, Fact, Lack, Proof, Step, Suspect, ToldStep, Unseen, Verdict
 from precision_tool.lib.verdict.plan import plan, with_passports_known
 
 
@@ -127,3 +127,15 @@ def test_steps_are_kept_as_values_and_those_of_older_releases_as_they_were_told(
     assert again.to_dict() == old
     assert verdict_json(again) == old
     assert [[*step] for step in verdict_json(Verdict.from_dict(kept))["next"]] == [["why", "line", "file"]] * 2
+
+
+@pytest.mark.parametrize("lack", Lack)
+def test_what_was_not_seen_is_kept_as_values_and_told_in_words(lack: Lack) -> None:
+    gap = Unseen(lack=lack, count=2, ops=5, unknown=1, op="fc/MatMul")
+    verdict = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, gaps=(gap,))
+    kept = json.loads(json.dumps(verdict.to_dict()))
+    assert Verdict.from_dict(kept).gaps == (gap,)
+    (line,) = verdict_json(verdict)["gaps"]
+    assert line.count(" ") > 5
+    older = {**kept, "gaps": [line], "next": []}
+    assert verdict_json(Verdict.from_dict(older)) == older

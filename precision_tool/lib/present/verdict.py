@@ -20,6 +20,7 @@ from precision_tool.lib.present.text import (
     safe,
     whole_path,
 )
+from precision_tool.lib.present.unseen import gap_words
 from precision_tool.lib.present.whole import Box, Prose
 from precision_tool.lib.verdict.model import Cause, Proof, Suspect, ToldStep, Verdict
 from precision_tool.lib.verdict.since import Since
@@ -103,7 +104,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
         rows += _rows(first, verdict)
     rows += _others(verdict)
     rows.append(("judged", plain(_judged(verdict), "dim")))
-    rows += [("gaps" if not number else "", plain(line, "dim")) for number, line in enumerate(verdict.gaps)]
+    rows += [("gaps" if not number else "", plain(gap_words(gap), "dim")) for number, gap in enumerate(verdict.gaps)]
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)

@@ -133,6 +133,37 @@ class ToldStep:
     file: str = ""
 
 
+class Lack(StrEnum):
+    """What a verdict did not see; its words are in `present.unseen`."""
+
+    NOT_READ = "not_read"
+    NOT_DUMPED = "not_dumped"
+    OUT_OF_TIME = "out_of_time"
+    #: Tensors whose true copy the time did not suffice to tell.
+    UNSETTLED = "unsettled"
+    #: Ops of which only some elements were recomputed: without a benchmark, ...
+    SAMPLED = "sampled"
+    #: ... with the sums of all rows, ...
+    SAMPLED_SUMS = "sampled_sums"
+    #: ... or with those elements that are farthest from the benchmark.
+    SAMPLED_FARTHEST = "sampled_farthest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """What a verdict did not see: `count` ops (or tensors) of `ops`, of which `unknown` are not judged, or one `op`."""
+
+    lack: Lack
+    count: int
+    ops: int = 0
+    unknown: int = 0
+    op: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as verdicts keep it."""
+        return {**asdict(self), "lack": str(self.lack)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
     """One independent fault. `culprit` is an op, or the variable at the root; `number` its place in execution order.
@@ -191,7 +222,8 @@ class Verdict:
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None
-    gaps: tuple[str, ...] = ()
+    #: What it did not see; in words in JSON, and in verdicts of older releases.
+    gaps: tuple[Unseen | str, ...] = ()
 
     @property
     def first(self) -> Suspect | None:
@@ -216,7 +248,7 @@ class Verdict:
                 ops=ops["judged"], right=ops["right"], wrong=ops["wrong"], doubtful=ops["doubtful"],
                 not_recomputed=ops["not_recomputed"], reasons=tuple(ops["reasons"].items()),
             ),
-            run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(document["gaps"]),
+            run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(map(_read_gap, document["gaps"])),
             worst=None if worst is None else WorstCosine(
                 op_name=worst["op"], slot=worst["slot"], cosine=float(worst["cosine"]), below=worst["below"],
                 grows_from=worst["grows_from"],
@@ -245,7 +277,7 @@ class Verdict:
             },
             "run": self.run,
             "benchmark": self.has_benchmark,
-            "gaps": list(self.gaps),
+            "gaps": [gap if isinstance(gap, str) else gap.to_dict() for gap in self.gaps],
         }  # fmt: skip
 
 
@@ -272,6 +304,10 @@ def _read_step(one: Mapping[str, Any]) -> Step | ToldStep:
     return Step(
         do=Do(one["do"]), command=tuple(one["command"]), code=one["code"], ops=tuple(one["ops"]), number=one["number"]
     )
+
+
+def _read_gap(one: Mapping[str, Any] | str) -> Unseen | str:
+    return one if isinstance(one, str) else Unseen(**{**one, "lack": Lack(one["lack"])})
 
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
