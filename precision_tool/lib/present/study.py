@@ -23,7 +23,7 @@ from precision_tool.lib.present.text import (
 )
 from precision_tool.lib.present.verdict import NextSteps
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach, is_from_others
+from precision_tool.lib.study.conclusion import UNDECIDED, Culprit, Ground, Reach, is_from_others
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.outcome import Role
@@ -103,7 +103,7 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
     many = len(culprit.ranks)
     if culprit.reach is Reach.ALL_RANKS:
         all_of = f"all {many} ranks" if not culprit.unknown else f"all {many} ranks that were judged"
-        return f"{all_of}, {since}: {_shared(culprit) if culprit.ground is not Ground.SUM else _NO_SUM}"
+        return f"{all_of}, {since}: {_shared(culprit) if culprit.ground is not Ground.SUM else _no_sum(culprit)}"
     if culprit.reach is Reach.ONE_RANK:
         right = len(culprit.right)
         if culprit.ground is Ground.REPLICAS:
@@ -117,6 +117,12 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
 
 
 _NO_SUM = "it is not the sum of what the ranks put in"
+
+
+def _no_sum(culprit: Culprit) -> str:
+    return _NO_SUM if culprit.confidence > UNDECIDED else f"{_NO_SUM}, unless ranks were left out of the dump"
+
+
 #: What is at fault where ops only hand on what came in from outside.
 _FROM_OUTSIDE = {str(Cause.INPUT): "input data", str(Cause.WEIGHTS): "variables"}
 
@@ -254,6 +260,8 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldSte
         return [] if off is None else _look_there(off)
     steps = []
     if culprit.ground is Ground.SUM:
+        if culprit.confidence <= UNDECIDED:
+            steps.append(Step(why="see that every rank of its group was dumped: a sum of fewer is another", line=""))
         why = "the library of collectives (HCCL), or a link, is to blame: with another version of it, or other devices,"
         steps.append(ToldStep(why=f"{why} run from step {culprit.step} again", line=""))
     if culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE and culprit.ground is not Ground.SUM:
