@@ -261,7 +261,9 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldSte
     steps = []
     if culprit.ground is Ground.SUM:
         if culprit.confidence <= UNDECIDED:
-            steps.append(Step(why="see that every rank of its group was dumped: a sum of fewer is another", line=""))
+            steps.append(
+                ToldStep(why="see that every rank of its group was dumped: a sum of fewer is another", line="")
+            )
         why = "the library of collectives (HCCL), or a link, is to blame: with another version of it, or other devices,"
         steps.append(ToldStep(why=f"{why} run from step {culprit.step} again", line=""))
     if culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE and culprit.ground is not Ground.SUM:
