@@ -240,6 +240,9 @@ def _input(one: Suspect) -> list[Step]:
 
 
 def _weights(one: Suspect) -> list[Step]:
+    if one.fact("step"):
+        earlier = "the sides' ways have parted before this step: compare an earlier one, or all that were dumped"
+        return [Step(why=earlier, line="ac --all"), _compared(one)]
     return [Step(why="load the same checkpoint on both sides"), _compared(one)]
 
 
