@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 from command_line import HANG, TOOL, Finished, environment, fingerprint, hear_signals, only_result, tool
+from faults import negated
 from small_tree import Node, small_tree, values
+from tiny_network import layers
 
 import precision_tool
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
@@ -169,6 +171,28 @@ def test_any_other_file_in_both_forms(demo: Path) -> None:
     run = tool("fusion", "off", "APass", "BPass", "--file", old, cwd=demo)
     assert old.read_text() == "ALL:off\nBPass:off\nAPass:off\n"
     assert "before, line 2: a comment, which GE does not understand; the file is written anew" in run.text
+
+
+def test_a_typo_of_before_is_meant_by_no_part_of_it(demo: Path) -> None:
+    """What only one's own switch file names is known by its whole name, to be set to on again."""
+    new = demo / "typo.cfg"
+    tool("fusion", "off", "NoSuchPass", "--file", new, cwd=demo)
+    assert "no pass of this name" in tool("fusion", "off", "NoSuch", "--file", new, cwd=demo, code=2).text
+    tool("fusion", "on", "NoSuchPass", "--file", new, cwd=demo)
+    assert switches_of(new)["GraphFusion"]["NoSuchPass"] == "on"
+
+
+def test_where_the_switches_are_and_what_comes_next(tmp_path: Path) -> None:
+    """The training reads them: they are no result, which --work holds."""
+    layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data")
+    work = ("--work", "elsewhere")
+    run = tool(*work, "fusion", "off", "MatMulBiasAddFusionPass", cwd=tmp_path)
+    assert "it lies in the data folder and not below --work" in run.text
+    assert (tmp_path / "precision_data" / "fusion" / "fusion_switch.cfg").is_file()
+    assert run.out.splitlines()[-1].strip() == "precision-tool --work elsewhere ac -c"
+    tool(*work, "ac", "-c", cwd=tmp_path)
+    again = tool(*work, "fusion", "off", "MatMulBiasAddFusionPass", cwd=tmp_path).out
+    assert again.splitlines()[-1].strip() == "precision-tool --work elsewhere ac -c --since"
 
 
 def test_a_part_of_a_name_and_a_misspelt_one(demo: Path, check: str) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.formats import ge_dump
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.verdict import in_blocks, judge, ways
 from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.rows import Rows, spread
@@ -248,3 +249,9 @@ def test_one_more_piece(piece: tuple[int, int]) -> None:
     found = rows.with_piece(*piece)
     np.testing.assert_array_equal(found.numbers, np.union1d(rows.numbers, np.arange(*piece)))
     assert all(end < start for (_, end), (start, _) in pairwise(found.pieces))
+
+
+@given(st.lists(st.integers(-5, 20), max_size=30))
+def test_numbers_each_once(numbers: list[int]) -> None:
+    values = np.array(numbers, np.intp)
+    np.testing.assert_array_equal(distinct(values), np.unique(values))

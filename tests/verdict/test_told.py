@@ -42,7 +42,15 @@ def test_a_kernel_that_puts_out_the_limit_where_nothing_reaches_it(tmp_path: Pat
     (leaf,) = json.loads(tool("overflow", "--json", cwd=tmp_path).out)["leaves"]
     first = leaf["ops"][0]
     assert (first["name"], first["judged"]["state"], first["judged"]["overflowed"]) == ("one/MatMul", "wrong", 0)
-    assert "it computes wrong by itself, its true result fits its type" in tool("overflow", cwd=tmp_path).text
+    text = tool("overflow", cwd=tmp_path, columns=160).text
+    assert "it computes wrong by itself, its true result fits its type" in text
+    assert "no overflow, it computes wrong: " in text
+    assert "overflowed itself" not in text
+    assert "one/MatMul computes wrong, so no wider type and no loss scale helps; `ac -c` tells more" in text
+    assert "black list" not in text
+    judged = tool("ac", "-c", cwd=tmp_path, columns=160).text
+    assert "Overflow: one/MatMul computes wrong, and does not overflow" in judged
+    assert "overflows first" not in judged
 
 
 def test_of_two_runs_that_differ_the_wrong_one_is_told(tmp_path: Path) -> None:

@@ -149,6 +149,11 @@ class OverflowOp:
     judged: JudgedOp | None = None
 
     @property
+    def computes_wrong(self) -> bool:
+        """Whether recomputing showed that such values are none of its true result: it is no overflow."""
+        return self.judged is not None and self.judged.is_wrong and not self.judged.overflowed
+
+    @property
     def bad_outputs(self) -> tuple[SlotValues, ...]:
         """The outputs with saturated, Inf or NaN values."""
         return tuple(one for one in self.slots if one.is_bad and one.slot.startswith("output"))

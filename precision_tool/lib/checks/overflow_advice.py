@@ -12,6 +12,7 @@ from precision_tool.lib.checks.headroom import LossScale
 from precision_tool.lib.checks.overflow import LeafOverflow, Origin, OverflowOp, OverflowReport
 from precision_tool.lib.collect.mixlist import keep_dtype_text
 from precision_tool.lib.engine.run_values import KEPT_TYPES
+from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.graph.neighbourhood import Node, Wiring
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import Op
@@ -33,6 +34,7 @@ class AdviceKind(StrEnum):
     UPSTREAM = "upstream"
     VALUES = "values"
     IGNORE = "ignore"
+    MEND = "mend"
 
 
 # What there is to do, and with which op:
@@ -125,6 +127,14 @@ class DumpInputs(Evidence):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MendKernel(Evidence):
+    """The op computes wrong, and does not overflow; `pass_name` is the switchable pass that made it, "" if none did."""
+
+    op_name: str
+    pass_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MayIgnore(Evidence):
     """An op lets loss scaling skip a step that overflows, as `overflowed` of the `steps` dumped do."""
 
@@ -149,6 +159,9 @@ def advise(report: OverflowReport) -> tuple[Advice, ...]:
     op = report.first
     if op is None:
         return ()
+    if op.computes_wrong:
+        switchable = next(filter(is_switchable, op.pass_names), "")
+        return (Advice(kind=AdviceKind.MEND, evidence=MendKernel(op_name=op.name, pass_name=switchable)),)
     leaf = next((one for one in report.leaves if any(other.name == op.name for other in one.ops)), report.first_leaf)
     advice = list(_about_range(report, op, leaf)) if op.origin in (Origin.OWN, Origin.HIDDEN) else [_look_back(op)]
     if op.origin is Origin.UNKNOWN and _is_small(op):
@@ -170,9 +183,10 @@ def _about_range(report: OverflowReport, op: OverflowOp, leaf: LeafOverflow | No
     scale = leaf.scale if leaf is not None else None
     if op.is_gradient and scale is not None and scale.exponent is not None:
         advice.append(Advice(kind=AdviceKind.LOSS_SCALE, evidence=FitLossScale(scale=scale)))
-    if not advice:
-        advice += _spender(op, leaf)
+    has_scale = bool(advice)
     advice += _wider(op, leaf)
+    if not has_scale:
+        advice += _spender(op, leaf)
     bad = [one.extremes for one in op.bad_outputs if one.extremes is not None]
     if bad and not any(one.saturated or one.inf_count for one in bad):
         advice.append(Advice(kind=AdviceKind.VALUES, evidence=LookForNan(op_name=op.name)))

@@ -132,8 +132,8 @@ def _share(part: int, whole: int, is_least: bool) -> Text:
 
 
 def _origin_line(op: OverflowOp) -> Text:
-    words, style = ORIGIN_WORDS[op.origin], _ORIGIN_STYLES[op.origin]
-    return Text.assemble((words, style), plain(f": {origin_words(op.evidence)}"))
+    words = "no overflow, it computes wrong" if op.computes_wrong else ORIGIN_WORDS[op.origin]
+    return Text.assemble((words, _ORIGIN_STYLES[op.origin]), plain(f": {origin_words(op.evidence)}"))
 
 
 def status_block(one: StatusReport) -> RenderableType:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Input
 
 
@@ -46,7 +47,7 @@ class Rows:
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
         """These rows, and those of such numbers."""
-        found = np.union1d(self.numbers, numbers)
+        found = distinct(np.append(self.numbers, numbers))
         runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
         return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
 
@@ -74,7 +75,7 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
     many = min(chosen, pieces or chosen)
     length = -(-chosen // many // block) * block
     last = max(0, count - length)
-    starts = np.unique(np.linspace(0, last, many).astype(np.intp) // block * block)
+    starts = distinct(np.linspace(0, last, many).astype(np.intp) // block * block)
     found: list[tuple[int, int]] = []
     for start in map(int, starts):
         stop = count if start == last // block * block else start + length

@@ -118,6 +118,8 @@ def statuses_words(number: int) -> str:
 
 def _found(one: OverflowFound) -> str:
     first = one.report.first
+    if first is not None and first.computes_wrong:
+        return f"{first.name} computes wrong, and does not overflow: {origin_words(first.evidence)}"
     if first is not None:
         return (
             f"{first.name} {_FIRST.get(first.origin, 'is the first with an overflow')}: {origin_words(first.evidence)}"

@@ -27,6 +27,7 @@ from precision_tool.lib.checks.overflow_advice import (
     LookForUndefined,
     LookUpstream,
     MayIgnore,
+    MendKernel,
 )
 from precision_tool.lib.formats.opdebug import CORE_BITS
 from precision_tool.lib.model.finding import Evidence
@@ -76,8 +77,8 @@ def _look_at_integers(one: LookAtIntegers) -> str:
 def _look_at_spender(one: LookAtSpender) -> str:
     kind = f" ({one.op_type})" if one.op_type else ""
     return (
-        f"look at {one.op_name}{kind}: its values of up to {one.largest:g} use {one.growth:.1f} bits of the range, "
-        f"more than {one.overflowed} itself"
+        f"or make {one.op_name}{kind} smaller: its values reach {one.largest:g}, which takes more of the type's range "
+        f"than {one.overflowed} itself does"
     )
 
 
@@ -94,6 +95,13 @@ def _compute_wider(one: ComputeWider) -> str:
 def _look_upstream(one: LookUpstream) -> str:
     where = f"look upstream: at {one.producer}, or at what feeds it" if one.producer else "look upstream"
     return f"{where}. {one.op_name} only received it"
+
+
+def _mend_kernel(one: MendKernel) -> str:
+    words = f"{one.op_name} computes wrong, so no wider type and no loss scale helps"
+    if one.pass_name:
+        words += f": a fusion pass made it, switch that off by `fusion off {one.pass_name}`"
+    return f"{words}; `ac -c` tells more"
 
 
 def _may_ignore(one: MayIgnore) -> str:
@@ -132,6 +140,7 @@ SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
     ),
     LookUpstream: _look_upstream,
     MayIgnore: _may_ignore,
+    MendKernel: _mend_kernel,
     NoGradientSize: lambda one: (
         f"every float16 gradient is {'0: a larger loss scale may help' if one.are_zero else 'of unknown size'}"
     ),

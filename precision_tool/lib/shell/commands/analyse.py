@@ -65,9 +65,12 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
     from precision_tool.lib.verdict.since import since
+    from precision_tool.lib.verdict.told import with_verdicts
 
     analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
     verdicts = [None if one is None else one.as_verdict() for one in kept]
+    judged = {op.name: op for one in kept if one is not None for op in one.runs[0].ops}
+    checks = [with_verdicts(check, judged) for check in checks]
     if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
         from precision_tool.lib.checks.comparing import forget_second_run
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.errors import PrecisionToolError, UsageError
@@ -27,6 +28,9 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.storage.stores import exists, real_path
 from precision_tool.lib.workspace import shown_path
+
+if TYPE_CHECKING:  # the words of verdicts are loaded when one is told
+    from precision_tool.lib.present.verdict import NextSteps
 
 #: Where bisections keep their state, below the results.
 BISECT_FOLDER = "fusion_bisect"
@@ -182,7 +186,10 @@ def switch(session: Session, args: argparse.Namespace, output: Output) -> int:
     check_names(args.passes)
     seen = seen_passes(session)
     (file,) = files_asked_for(session, args)
-    known = dict.fromkeys([*seen, *(name for _, name, _ in file.read().named())]) if seen else {}
+    # A name that only the file has, maybe a typo of before, is meant by no part of it.
+    named = [name for _, name, _ in file.read().named() if name in args.passes]
+    shipped = (name for _, name, _ in file.shipped.named())
+    known = dict.fromkeys([*seen, *shipped, *named]) if seen else {}
     args.passes = meant_passes(session, args, args.passes, [*known])
     always = [name for name in args.passes if not is_switchable(name)]
     if always and not on:
@@ -232,6 +239,16 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
+def _next(session: Session, output: Output) -> NextSteps:
+    """To see whether it helped: held against an earlier verdict, if one named a culprit."""
+    from precision_tool.lib.present.verdict import NextSteps
+    from precision_tool.lib.verdict.model import Step
+
+    has_earlier = any(one.verdict["culprit"] is not None for one in session.stored_verdicts())
+    line = "ac -c --since" if has_earlier else "ac -c"
+    return NextSteps([Step(why="collect again, and see whether it helped", line=line)], output.command_for(session))
+
+
 def _write(
     session: Session,
     args: argparse.Namespace,
@@ -240,6 +257,10 @@ def _write(
     seen: Mapping[str, str | None],
 ) -> int:
     """Changes files and shows what they then say."""
+    if session.workspace.work is not None and args.file is None and not args.installed:
+        session.workspace.notes.append(
+            "the training reads the switch file: it lies in the data folder and not below --work; --file names another"
+        )
     tell_notes(session, output)
     documents = []
     for file, change in changes:
@@ -257,6 +278,8 @@ def _write(
         if exists(path + LAST):
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
         output.out.print(report.script_block(script_lines(file)))
+    if not args.json:
+        output.out.print(_next(session, output))
     if args.json:
         output.out.file.write(json_text({"files": documents}) + "\n")
     return DONE
