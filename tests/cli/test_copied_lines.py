@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,12 @@ def test_the_next_steps_and_the_earlier_verdict(folder: Path) -> None:
     first = tool("--data", data, "ac", "-c", cwd=folder).out
     (line,) = (line for line in first.splitlines() if line.endswith(" ni one/MatMul"))
     assert shlex.split(line) == ["precision-tool", "--data", data, "ni", "one/MatMul"]
+    shutil.rmtree(folder / data / "npu")
+    layers().write(folder / data)  # mended, and collected again
     said = tool("--data", data, "ac", "-c", cwd=folder).err
-    (command,) = re.findall(r"named one/MatMul: `(.*)` compares", said)
-    assert tool("--data", data, *shlex.split(command), cwd=folder).out.count("Since the earlier verdict") == 1
+    (command,) = re.findall(r"named one/MatMul: `precision-tool (.*)` compares", said)
+    assert shlex.split(command)[:2] == ["--data", data]
+    assert tool(*shlex.split(command), cwd=folder).out.count("Since the earlier verdict") == 1
 
 
 def test_the_next_steps_name_the_work_folder_that_was_given(folder: Path) -> None:

@@ -31,13 +31,14 @@ def agrees(row: Row, threshold: float) -> bool | None:
     cosine's place: an angle with cosine c is a relative distance of sqrt(2 (1 - c)). With a noise floor a tensor also
     agrees that is off by no more than a few times its own noise.
     """
-    if row.cosine is None:
+    cosine = row.cosine
+    if cosine is None:
         return None
-    if row.mismatches or isnan(row.cosine):
+    if row.mismatches or isnan(cosine):
         return False
     if row.is_scalar:
         return distance(row) <= sqrt(2 * (1 - threshold)) or _is_noise(row)
-    return row.cosine >= threshold or _is_noise(row)
+    return cosine >= threshold or _is_noise(row)
 
 
 def _is_noise(row: Row) -> bool:

@@ -120,7 +120,8 @@ class Row:
     @property
     def cosine(self) -> float | None:
         """Cosine similarity; None if nothing was compared."""
-        return self._metric("cosine")
+        metrics = self.metrics  # asked for very often, so without `_metric`
+        return None if metrics is None or (self.absent and "metrics.cosine" in self.absent) else metrics.cosine
 
     @property
     def max_absolute_error(self) -> float | None:

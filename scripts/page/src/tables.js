@@ -11,7 +11,7 @@ function opColumns(result) {
     { ...number('order', (op) => op, (op) => String(op)), wide: 72 },
     { key: 'name', value: (op) => ops.name[op], wide: 340 },
     { key: 'type', value: (op) => ops.type[op] },
-    { key: 'state', value: (op) => ops.state[op], show: state, mark: (op) => (ops.state[op] === 'wrong' ? 'is-bad' : '') },
+    { key: 'state', value: (op) => ops.state[op], show: state, wide: 230, mark: (op) => (['wrong', 'beyond'].includes(ops.state[op]) ? 'is-bad' : '') },
     number('own', (op) => ops.own[op], percent),
     number('rounding', (op) => ops.rounding[op], percent),
     number('beyond', (op) => ops.beyond[op], (value) => (value === null ? '–' : `${figure(value, 3)}×`)),
