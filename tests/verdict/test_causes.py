@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Array
+from builders import STAMP, Array
 from faults import negated, stored_transposed, zero_tail
 from npu_standins import CustomOp, start_session
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
@@ -433,6 +433,23 @@ def test_what_nothing_computes(tmp_path: Path, name: str, cause: Cause, change: 
     found = verdict_of(layers().with_part(name, golden=np.ascontiguousarray(change(part.npu))).write(tmp_path))
     assert (found.culprit, found.cause) == (name, cause)
     assert found.tally.wrong == 0
+
+
+def test_a_variable_of_a_later_step_is_what_both_sides_have_trained(tmp_path: Path) -> None:
+    """That it differs as the step begins says where to look, and not so surely what is wrong."""
+    part = next(part for part in layers().parts if part.name == "two/kernel")
+    assert part.npu is not None
+    data = layers().with_part("two/kernel", golden=part.npu * np.float32(1.5)).write(tmp_path)
+    first = verdict_of(data)
+    (step,) = data.glob(f"npu/debug_0/dump/{STAMP}/0/*/*/0")
+    step.rename(step.with_name("7"))
+    later = verdict_of(data, tmp_path / "later")
+    for found in (first, later):
+        assert (found.culprit, found.cause) == ("two/kernel", Cause.WEIGHTS)
+    assert later.suspects[0].confidence < first.suspects[0].confidence
+    assert "already as step 7 begins" in " ".join(told(later).split())
+    assert [one.line for one in later.next][:1] == ["ac --all"]
+    assert "already as step" not in told(first)
 
 
 def test_a_variable_in_float16_is_the_same(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ WHY = {
     Do.RUN_AGAIN: "whether a seed is fixed at all: run the script again into npu/debug_1, then",
     Do.SAME_BATCH: "feed both sides the same batch: order, preprocessing and labels",
     Do.SAME_CHECKPOINT: "load the same checkpoint on both sides",
+    Do.EARLIER_STEP: "the sides' ways have parted before this step: compare an earlier one, or all that were dumped",
     Do.MAKE_BENCHMARK: (
         "a benchmark would tell whether data, weights and random numbers agree; make one with tfdbg, then"
     ),

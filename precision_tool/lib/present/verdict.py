@@ -81,12 +81,18 @@ def belongs_to(verdict: Verdict, check: str) -> bool:
     return any(_BELONGS.get(one.cause) == check for one in verdict.suspects) and verdict.culprit is not None
 
 
+def _sentence(one: Suspect) -> str:
+    if one.cause is Cause.WEIGHTS and one.fact("step"):
+        return f"the variable differs between the two sides already as step {one.fact('step')} begins"
+    return _SENTENCES[one.cause]
+
+
 def verdict_line(verdict: Verdict) -> Text:
     """The verdict in one line, where several are listed."""
     first = verdict.first
     if first is None:
         return _clean_head(verdict)
-    return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_SENTENCES[first.cause]}")
+    return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_sentence(first)}")
 
 
 def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-tool") -> RenderableType:
@@ -167,7 +173,7 @@ def _head(first: Suspect, verdict: Verdict) -> Text:
         text.append(f" of debug_{verdict.run}")
     text.append("\n")
     text.append(str(first.cause), style="bold")
-    sentence = _SENTENCES[first.cause] if first.proof is not Proof.RUNS else "it does not repeat itself"
+    sentence = _sentence(first) if first.proof is not Proof.RUNS else "it does not repeat itself"
     text.append(f": {sentence}")
     return text
 

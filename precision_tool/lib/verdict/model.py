@@ -95,6 +95,7 @@ class Do(StrEnum):
     RUN_AGAIN = "run_again"
     SAME_BATCH = "same_batch"
     SAME_CHECKPOINT = "same_checkpoint"
+    EARLIER_STEP = "earlier_step"
     MAKE_BENCHMARK = "make_benchmark"
     COMPARE_RUN = "compare_run"
     MAKE_PASSPORTS = "make_passports"

@@ -206,6 +206,8 @@ def _input(one: Suspect) -> list[Step]:
 
 
 def _weights(one: Suspect) -> list[Step]:
+    if one.fact("step"):
+        return [Step(do=Do.EARLIER_STEP, command=("ac", "--all")), _look(Do.LOOK_AT_VALUES, one)]
     return [Step(do=Do.SAME_CHECKPOINT), _look(Do.LOOK_AT_VALUES, one)]
 
 
