@@ -448,7 +448,7 @@ def test_a_variable_of_a_later_step_is_what_both_sides_have_trained(tmp_path: Pa
         assert (found.culprit, found.cause) == ("two/kernel", Cause.WEIGHTS)
     assert later.suspects[0].confidence < first.suspects[0].confidence
     assert "already as step 7 begins" in " ".join(told(later).split())
-    assert [one.line for one in later.next][:1] == ["ac --all"]
+    assert [one.line for one in tell_steps(later.next)][:1] == ["ac --all"]
     assert "already as step" not in told(first)
 
 
