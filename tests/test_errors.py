@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pickle
@@ -12,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import precision_tool
 import precision_tool.lib
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.npy import read_npy
 
 
@@ -75,3 +78,52 @@ def test_files_that_cannot_be_read_say_where_in_fields(tmp_path: Path) -> None:
     assert caught.value.path == str(cut)
     assert caught.value.offset == 128
     assert caught.value.message == f"{cut}: {caught.value.reason}"
+
+
+#: The modules that raise errors of values whose file only their readers know.
+WITHIN = {
+    "formats/ge_dump.py", "formats/ge_graph_export.py", "formats/ge_graph_json.py", "formats/ge_graph_model.py",
+    "formats/ge_graph_tree.py", "formats/om_file.py", "formats/opdebug.py", "formats/proto_text.py",
+    "numbers/data_types.py",
+}  # fmt: skip
+
+
+def test_every_error_of_a_format_has_its_fields() -> None:
+    """None is made of a message alone; those that know no file are of the parsers, below the readers."""
+    lib = Path(precision_tool.lib.__path__[0])
+    bare, within = [], set()
+    for path in lib.rglob("*.py"):
+        name = path.relative_to(lib).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called.rpartition(".")[2] == "FormatError":
+                bare.append(f"{name}:{node.lineno}")
+            if called == "FormatError.within":
+                within.add(name)
+    assert bare == []
+    assert within == WITHIN
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('graph { name: "g" op { name: "a" type { } } }', "a block where a quoted string was expected"),
+        ('graph { name: "g" op { name: "a" input: "b:-2" } }', "only -1 (control) may be negative"),
+        ('{"graph": [{"name": "g", "op": [{"name": "a", "id": "x"}]}]}', "'x' where a whole number was expected"),
+    ],
+)
+def test_a_wrong_value_in_a_graph_is_of_its_file(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / ("graph.json" if text.startswith("{") else "ge_proto_00000_Build.txt")
+    path.write_text(text)
+    with pytest.raises(FormatError, match=re.escape(reason)) as caught:
+        load_graph_file(str(path))
+    assert caught.value.path == str(path)
+    assert caught.value.message == f"{path}: {caught.value.reason}"
+
+
+def test_an_error_of_a_part_names_the_part_and_has_the_file() -> None:
+    error = FormatError.of("a/b.npy", "no numbers", "name another", what="conv1:output:0")
+    assert str(error) == "conv1:output:0: no numbers"
+    assert (error.path, error.reason) == ("a/b.npy", "no numbers")

@@ -24,6 +24,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.present.evidence.told import ToldFinding, tell
+from precision_tool.lib.present.verdict_json import told
 from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.session import Session
@@ -82,9 +83,11 @@ class CompareResult:
     def verdict(self) -> Verdict | None:
         """Who computes wrong, why, and what to do, judged when first asked for by recomputing each op of the dump.
 
-        None where nothing can be recomputed: without a graph, and of PyTorch dumps.
+        None where nothing can be recomputed: without a graph, and of PyTorch dumps. Its steps (`next`) have words
+        (`why`), and a line to type or to paste (`line`).
         """
-        return verdict_on(self._result)
+        verdict = verdict_on(self._result)
+        return None if verdict is None else told(verdict)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """The rows as a structured array.

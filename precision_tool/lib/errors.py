@@ -56,11 +56,19 @@ class PrecisionToolError(Exception):
         *,
         offset: Optional[int] = None,
         line: Optional[int] = None,
+        what: str = "",
     ) -> Kind:
-        """The error of a file: `path: reason`, or `path line N: reason`."""
-        where = str(path) if line is None else f"{path} line {line}"
+        """The error of a file: `path: reason`, or `path line N: reason`; or of `what` is in it: `what: reason`."""
+        where = what or (str(path) if line is None else f"{path} line {line}")
         error = cls(f"{where}: {reason}", hint)
         error.path, error.offset, error.line, error.reason = str(path), offset, line, reason
+        return error
+
+    @classmethod
+    def within(cls: Type[Kind], reason: str, hint: str = "", *, line: Optional[int] = None) -> Kind:
+        """The error of a value that does not know its file: who reads the file says which it is, with `of`."""
+        error = cls(reason, hint)
+        error.line = line
         return error
 
     @property

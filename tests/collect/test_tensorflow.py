@@ -437,7 +437,7 @@ def test_damaged_checkpoints_are_told(tmp_path: Path, save_step: SaveStep) -> No
     whole = meta.read_bytes()
     meta.write_bytes(whole.replace(b"MatMul", b"NpuMul"))
     strange = replay(python, tmp_path, "-d", "cpu", code=2).err
-    assert "ckpt.meta cannot be imported (Op type not registered 'NpuMul'" in strange
+    assert "ckpt.meta: cannot be imported (Op type not registered 'NpuMul'" in strange
     assert "hint: run this where that op's package is installed" in strange
     meta.write_bytes(whole[:1000])
     assert "ckpt.meta: damaged" in replay(python, tmp_path, "-d", "cpu", code=2).err

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.selection import OpNames
+from precision_tool.lib.study import study
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement
 
@@ -289,6 +292,36 @@ def test_a_study_finds_what_one_process_finds(
         told.append(json.loads(capfd.readouterr().out)["culprit"])
     assert told[0] == told[1]
     assert told[0]["op"] == truth.culprit
+
+
+def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    truth = generate_ranks(tmp_path, ranks=1, steps=1, fault_step=0)
+    monkeypatch.chdir(tmp_path)
+    handed: list[str] = []
+    submit = ClusterExecutor.submit_to
+
+    def counted(self: ClusterExecutor, host: str, task: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        handed.append(task.__name__)
+        return submit(self, host, task, *arguments)
+
+    monkeypatch.setattr(ClusterExecutor, "submit_to", counted)
+    told = []
+    for least, options in (
+        (1 << 30, ["--workers", "1"]),
+        (1 << 30, ["--cluster", address]),
+        (1, ["--cluster", address]),
+    ):
+        handed.clear()
+        monkeypatch.setattr(study, "_SHARED_BYTES", least)
+        words = ["--data", truth.data[0], "--work", "work", "ac", "--all", "--json", "--fresh", *options]
+        assert main(words) == 0
+        told.append(json.loads(capfd.readouterr().out))
+        assert (handed.count("run_task") == 1) is (least > 1 and "--cluster" in options)
+    assert handed.count("_judge_task") > 1, "its ops, by the workers"
+    assert told[0] == told[1] == told[2]
+    assert told[0]["culprit"]["op"] == truth.culprit
 
 
 def test_a_worker_keeps_freed_memory_as_our_own_processes_do(monkeypatch: pytest.MonkeyPatch) -> None:

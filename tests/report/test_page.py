@@ -15,6 +15,8 @@ from markupsafe import escape
 from report_files import hash_of
 
 from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.present import unseen
+from precision_tool.lib.present.steps import CALL, FILES, ONE_HF32, WHY
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
 from precision_tool.lib.report.study import told_key
@@ -141,23 +143,12 @@ def untranslated(written: Sequence[str], known: Sequence[str]) -> list[str]:
     return sorted(part for part in parts if not any(part in text for text in texts))
 
 
-def gap_writers() -> list[str]:
-    """The functions that the gaps of a verdict are of."""
-    source = (REPO / "precision_tool" / "lib" / "verdict" / "decide.py").read_text("utf-8")
-    (gaps,) = (
-        node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.keyword) and node.arg == "gaps"
-        and isinstance(node.value, ast.Tuple)
-    )  # fmt: skip
-    return [one.func.id for one in ast.walk(gaps) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
-
-
 def test_every_advice_has_its_chinese() -> None:
-    """The sentences of the plans stand in their sources; new ones must be translated."""
-    plan = (REPO / "precision_tool" / "lib" / "verdict" / "plan.py").read_text("utf-8")
+    """Of a verdict's plan and of a study's: new ones must be translated."""
     known = forms("step")
-    written = re.findall(r'Step\(\s*why="([^"]+)"', plan)
-    assert len(written) > 8
+    written = [why.replace("{number:,}", "{n}").replace("{number}", "{n}") for why in (*WHY.values(), ONE_HF32)]
     assert [one for one in written if one not in known] == []
+    assert {CALL, *FILES.values()} <= set(forms("file"))
     of_study = sentences("present/study.py", ["next_steps", "_other_device", "_look_there"])
     told = [one for one in of_study if one != "its whole verdict" and not one.startswith(("--step", "ni {", "vcs {"))]
     assert len(told) > 6
@@ -165,9 +156,7 @@ def test_every_advice_has_its_chinese() -> None:
 
 
 def test_every_gap_of_a_verdict_has_its_chinese() -> None:
-    writers = gap_writers()
-    assert {"_unread", "_gaps", "_late", "_unsettled", "_sampled"} <= set(writers)
-    written = sentences("verdict/decide.py", writers)
+    written = sentences("present/unseen.py", sorted({one.__name__ for one in unseen.WORDS.values()}))
     assert len(written) > 8
     assert untranslated(written, forms("told")) == []
 

@@ -397,8 +397,13 @@ def test_a_cell_that_is_no_number_is_named(tmp_path: Path) -> None:
     path.write_text("Index,NPUDump,TensorIndex,Shape,CosineSimilarity,MeanRelativeError\n7,a,a:input:1,[x],1.0,much\n")
     (read,) = read_result(str(path))
     assert read.shape is None
-    with pytest.raises(FormatError, match="line 2 of the result file: MeanRelativeError is no number: 'much'"):
-        row_json(read, ColumnChoice())
+    with pytest.raises(
+        FormatError, match="line 2 of the result file: MeanRelativeError is no number: 'much'"
+    ) as caught:
+        row_json(read, ColumnChoice(), str(path))
+    assert caught.value.place == {
+        "path": str(path), "offset": None, "line": 2, "reason": "MeanRelativeError is no number: 'much'"
+    }  # fmt: skip
 
 
 # --- columns that options choose ------------------------------------------------------------------------------------

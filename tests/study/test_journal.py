@@ -100,12 +100,12 @@ def test_columns_survive_as_they_are() -> None:
         "cosine": np.array([1.0, np.nan, np.inf, -0.0]),
         "number": np.arange(4),
     }
-    found = unpack(pack(columns))
+    found = unpack("j.sqlite", pack(columns))
     assert list(found["op"]) == ["a", "b", "a", "\udc80é"]
     assert np.array(found["cosine"]).tobytes() == np.array(columns["cosine"]).tobytes()
-    assert set(unpack(pack(columns), ["op"])) == {"op"}
+    assert set(unpack("j.sqlite", pack(columns), ["op"])) == {"op"}
     with pytest.raises(FormatError):
-        unpack(b"PK\x03\x04 no archive")
+        unpack("j.sqlite", b"PK\x03\x04 no archive")
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_columns_survive_as_they_are() -> None:
 )
 def test_texts_that_are_not_there_are_refused(columns: Columns) -> None:
     with pytest.raises(FormatError, match="cannot be read"):
-        unpack(pack(columns))
+        unpack("j.sqlite", pack(columns))
 
 
 def test_digits_that_nothing_makes_smaller_are_kept_as_they_are() -> None:
     digits, zeros = np.random.default_rng(0).normal(size=20_000), np.zeros(20_000)
     packed = pack({"cosine": digits, "own_error": zeros})
     assert digits.nbytes < len(packed) < 1.01 * digits.nbytes + 5000
-    assert np.array_equal(np.asarray(unpack(packed)["cosine"]), digits)
+    assert np.array_equal(np.asarray(unpack("j.sqlite", packed)["cosine"]), digits)
     assert packed == pack({"cosine": digits, "own_error": zeros})

@@ -33,7 +33,7 @@ def test_a_result_file_of_rows_that_were_kept_is_that_of_the_comparison(tmp_path
     tree = small_tree(tmp_path, [source, data, off, replace(wrong, inputs=(off,)), replace(last, inputs=(wrong,))])
     (result,) = compare(tree.root / "npu", tree.root / "tf" / "dump", graph=tree.graph)
     write_result(str(tmp_path / "compared.csv"), result.rows, ColumnChoice())
-    kept = rows_of(unpack(pack(columns_of(result.rows))))
+    kept = rows_of(unpack("j.sqlite", pack(columns_of(result.rows))))
     write_result(str(tmp_path / "kept.csv"), kept, ColumnChoice())
     compared = lines_of(tmp_path / "compared.csv")
     assert lines_of(tmp_path / "kept.csv") == compared

@@ -232,14 +232,14 @@ def test_what_a_worker_reads_is_kept_as_it_was(tmp_path: Path) -> None:
     run = find_run(str(tmp_path / "x" / "precision_data" / "npu"))
     first, second = (read_leaf(leaf, 3, int(leaf.device)) for leaf in run.leaves)
     assert len(first.names.op_of) > 100
-    again = unpack_statistics(pack_statistics(replace(first, unread=("a: cut off", "b: cut off"))), 3, 0)
+    again = unpack_statistics("j.sqlite", pack_statistics(replace(first, unread=("a: cut off", "b: cut off"))), 3, 0)
     assert again.unread == ("a: cut off", "b: cut off")
     assert (again.names.ops, again.names.types) == (first.names.ops, first.names.types)
     assert repr(replace(again, unread=())) == repr(first)
     assert aligned(second, first.names).names is first.names
     assert repr(aligned(second, first.names)) == repr(second)
     with pytest.raises(FormatError, match="cannot be read"):
-        unpack_statistics(pack({"ops": coded(["a"])}), 3, 0)
+        unpack_statistics("j.sqlite", pack({"ops": coded(["a"])}), 3, 0)
 
 
 def test_the_statistics_of_a_study_are_read_by_its_workers_once(

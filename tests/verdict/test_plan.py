@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 
 import pytest
 
 from precision_tool import tf_config
-from precision_tool.lib.verdict.model import Cause, Fact, Proof, Step, Suspect
+from precision_tool.lib.present.steps import tell_step, tell_steps
+from precision_tool.lib.present.verdict_json import verdict_json
+from precision_tool.lib.verdict.model import Cause, Do, Fact, Lack, Proof, Step, Suspect, ToldStep, Unseen, Verdict
 from precision_tool.lib.verdict.plan import plan, with_passports_known
 
 
-def steps_for(cause: Cause, proof: Proof = Proof.RECOMPUTED, culprit: str = "fc/MatMul", **facts: object) -> list[Step]:
+def steps_for(
+    cause: Cause, proof: Proof = Proof.RECOMPUTED, culprit: str = "fc/MatMul", **facts: object
+) -> list[ToldStep]:
     told = tuple(Fact(name=name, value=value) for name, value in facts.items())
     one = Suspect(culprit=culprit, cause=cause, proof=proof, confidence=0.9, number=0, facts=told)
-    return list(plan(one, (one,), True))
+    return list(tell_steps(plan(one, (one,), True)))
 
 
 def test_the_lines_that_keep_a_type_can_be_pasted() -> None:
@@ -74,7 +80,7 @@ def test_what_is_to_be_mended_ends_with_what_tells_whether_it_is(cause: Cause) -
     assert [step.line for step in steps if "--since" in step.line] == ["ac -c --since"]
     assert steps[-1].line == "ac -c --since"
     one = Suspect(culprit="x", cause=cause, proof=Proof.RECOMPUTED, confidence=0.9, number=0)
-    assert plan(one, (one,), False)[-1].line == "ac -c --since"
+    assert tell_steps(plan(one, (one,), False))[-1].line == "ac -c --since"
 
 
 @pytest.mark.parametrize("cause", [Cause.KERNEL, Cause.FUSION])
@@ -84,9 +90,52 @@ def test_whoever_writes_the_kernel_gets_a_package(cause: Cause) -> None:
 
 def test_a_clean_verdict_says_where_to_look_instead() -> None:
     steps = plan(None, (), True)
-    assert [step.line for step in steps] == ["npu_tf_config.passport(sess, feed_dict)", "ac -c"]
+    assert [step.line for step in tell_steps(steps)] == ["npu_tf_config.passport(sess, feed_dict)", "ac -c"]
     assert callable(tf_config.passport)
     known = with_passports_known(steps, differ=False)
-    assert [step.line for step in known] == ["ac -c"]
-    assert with_passports_known(steps, differ=True)[0].why.startswith("give both sides the same")
-    assert [step.line for step in plan(None, (), False)] == ["tf_dump"]
+    assert [step.line for step in tell_steps(known)] == ["ac -c"]
+    assert tell_step(with_passports_known(steps, differ=True)[0]).why.startswith("give both sides the same")
+    assert [step.line for step in tell_steps(plan(None, (), False))] == ["tf_dump"]
+
+
+@pytest.mark.parametrize("do", Do)
+def test_every_step_has_its_words(do: Do) -> None:
+    told = tell_step(Step(do=do, number=3))
+    assert re.fullmatch(r"[^{}]+[^{}.:]", told.why)
+    assert tell_step(Step(do=do, command=("ni", "fc 1"), number=3)).line == "ni 'fc 1'"
+    assert tell_step(Step(do=do, code="x=1", number=3)).file
+
+
+def test_one_op_in_hf32_is_one() -> None:
+    why = [tell_step(Step(do=Do.NO_HF32_ANYWHERE, number=number)).why.partition(" float32")[0] for number in (1, 2345)]
+    assert why == ["1 op multiplies", "2,345 ops multiply"]
+
+
+def test_steps_are_kept_as_values_and_those_of_older_releases_as_they_were_told() -> None:
+    steps = (
+        Step(do=Do.KEEP_TYPE, code="with a:", ops=("fc/MatMul",)),
+        Step(do=Do.DIVIDE_LOSS_SCALE, command=("overflow",), number=8),
+    )
+    kept = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, next=steps).to_dict()
+    assert json.loads(json.dumps(kept))["next"][1] == {
+        "do": "divide_loss_scale", "command": ["overflow"], "code": "", "ops": [], "number": 8
+    }  # fmt: skip
+    assert Verdict.from_dict(kept).next == steps
+    old = {**kept, "next": [{"why": "look at the op", "line": "ni a", "file": ""}]}
+    again = Verdict.from_dict(old)
+    assert tell_steps(again.next) == (ToldStep(why="look at the op", line="ni a"),)
+    assert again.to_dict() == old
+    assert verdict_json(again) == old
+    assert [[*step] for step in verdict_json(Verdict.from_dict(kept))["next"]] == [["why", "line", "file"]] * 2
+
+
+@pytest.mark.parametrize("lack", Lack)
+def test_what_was_not_seen_is_kept_as_values_and_told_in_words(lack: Lack) -> None:
+    gap = Unseen(lack=lack, count=2, ops=5, unknown=1, op="fc/MatMul")
+    verdict = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, gaps=(gap,))
+    kept = json.loads(json.dumps(verdict.to_dict()))
+    assert Verdict.from_dict(kept).gaps == (gap,)
+    (line,) = verdict_json(verdict)["gaps"]
+    assert line.count(" ") > 5
+    older = {**kept, "gaps": [line], "next": []}
+    assert verdict_json(Verdict.from_dict(older)) == older

@@ -14,6 +14,7 @@ from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
 
 from precision_tool.lib.present.examined import verdict_lines
+from precision_tool.lib.present.unseen import gap_words
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import in_blocks, judge, row_sums
@@ -153,7 +154,7 @@ def test_rounding_of_a_row_is_no_fault(tmp_path: Path) -> None:
 def test_what_was_not_recomputed_is_told(tmp_path: Path) -> None:
     found = verdict_of(network().write(tmp_path, benchmark=False))
     assert found.cause is Cause.NONE
-    (gap,) = found.gaps
+    (gap,) = map(gap_words, found.gaps)
     assert gap == (
         "1 of 2 ops is so large that only some of its elements were recomputed, and the sums of all rows: a fault that "
         "is small beside a row's rounding does not show"

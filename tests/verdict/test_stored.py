@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from dataclasses import FrozenInstanceError
@@ -42,7 +43,10 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     (result,) = results_of(judged)
     assert path.name == f"verdict_{result.stem}.json"
     document = json.loads(path.read_text())
-    assert document["verdict"] == json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
+    told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
+    assert document["verdict"] | {"next": told["next"]} == told
+    assert document["verdict"]["next"][0]["do"] == "look_at_op"
+    assert told["next"][0] == {"why": "look at the op", "line": "ni one/MatMul", "file": ""}
     (run,) = document["runs"]
     states = {op["name"]: op["state"] for op in run["ops"]}
     assert states["one/MatMul"] == "wrong"
@@ -51,6 +55,20 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     assert wrong["own_error"] > 100 * wrong["rounding"]
     assert wrong["worst"] > wrong["slack"]
     assert wrong["fed"] is not None
+
+
+def test_verdicts_of_older_releases_are_read(judged: Path) -> None:
+    """They have what to do next in words."""
+    (path,) = verdicts_of(judged)
+    before = tool("ac", cwd=judged)
+    told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
+    document = json.loads(path.read_text())
+    body = {key: value for key, value in document.items() if key not in ("version", "check")} | {"verdict": told}
+    check = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    path.write_text(json.dumps({"version": 1, "check": check, **body}))
+    assert read_verdict(str(path)).as_verdict().to_dict() == told
+    assert tool("ac", cwd=judged).text == before.text
+    assert json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"] == told
 
 
 def test_without_c_it_is_read(judged: Path) -> None:

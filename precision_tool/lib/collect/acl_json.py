@@ -169,7 +169,7 @@ def _read(path: Path) -> Dict[str, Any]:
     try:
         config = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
-        where = f"{path}: no valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        reason = f"no valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         hint = "acl_json writes it right"
         missing = _missing_at_end(text)
         if missing and error.pos >= len(text.rstrip()):
@@ -178,7 +178,7 @@ def _read(path: Path) -> Dict[str, Any]:
             hint = "put a comma behind the line before (the example in some documents lacks them)"
         elif re.search(r"[}\]\w\"]\s*(#|//)", text):
             hint = "take the comments out: JSON has none"
-        raise FormatError(where, hint) from None
+        raise FormatError.of(path, reason, hint, offset=error.pos) from None
     except ValueError as error:
         raise FormatError.of(path, f"{error}", "keep one of them") from None
     if not isinstance(config, dict):
@@ -272,7 +272,7 @@ def _check(path: str) -> int:
             print_line(f"note: {path}: {problem.text}", sys.stderr)
     wrong = [problem.text for problem in problems if problem.is_error]
     if wrong:
-        raise FormatError("{}: {}".format(path, "; ".join(wrong)), f"`acl_json {path}` writes it right")
+        raise FormatError.of(path, "; ".join(wrong), f"`acl_json {path}` writes it right")
     print_line(f"{path}: single ops are dumped")
     return 0
 

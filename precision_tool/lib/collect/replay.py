@@ -106,7 +106,7 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
         except (KeyError, ValueError, v1.errors.OpError) as error:
             raise _not_imported(step, error) from None
         if saver is None:
-            raise FormatError(f"{step.checkpoint}.meta says nothing about its checkpoint", _SAVE_HINT)
+            raise FormatError.of(f"{step.checkpoint}.meta", "says nothing about its checkpoint", _SAVE_HINT)
         v1.set_random_seed(step.seed)
         placeholders = [op.outputs[0] for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderV2")]
         saved = read_feeds(step.input_dir, [tensor.name for tensor in placeholders])
@@ -140,10 +140,10 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
 
 def _not_imported(step: SavedStep, error: Exception) -> FormatError:
     """Why TensorFlow does not take the graph: damaged, or made with ops of another package."""
-    text = f"{step.checkpoint}.meta cannot be imported ({reason_of(error)})"
+    hint = _SAVE_HINT
     if isinstance(error, tensorflow_v1().errors.NotFoundError):
-        return FormatError(text, "run this where that op's package is installed: it comes with the training script's")
-    return FormatError(text, _SAVE_HINT)
+        hint = "run this where that op's package is installed: it comes with the training script's"
+    return FormatError.of(f"{step.checkpoint}.meta", f"cannot be imported ({reason_of(error)})", hint)
 
 
 def _train_ops(graph: Any, step: SavedStep, saved: SavedFeeds) -> List[Any]:
@@ -158,8 +158,9 @@ def _train_ops(graph: Any, step: SavedStep, saved: SavedFeeds) -> List[Any]:
     operations = {op.name: op for op in (getattr(each, "op", each) for each in found)}
     strange = [name for name in saved.train_ops if name not in operations]
     if strange:
-        raise FormatError(
-            f"{step.input_dir / MANIFEST_NAME}: {strange[0]} ran, which is no training op of {step.checkpoint}.meta",
+        raise FormatError.of(
+            step.input_dir / MANIFEST_NAME,
+            f"{strange[0]} ran, which is no training op of {step.checkpoint}.meta",
             "inputs and checkpoint are of different steps: save the step again",
         )
     return [op for name, op in operations.items() if not saved.train_ops or name in saved.train_ops]
@@ -172,8 +173,9 @@ def _feeds(graph: Any, step: SavedStep, saved: SavedFeeds, needed: List[Any]) ->
         try:
             tensor = graph.as_graph_element(each.tensor, allow_operation=False)
         except (KeyError, ValueError):
-            raise FormatError(
-                f"{step.input_dir / each.file} was fed to {each.tensor}, which {step.checkpoint}.meta has not",
+            raise FormatError.of(
+                step.input_dir / each.file,
+                f"was fed to {each.tensor}, which {step.checkpoint}.meta has not",
                 "inputs and checkpoint are of different steps: save the step again",
             ) from None
         feeds[tensor] = load_feed(step.input_dir, each, tensor)

@@ -114,7 +114,7 @@ def _passes(members: Any, kind: str, path: str) -> Iterator[PassCount]:
         if not isinstance(counts, dict):
             raise FormatError.of(path, f"{kind}: {shown_name(name)} is no object", _HINT)
         figures = {
-            key: _count(counts.get(key), f"{path}: {kind}: {shown_name(name)}: {key}")
+            key: _count(counts.get(key), path, f"{kind}: {shown_name(name)}: {key}")
             for key in ("match_times", "effect_times", "repository_hit_times")
         }
         yield PassCount(
@@ -126,10 +126,10 @@ def _passes(members: Any, kind: str, path: str) -> Iterator[PassCount]:
         )
 
 
-def _count(value: Any, where: str) -> int | None:
+def _count(value: Any, path: str, where: str) -> int | None:
     if value is None:
         return None
     text = str(value).strip()
     if isinstance(value, bool) or re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise FormatError(f"{where}: {shown(text)} is no count", _HINT)
+        raise FormatError.of(path, f"{where}: {shown(text)} is no count", _HINT)
     return int(text)

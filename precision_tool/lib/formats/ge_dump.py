@@ -138,9 +138,9 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
     """The tensor of a slot whose bytes start at `offset`; FormatError says what about it is wrong."""
     hint = "dump this op again"
     if len(slot.shape) > data_types.MAX_RANK:
-        raise FormatError(f"a shape of more than {data_types.MAX_RANK} dimensions", hint)
+        raise FormatError.within(f"a shape of more than {data_types.MAX_RANK} dimensions", hint)
     if max(slot.shape, default=0) >= 1 << 63:
-        raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
+        raise FormatError.within(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
     data_types.refuse_impossible(slot.shape)
     layout = data_types.LAYOUTS.get(slot.format)
     if layout is None:
@@ -148,7 +148,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         layout = data_types.LAYOUTS.get(slot.format & 0xFF) if slot.format > 0xFF else None
     data_type = data_types.BY_CODE.get(slot.data_type)
     if data_type is None:
-        raise FormatError(f"unknown data type {slot.data_type}", "a newer CANN wrote it: tell us the release")
+        raise FormatError.within(f"unknown data type {slot.data_type}", "a newer CANN wrote it: tell us the release")
     count = prod(slot.shape)
     needed = data_type.byte_size(count)
     tensor = Tensor(
@@ -163,9 +163,9 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
     )
     if data_type.is_numeric and nbytes < needed and not (data_type.bits < 8 and nbytes >= count):
         message = f"shape {slot.shape} of {data_type.name} needs {needed} bytes, the header gives {nbytes}"
-        raise FormatError(message, hint) if offset + nbytes > file_size else _ShortError(message, hint, tensor)
+        raise FormatError.within(message, hint) if offset + nbytes > file_size else _ShortError(message, hint, tensor)
     if offset + nbytes > file_size:
-        raise FormatError(
+        raise FormatError.within(
             f"its bytes {offset} to {offset + nbytes} lie past the end of the file ({file_size} bytes): "
             "the file is cut off or its header is damaged",
             hint,

@@ -63,11 +63,11 @@ class GraphExport:
         try:
             return self._message(root, MESSAGES[message], 0) or {}
         except FormatError as error:
-            raise FormatError.of(self._path, f"{error.message}", error.hint) from None
+            raise FormatError.of(self._path, error.reason, error.hint) from None
 
     def _message(self, node: Any, fields: Mapping[str, Field], depth: int) -> dict[str, Any] | None:
         if not isinstance(node, dict):
-            raise FormatError("a value where a block was expected", "check that the graph file was not edited")
+            raise FormatError.within("a value where a block was expected", "check that the graph file was not edited")
         if depth > _MAX_DEPTH:
             return None
         found: dict[str, Any] = {}

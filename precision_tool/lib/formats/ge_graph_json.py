@@ -66,7 +66,7 @@ class JsonScalars:
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
         if isinstance(value, (int, float)):
             return str(value)
-        raise FormatError(f"{_shown(value)} where a string was expected", _HINT)
+        raise FormatError.within(f"{_shown(value)} where a string was expected", _HINT)
 
     def bytes_text(self, value: Any) -> str:
         """A bytes field that holds text."""
@@ -88,7 +88,7 @@ class JsonScalars:
                 return int_of_64_bits(int(value))
         except ValueError:
             pass
-        raise FormatError(f"{_shown(value)} where a whole number was expected", _HINT)
+        raise FormatError.within(f"{_shown(value)} where a whole number was expected", _HINT)
 
     def number(self, value: Any) -> float:
         """A number, also written as a string."""
@@ -97,13 +97,13 @@ class JsonScalars:
                 return float(value)
         except (ValueError, OverflowError):
             pass
-        raise FormatError(f"{_shown(value)} where a number was expected", _HINT)
+        raise FormatError.within(f"{_shown(value)} where a number was expected", _HINT)
 
     def boolean(self, value: Any) -> bool:
         """true or false, also as 0 and 1 or in a string."""
         known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
         if known is None:
-            raise FormatError(f"{_shown(value)} where true or false was expected", _HINT)
+            raise FormatError.within(f"{_shown(value)} where true or false was expected", _HINT)
         return known
 
     def word(self, value: Any) -> str:

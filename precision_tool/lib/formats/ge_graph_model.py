@@ -22,7 +22,7 @@ CONTROL_INDEX = -1
 
 def _block(value: Any) -> Node:
     if not isinstance(value, dict):
-        raise FormatError("a value where a block was expected", WANTED)
+        raise FormatError.within("a value where a block was expected", WANTED)
     return value
 
 
@@ -58,7 +58,7 @@ class Attrs(Mapping[str, Any]):
         try:
             return _attr_value(self._nodes[key], self._scalars)
         except RecursionError:
-            raise FormatError(f"attribute {shown(key)} is nested too deep", WANTED) from None
+            raise FormatError.within(f"attribute {shown(key)} is nested too deep", WANTED) from None
 
     def __contains__(self, key: object) -> bool:
         return key in self._nodes
@@ -204,7 +204,7 @@ class GraphBuilder:
                 where = f"graph {shown(name)}, op {shown(op_name)}"
                 ops.append(self.op(op_node, op_name))
         except FormatError as error:
-            raise FormatError.of(self._path, f"{where}: {error.message}", error.hint) from None
+            raise FormatError.of(self._path, f"{where}: {error.reason}", error.hint) from None
         return Graph(name=name, ops=tuple(ops), attrs=attrs)
 
     def skim(self, node: Node) -> tuple[str, list[str]]:
@@ -212,7 +212,7 @@ class GraphBuilder:
         try:
             return self._text(node, "name"), [self._text(op, "type") for op in _messages(node, "op")]
         except FormatError as error:
-            raise FormatError.of(self._path, f"{error.message}", error.hint) from None
+            raise FormatError.of(self._path, error.reason, error.hint) from None
 
     def op(self, node: Node, name: str, all_attrs: Mapping[str, Any] | None = None) -> Op:
         """An op from its block; `all_attrs` where the block does not hold all attributes."""
@@ -256,7 +256,7 @@ class GraphBuilder:
             elif number == CONTROL_INDEX:
                 control.append(producer)
             else:
-                raise FormatError(
+                raise FormatError.within(
                     f"input {shown(text)} has the index {number}; only -1 (control) may be negative", WANTED
                 )
         return tuple(data), tuple(control)

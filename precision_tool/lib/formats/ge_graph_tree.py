@@ -44,7 +44,7 @@ class TextScalars:
     def word(value: Any) -> str:
         """The name of an enum value, or its number when the writer knew no name."""
         if not isinstance(value, str):
-            raise FormatError("a block where a name was expected", WANTED)
+            raise FormatError.within("a block where a name was expected", WANTED)
         return value
 
     @staticmethod

@@ -46,9 +46,10 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
             )
     except Hdf5Error as error:
         if error.died:
-            raise FormatError(
-                f"{source}, or {target}: damaged so that {error.reason} while it copied", "copy or dump the files again"
-            ) from error
+            raise FormatError.of(
+                source, f"damaged so that {error.reason} while it copied", "copy or dump the files again",
+                what=f"{source}, or {target}",
+            ) from error  # fmt: skip
         if not error.is_os_error:
             raise FormatError.of(
                 source, f"cannot be copied into {target}: {error.reason}", "copy or dump the files again"

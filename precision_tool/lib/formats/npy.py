@@ -71,7 +71,7 @@ def read_npy_file(file: StoredFile) -> Tensor:
         raise FormatError.of(path, f"damaged .npy header: {error}", _HINT) from error
     if any(dim < 0 for dim in shape):
         raise FormatError.of(path, f".npy shape {shape} has a negative dimension", _HINT)
-    data_types.refuse_impossible(shape, f"{path}: ")
+    data_types.refuse_impossible(shape, path)
     if dtype.hasobject:
         raise FormatError.of(path, "an array of Python objects: it would have to be unpickled, which is refused", _HINT)
     name = our_name(dtype)

@@ -276,7 +276,7 @@ class WireScalars:
         """A bytes field."""
         if isinstance(value, bytes):
             return value
-        raise FormatError("a number where bytes were expected", _HINT)
+        raise FormatError.within("a number where bytes were expected", _HINT)
 
     listed_data = data
 
@@ -285,14 +285,14 @@ class WireScalars:
         try:
             return int(value)
         except (TypeError, ValueError):
-            raise FormatError("a block where a whole number was expected", _HINT) from None
+            raise FormatError.within("a block where a whole number was expected", _HINT) from None
 
     def number(self, value: Any) -> float:
         """A number."""
         try:
             return float(value)
         except (TypeError, ValueError):
-            raise FormatError("a block where a number was expected", _HINT) from None
+            raise FormatError.within("a block where a number was expected", _HINT) from None
 
     def boolean(self, value: Any) -> bool:
         """True or false."""

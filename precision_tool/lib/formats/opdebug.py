@@ -175,7 +175,7 @@ def decode_status(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     if len(data) >= 4 and int.from_bytes(data[:4], "little") == MAGIC:
         return _decode_new(data)
     if len(data) != OLD_SIZE:
-        raise FormatError(
+        raise FormatError.within(
             f"{len(data)} bytes, which neither begin with {MAGIC:#x} nor are {OLD_SIZE}, as statuses are",
             _HINT,
         )
@@ -197,19 +197,19 @@ def _decode_old(data: bytes) -> dict[str, Any]:
 
 def _decode_new(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     if len(data) < _NEW_HEADER.size:
-        raise FormatError(f"cut off after {len(data)} bytes, within the header of the status", _HINT)
+        raise FormatError.within(f"cut off after {len(data)} bytes, within the header of the status", _HINT)
     magic, version, valid, kind, reserved, length = _NEW_HEADER.unpack_from(data)
     unit = _UNITS.get(kind)
     if unit is None:
         known = ", ".join(f"{number} {name}" for number, name in _UNITS.items())
-        raise FormatError(f"acc_type {kind} at byte 12 is unknown (known are {known})", _HINT)
+        raise FormatError.within(f"acc_type {kind} at byte 12 is unknown (known are {known})", _HINT)
     names = _NEW_FIELDS[unit]
     words = 1
     if unit in _LISTED and (version == 1 or (version > 1 and length == 8 * (len(names) - 1 + _STATUS_WORDS))):
         words = _STATUS_WORDS
     size = 8 * (len(names) - 1 + words)
     if len(data) < _NEW_HEADER.size + size:
-        raise FormatError(
+        raise FormatError.within(
             f"cut off after {len(data)} bytes: the status of {unit} needs {_NEW_HEADER.size + size}", _HINT
         )
     notes = []
@@ -259,13 +259,13 @@ def _units(document: Mapping[str, Any]) -> tuple[UnitStatus, ...]:
     else:
         records = [(unit, document[unit]) for unit in _OLD_INFO if unit in document]
     if not records:
-        raise FormatError(f"no decoded overflow status: it has neither acc_list nor {AI_CORE}", _HINT)
+        raise FormatError.within(f"no decoded overflow status: it has neither acc_list nor {AI_CORE}", _HINT)
     return tuple(_unit(name, fields) for name, fields in records)
 
 
 def _unit(name: str, fields: Any) -> UnitStatus:
     if not isinstance(fields, dict):
-        raise FormatError(f"the status of {shown_name(name)} has no fields", _HINT)
+        raise FormatError.within(f"the status of {shown_name(name)} has no fields", _HINT)
 
     def number(key: str) -> int:
         return _number(fields.get(key, 0), key)
@@ -295,5 +295,5 @@ def _number(value: Any, key: str) -> int:
         except ValueError:
             value = None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise FormatError(f"{key} is no number of 64 bits", _HINT)
+        raise FormatError.within(f"{key} is no number of 64 bits", _HINT)
     return value

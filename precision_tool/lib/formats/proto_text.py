@@ -389,4 +389,4 @@ def _bad_value(token: Value, expected: str) -> FormatError:
     what = "a block"
     if isinstance(token, str):
         what = _shown(token)
-    return FormatError(f"{what} where {expected} was expected", _SYNTAX_HINT)
+    return FormatError.within(f"{what} where {expected} was expected", _SYNTAX_HINT)

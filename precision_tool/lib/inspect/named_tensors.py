@@ -174,14 +174,16 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     """Two tensors as a pair to compare; FormatError says why they cannot be."""
     for named in (npu, golden):
         if named.tensor is None:
-            raise FormatError(f"{_name(named)}: {named.reason}", "name another tensor")
+            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
         if not isinstance(named.tensor, Tensor):
-            raise FormatError(
-                f"{_name(named)}: the dump holds only statistics of this tensor",
+            raise FormatError.of(
+                named.path,
+                "the dump holds only statistics of this tensor",
                 "dump the op's tensors (dump_data tensor), or look at the statistics with pt",
+                what=_name(named),
             )
         if not data_types.BY_NAME[named.tensor.dtype].is_numeric:
-            raise FormatError(f"{_name(named)}: {named.reason}", "name another tensor")
+            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
     one, two = npu.tensor, golden.tensor
     assert isinstance(one, Tensor)
     assert isinstance(two, Tensor)
@@ -191,13 +193,11 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     try:
         alignment = align(one, two, layout, shape)
     except SizeMismatchError as error:
-        raise FormatError(
-            f"cannot compare {_name(npu)} with {_name(golden)}: {error}",
-            "different numbers of elements are never padded or cut: name two tensors of one size",
-        ) from error
+        hint = "different numbers of elements are never padded or cut: name two tensors of one size"
+        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
     except LayoutError as error:
         hint = "convert them with dc -f first, or name the graph with -g"
-        raise FormatError(f"cannot compare {_name(npu)} with {_name(golden)}: {error}", hint) from error
+        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
     return replace(
         _unread_pair(npu, golden),
         npu=one,
@@ -208,6 +208,10 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
         error_shape=alignment.error_shape(two),
         reason=alignment.note,
     )
+
+
+def _not_compared(npu: NamedTensor, golden: NamedTensor) -> str:
+    return f"cannot compare {_name(npu)} with {_name(golden)}"
 
 
 def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
@@ -224,13 +228,14 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
 
 def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) -> Pair:
     """Two tensors of which one at least is of a PyTorch dump."""
-    what = f"cannot compare {_name(npu)} with {_name(golden)}"
+    what = _not_compared(npu, golden)
     for tensor in (one, two):
         if not layouts.is_plain(tensor.layout):
-            raise FormatError(f"{what}: {tensor.path} is stored as {tensor.layout}", "convert it with dc -f ND first")
+            reason = f"{tensor.path} is stored as {tensor.layout}"
+            raise FormatError.of(tensor.path, reason, "convert it with dc -f ND first", what=what)
     aligned = align_h5(one, two)
     if isinstance(aligned, Refused):
-        raise FormatError(f"{what}: {aligned.reason}", "name two tensors of one size")
+        raise FormatError.of(one.path, aligned.reason, "name two tensors of one size", what=what)
     return replace(
         _unread_pair(npu, golden),
         npu=aligned.npu,

@@ -153,10 +153,11 @@ def is_impossible(shape: Sequence[int]) -> bool:
     return prod([extent or 1 for extent in shape]) * _WIDEST > _MOST_BITS
 
 
-def refuse_impossible(shape: Sequence[int], where: str = "") -> None:
-    """FormatError for an impossible shape."""
+def refuse_impossible(shape: Sequence[int], path: str = "") -> None:
+    """FormatError for an impossible shape, of the file `path` where that is known."""
     if is_impossible(shape):
-        raise FormatError(f"{where}no array has the shape {shown(str(list(shape[:8])))}", "dump this op again")
+        reason, hint = f"no array has the shape {shown(str(list(shape[:8])))}", "dump this op again"
+        raise FormatError.of(path, reason, hint) if path else FormatError.within(reason, hint)
 
 
 def _hifloat8_values() -> npt.NDArray[np.float32]:

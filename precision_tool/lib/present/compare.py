@@ -34,6 +34,7 @@ from precision_tool.lib.present.text import (
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.present.verdict_json import verdict_json
 from precision_tool.lib.present.whole import Box, NameTable
 from precision_tool.lib.results.result_json import SCHEMA, row_json
 from precision_tool.lib.workspace import shown_path
@@ -445,7 +446,7 @@ def _result_json(analysis: Analysis) -> dict[str, Any]:
         "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
         "findings": [_finding_json(tell(finding)) for finding in analysis.findings],
         "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
-        "rows": [row_json(row, analysis.choice) for row in analysis.rows],
+        "rows": [row_json(row, analysis.choice, analysis.path) for row in analysis.rows],
     }
 
 
@@ -466,13 +467,13 @@ def to_json(
     for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
         documents.append(_result_json(analysis))
         if verdict is not None:
-            documents[-1]["verdict"] = verdict.to_dict()
+            documents[-1]["verdict"] = verdict_json(verdict)
     made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
     if checks is not None:
         made["passports"] = None if passports is None else pair_json(passports)
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
     if alone is not None:
-        made["verdict"] = alone.to_dict()
+        made["verdict"] = verdict_json(alone)
     if other is not None:
         made["other_run"] = {
             "debug": other.number,

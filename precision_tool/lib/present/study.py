@@ -31,7 +31,7 @@ from precision_tool.lib.study.plan import Judging
 from precision_tool.lib.study.replicas import Departure
 from precision_tool.lib.study.states import LeafState
 from precision_tool.lib.study.study import Study
-from precision_tool.lib.verdict.model import Cause, Step
+from precision_tool.lib.verdict.model import Cause, ToldStep
 from precision_tool.lib.workspace import shown_path
 
 #: Distances from which on a cell of a heat map is darker; Inf stands beyond them.
@@ -241,18 +241,18 @@ def _off_line(state: LeafState) -> str:
     return f"first in {where}: {state.first.op}; nothing that was recomputed explains it"
 
 
-def _look_there(state: LeafState) -> list[Step]:
+def _look_there(state: LeafState) -> list[ToldStep]:
     """What to do where the benchmark departs and no op is known to compute wrong."""
     assert state.first is not None
     place = f"--step {state.leaf.step} --rank {state.leaf.rank}"
     line = f"ni {shlex.quote(state.first.op)} {place}"
     return [
-        Step(why="the first op that is off the benchmark: whether both sides were fed the same", line=line),
-        Step(why="what was compared of that step and rank", line=f"vcs {place}"),
+        ToldStep(why="the first op that is off the benchmark: whether both sides were fed the same", line=line),
+        ToldStep(why="what was compared of that step and rank", line=f"vcs {place}"),
     ]
 
 
-def next_steps(study: Study, named: Sequence[str] | None = None) -> list[Step]:
+def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldStep]:
     """What to do next: the commands show the culprit on its step and rank. `named` are words that named the sides."""
     culprit = study.conclusion.culprit
     if culprit is None:
@@ -261,28 +261,30 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[Step]:
     steps = []
     if culprit.ground is Ground.SUM:
         if culprit.confidence <= UNDECIDED:
-            steps.append(Step(why="see that every rank of its group was dumped: a sum of fewer is another", line=""))
+            steps.append(
+                ToldStep(why="see that every rank of its group was dumped: a sum of fewer is another", line="")
+            )
         why = "the library of collectives (HCCL), or a link, is to blame: with another version of it, or other devices,"
-        steps.append(Step(why=f"{why} run from step {culprit.step} again", line=""))
+        steps.append(ToldStep(why=f"{why} run from step {culprit.step} again", line=""))
     if culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE and culprit.ground is not Ground.SUM:
         steps += _other_device(culprit)
 
     if named is not None:
         line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
-        return [*steps, Step(why="its whole verdict", line=line)]
+        return [*steps, ToldStep(why="its whole verdict", line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
-    steps.append(Step(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
+    steps.append(ToldStep(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
     if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
-        steps.append(Step(why="what was compared of that step and rank", line=f"vcs {place}"))
+        steps.append(ToldStep(why="what was compared of that step and rank", line=f"vcs {place}"))
     return steps
 
 
-def _other_device(culprit: Culprit) -> list[Step]:
+def _other_device(culprit: Culprit) -> list[ToldStep]:
     """How to tell a device from the data that its rank has."""
     again = f"run from step {culprit.step} again with rank {culprit.rank} on another device"
     stays = "" if culprit.ground is Ground.REPLICAS else "; where the error stays with the rank, it is its data"
     found = f"{again}, and look for memory errors of its device (`npu-smi info -t ecc`)"
-    return [Step(why=f"{found}: where the error is gone then, take that device out{stays}")]
+    return [ToldStep(why=f"{found}: where the error is gone then, take that device out{stays}")]
 
 
 class HeatMapView:

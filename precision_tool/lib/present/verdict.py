@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -19,8 +20,9 @@ from precision_tool.lib.present.text import (
     safe,
     whole_path,
 )
+from precision_tool.lib.present.unseen import gap_words
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.verdict.model import Cause, Proof, Step, Suspect, Verdict
+from precision_tool.lib.verdict.model import Cause, Proof, Suspect, ToldStep, Verdict
 from precision_tool.lib.verdict.since import Since
 
 #: What each cause means, completing the name of the culprit.
@@ -79,12 +81,18 @@ def belongs_to(verdict: Verdict, check: str) -> bool:
     return any(_BELONGS.get(one.cause) == check for one in verdict.suspects) and verdict.culprit is not None
 
 
+def _sentence(one: Suspect) -> str:
+    if one.cause is Cause.WEIGHTS and one.fact("step"):
+        return f"the variable differs between the two sides already as step {one.fact('step')} begins"
+    return _SENTENCES[one.cause]
+
+
 def verdict_line(verdict: Verdict) -> Text:
     """The verdict in one line, where several are listed."""
     first = verdict.first
     if first is None:
         return _clean_head(verdict)
-    return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_SENTENCES[first.cause]}")
+    return Text.assemble((safe(first.culprit), "bold red"), f": {first.cause}: {_sentence(first)}")
 
 
 def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-tool") -> RenderableType:
@@ -102,11 +110,11 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
         rows += _rows(first, verdict)
     rows += _others(verdict)
     rows.append(("judged", plain(_judged(verdict), "dim")))
-    rows += [("gaps" if not number else "", plain(line, "dim")) for number, line in enumerate(verdict.gaps)]
+    rows += [("gaps" if not number else "", plain(gap_words(gap), "dim")) for number, gap in enumerate(verdict.gaps)]
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Verdict"), style=style, box=box.HEAVY)
-    return Group(block, NextSteps(verdict.next, command)) if verdict.next else block
+    return Group(block, NextSteps(tell_steps(verdict.next), command)) if verdict.next else block
 
 
 _STATES = {
@@ -165,7 +173,7 @@ def _head(first: Suspect, verdict: Verdict) -> Text:
         text.append(f" of debug_{verdict.run}")
     text.append("\n")
     text.append(str(first.cause), style="bold")
-    sentence = _SENTENCES[first.cause] if first.proof is not Proof.RUNS else "it does not repeat itself"
+    sentence = _sentence(first) if first.proof is not Proof.RUNS else "it does not repeat itself"
     text.append(f": {sentence}")
     return text
 
@@ -387,7 +395,7 @@ def _is_beyond(one: Suspect) -> bool:
 class NextSteps:
     """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
 
-    def __init__(self, steps: Sequence[Step], command: str) -> None:
+    def __init__(self, steps: Sequence[ToldStep], command: str) -> None:
         self._steps = steps
         self._command = command
 

@@ -141,7 +141,8 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
         try:
             npu = values.load(tensor, desc)
         except NoValueError as error:
-            raise FormatError(f"{op.name}: output {slot}: {error}", "`ni` shows what its dump has") from error
+            hint = "`ni` shows what its dump has"
+            raise FormatError.of(tensor.path, str(error), hint, what=f"{op.name}: output {slot}") from error
         golden = values.load_benchmark(Root(op, slot))
         other = None if golden is None else golden.input.array
         found.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from precision_tool.lib.present.verdict_json import verdict_json
 from precision_tool.lib.report.columns import sound
 from precision_tool.lib.verdict.model import Proof, Suspect, Verdict
 
@@ -93,7 +94,7 @@ def proof_key(suspect: Suspect) -> str:
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
     """The verdict as JSON has it everywhere, each suspect with its sentences beside."""
-    document: dict[str, Any] = sound(verdict.to_dict())
+    document: dict[str, Any] = sound(verdict_json(verdict))
     for one, suspect in zip(document["suspects"], verdict.suspects, strict=True):
         try:
             one["why"], one["proof_key"] = evidence(suspect), proof_key(suspect)

@@ -18,15 +18,14 @@ _COLUMNS = {column.json: column for column in READABLE.values() if column.json}
 _PARTS = (("metrics", Metrics), ("npu", Summary), ("golden", Summary))
 
 
-def row_json(row: Row, choice: ColumnChoice) -> dict[str, Any]:
+def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
     """A row with all its numbers; None stands for those that were not asked for, or that its file lacks.
 
-    FormatError for a row that was read and has a cell which holds no number.
+    FormatError for a row that was read, of the file `path`, and has a cell which holds no number.
     """
     for name, text in row.damaged:
-        raise FormatError(
-            f"line {row.line} of the result file: {name} is no number: {shown(text)}", "run `vc` or `ac -c` again"
-        )
+        reason, where = f"{name} is no number: {shown(text)}", f"line {row.line} of the result file"
+        raise FormatError.of(path, reason, "run `vc` or `ac -c` again", line=row.line, what=where)
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():
         document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)

@@ -192,11 +192,11 @@ def pack_statistics(leaf: LeafStatistics) -> bytes:
     return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
 
 
-def unpack_statistics(data: bytes, step: int, rank: int) -> LeafStatistics:
-    """The statistics of a leaf again. FormatError for bytes that `pack_statistics` did not give."""
-    columns: dict[str, Any] = {**unpack(data)}
+def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStatistics:
+    """The statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
+    columns: dict[str, Any] = {**unpack(path, data)}
     if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
-        raise FormatError("statistics that the study kept cannot be read", "`ac --all --fresh` begins anew")
+        raise FormatError.of(path, "statistics that the study kept cannot be read", "`ac --all --fresh` begins anew")
     names = TensorNames(
         ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
     )

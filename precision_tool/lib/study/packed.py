@@ -161,8 +161,8 @@ def _is_compressible(array: npt.NDArray[Any]) -> bool:
     return len(zlib.compress(sample, 1)) < 0.8 * len(sample)
 
 
-def unpack(data: bytes, wanted: Sequence[str] | None = None) -> Columns:
-    """The columns again, or the `wanted` ones of them. FormatError for bytes that `pack` did not give."""
+def unpack(path: str, data: bytes, wanted: Sequence[str] | None = None) -> Columns:
+    """The columns again, or the `wanted` ones of them. FormatError for bytes, of the file `path`, not of `pack`."""
     columns: Columns = {}
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -176,7 +176,7 @@ def unpack(data: bytes, wanted: Sequence[str] | None = None) -> Columns:
                 columns[name] = _read_texts(arrays[key], arrays[f"{name}.texts"])
     except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         hint = "`ac --all --fresh` begins anew"
-        raise FormatError(f"rows that the study kept cannot be read ({error})", hint) from error
+        raise FormatError.of(path, f"rows that the study kept cannot be read ({error})", hint) from error
     return columns
 
 

@@ -53,7 +53,7 @@ def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tu
         for journal in filter(exists, journals):
             kept = read_rows(journal, path)
             if kept is not None:
-                found.append((journal, Table(tuple(rows_of(unpack(kept.rows))), ColumnChoice(own_error=True))))
+                found.append((journal, Table(tuple(rows_of(unpack(journal, kept.rows))), ColumnChoice(own_error=True))))
                 notes += _changed(path, kept, place)
                 break
     if not found:

@@ -236,7 +236,7 @@ class Runner:
     def columns(self, state: LeafState, wanted: Sequence[str] | None = None) -> Columns | None:
         """The rows of a leaf; None if there are none. Own errors are those of a leaf that counts as judged only."""
         rows = self._journal.rows(state.leaf.path, self._key)
-        columns = unpack(rows, wanted) if rows else None
+        columns = unpack(self._journal.path, rows, wanted) if rows else None
         if columns is not None and not state.judged and "own_error" in columns:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
@@ -244,7 +244,7 @@ class Runner:
     def _statistics(self, state: LeafState) -> LeafStatistics | None:
         """What a worker read of a leaf that was dumped as statistics; None if it could not."""
         kept = self._journal.statistics(state.leaf.path, self._key)
-        return unpack_statistics(kept, state.leaf.step, state.leaf.rank) if kept else None
+        return unpack_statistics(self._journal.path, kept, state.leaf.step, state.leaf.rank) if kept else None
 
     def _telling(self, state: LeafState, ops: Collection[str]) -> Mapping[str, int]:
         """Which of the ops a leaf tells of: 2 where one was recomputed or compared, 1 where it was only dumped."""

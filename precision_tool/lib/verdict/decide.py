@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings
 from precision_tool.lib.verdict.compared import Compared
@@ -18,7 +17,7 @@ from precision_tool.lib.verdict.gaps import gaps
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
 from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
-from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect, Verdict, WorstCosine
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Lack, Proof, Suspect, Unseen, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.scales import known_scales
 from precision_tool.lib.verdict.spread import Progress, judge_ops
@@ -256,42 +255,30 @@ def _unread_ops(subject: Subject) -> Sequence[str]:
     return subject.seen.unread if subject.seen is not None else ()
 
 
-def _unread(subject: Subject) -> tuple[str, ...]:
+def _unread(subject: Subject) -> tuple[Unseen, ...]:
     """That files could not be read, of which the verdict goes by what other ops have of them."""
     unread = _unread_ops(subject)
-    if not unread:
-        return ()
-    whose = unread[0] if len(unread) == 1 else f"{unread[0]} and {counted(len(unread) - 1, 'more op')}"
-    return (f"not all that was dumped of {whose} could be read: dump it again to be sure",)
+    return (Unseen(lack=Lack.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
 
 
-def _gaps(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
+def _gaps(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
     """What a dump of everything would have told."""
     missing = [one for one in judged if not one.is_dumped]
     if not missing:
         return ()
     unknown = sum(one.state is State.NOT_RECOMPUTED for one in missing)
-    line = f"{len(missing):,} of {counted(len(judged), 'op')} were not dumped"
-    if unknown < len(missing):
-        line += f"; {len(missing) - unknown:,} of them judged by what their readers have"
-    return (f"{line}, {unknown:,} not judged" if unknown else line,)
+    return (Unseen(lack=Lack.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
 
 
-def _late(judged: Sequence[OpJudgement]) -> tuple[str, ...]:
+def _late(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
     """That the time was over before every op was recomputed."""
     late = [one for one in judged if one.reason == OUT_OF_TIME]
-    if not late:
-        return ()
-    line = f"{len(late):,} of {counted(len(judged), 'op')} were not recomputed, as the time for that was over"
-    return (f"{line}: `ni OP` recomputes one",)
+    return (Unseen(lack=Lack.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 
-def _unsettled(tensors: int) -> tuple[str, ...]:
+def _unsettled(tensors: int) -> tuple[Unseen, ...]:
     """That the time was over before recomputing could tell which copies of a tensor are the true ones."""
-    if not tensors:
-        return ()
-    line = f"which readers have the true copy of {counted(tensors, 'tensor')} was not settled by recomputing"
-    return (f"{line}, as the time for that was over",)
+    return (Unseen(lack=Lack.UNSETTLED, count=tensors),) if tensors else ()
 
 
 def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
@@ -303,17 +290,13 @@ def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJu
     return [one for one in judged if one.state is State.RIGHT and one.is_sampled and one.name not in quiet]
 
 
-def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_benchmark: bool) -> tuple[str, ...]:
+def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_benchmark: bool) -> tuple[Unseen, ...]:
     """That some ops were recomputed in part only, where a fault of few elements may not show."""
     if not partly:
         return ()
-    words = "is so large that only some of its" if len(partly) == 1 else "are so large that only some of their"
-    line = f"{len(partly):,} of {counted(len(judged), 'op')} {words} elements were recomputed"
-    if has_benchmark:
-        return (f"{line}, those farthest from the benchmark among them",)
-    if all(one.is_summed for one in partly):
-        return (f"{line}, and the sums of all rows: a fault that is small beside a row's rounding does not show",)
-    return (f"{line}: a fault in a few others does not show without a benchmark",)
+    by_sums = Lack.SAMPLED_SUMS if all(one.is_summed for one in partly) else Lack.SAMPLED
+    lack = Lack.SAMPLED_FARTHEST if has_benchmark else by_sums
+    return (Unseen(lack=lack, count=len(partly), ops=len(judged)),)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:

@@ -20,6 +20,8 @@ _RANDOM = re.compile(
 )
 #: How near the tensors that a loss scale scales must be to each other.
 _SCALED = 0.2
+#: How sure it is that what differs is to blame, and of a variable at a later step, before which the sides trained it.
+_LOADED, _TRAINED = 0.9, 0.5
 #: Other random numbers differ in nearly every element.
 _OTHER_NUMBERS = 0.5
 
@@ -47,12 +49,14 @@ def find_sources(
             Fact(name="output", value=one.root.index), Fact(name="seen_in", value=one.seen_in),
         )  # fmt: skip
         suspect = Suspect(
-            culprit=op.name, cause=cause, proof=Proof.SOURCE, confidence=0.9,
+            culprit=op.name, cause=cause, proof=Proof.SOURCE, confidence=_LOADED,
             number=values.order[id(op)], op_type=op.type, facts=facts,
         )  # fmt: skip
         if cause is Cause.WEIGHTS and _is_loss_scale(values, flow, one):
             scale = replace(suspect, cause=Cause.LOSS_SCALE)
             continue
+        if cause is Cause.WEIGHTS and (step := _step(values)):
+            suspect = replace(suspect, confidence=_TRAINED, facts=(*facts, Fact(name="step", value=step)))
         found.append(suspect)
     together: dict[str, Suspect] = {}
     for suspect in found:
@@ -60,6 +64,12 @@ def find_sources(
         if known is None or suspect.fact("distance") > known.fact("distance"):
             together[suspect.culprit] = suspect
     return list(together.values()), scale
+
+
+def _step(values: RunValues) -> int:
+    """The step of the dump; 0 where its folder does not tell, too."""
+    step = values.leaf.step
+    return int(step) if step.isascii() and step.isdigit() else 0
 
 
 def _is_loss_scale(values: RunValues, flow: Flow, one: Departure) -> bool:

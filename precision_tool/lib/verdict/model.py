@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from math import isfinite
 from typing import Any
@@ -66,13 +66,103 @@ class Flag:
         return Fact(name="status_file", value=self.path), Fact(name="status", value=self.words)
 
 
+class Do(StrEnum):
+    """What a step of the plan is; its words are in `present.steps`."""
+
+    LOOK_AT_OP = "look_at_op"
+    LOOK_AT_FUSED_OP = "look_at_fused_op"
+    LOOK_AT_CAST = "look_at_cast"
+    LOOK_AT_VALUES = "look_at_values"
+    REPORT_KERNEL = "report_kernel"
+    REPORT_LAYOUT = "report_layout"
+    NO_HF32 = "no_hf32"
+    #: The same for all products of a run, of which `number` are in HF32.
+    NO_HF32_ANYWHERE = "no_hf32_anywhere"
+    HIGH_PRECISION = "high_precision"
+    FLOAT32_KERNEL = "float32_kernel"
+    SWITCH_PASS_OFF = "switch_pass_off"
+    KEEP_FUSED_TYPE = "keep_fused_type"
+    KEEP_TYPE = "keep_type"
+    SCALE_INPUTS = "scale_inputs"
+    LOWER_LOSS_SCALE = "lower_loss_scale"
+    #: The same by a factor of `number` at least.
+    DIVIDE_LOSS_SCALE = "divide_loss_scale"
+    SAME_LOSS_SCALE = "same_loss_scale"
+    FIND_WRITER = "find_writer"
+    DETERMINISTIC = "deterministic"
+    SAME_SEEDS = "same_seeds"
+    NO_DROPOUT = "no_dropout"
+    RUN_AGAIN = "run_again"
+    SAME_BATCH = "same_batch"
+    SAME_CHECKPOINT = "same_checkpoint"
+    EARLIER_STEP = "earlier_step"
+    MAKE_BENCHMARK = "make_benchmark"
+    COMPARE_RUN = "compare_run"
+    MAKE_PASSPORTS = "make_passports"
+    MEND_PASSPORTS = "mend_passports"
+    OTHER_STEP = "other_step"
+    CHECK = "check"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What to do: `line` is a command, or lines for the file `file`; empty where there is only advice (`why`)."""
+    """What to do: with a `command` of this tool, as its words, with Python `code` for a script, or with neither.
+
+    `ops` are the ops of the script whose lines the code is for.
+    """
+
+    do: Do
+    command: tuple[str, ...] = ()
+    code: str = ""
+    ops: tuple[str, ...] = ()
+    number: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as verdicts keep it."""
+        return {
+            "do": str(self.do), "command": list(self.command), "code": self.code, "ops": list(self.ops),
+            "number": self.number,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldStep:
+    """A step in words, as JSON has it, and verdicts of older releases. `line` is a command, or lines for `file`."""
 
     why: str
     line: str = ""
     file: str = ""
+
+
+class Lack(StrEnum):
+    """What a verdict did not see; its words are in `present.unseen`."""
+
+    NOT_READ = "not_read"
+    NOT_DUMPED = "not_dumped"
+    OUT_OF_TIME = "out_of_time"
+    #: Tensors whose true copy the time did not suffice to tell.
+    UNSETTLED = "unsettled"
+    #: Ops of which only some elements were recomputed: without a benchmark, ...
+    SAMPLED = "sampled"
+    #: ... with the sums of all rows, ...
+    SAMPLED_SUMS = "sampled_sums"
+    #: ... or with those elements that are farthest from the benchmark.
+    SAMPLED_FARTHEST = "sampled_farthest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """What a verdict did not see: `count` ops (or tensors) of `ops`, of which `unknown` are not judged, or one `op`."""
+
+    lack: Lack
+    count: int
+    ops: int = 0
+    unknown: int = 0
+    op: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as verdicts keep it."""
+        return {**asdict(self), "lack": str(self.lack)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +218,13 @@ class Verdict:
     ranking: tuple[str, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     facts: tuple[Fact, ...] = ()
-    next: tuple[Step, ...] = ()
+    next: tuple[Step | ToldStep, ...] = ()
     tally: Tally = field(default_factory=lambda: Tally(ops=0, right=0, wrong=0, doubtful=0, not_recomputed=0))
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None
-    gaps: tuple[str, ...] = ()
+    #: What it did not see; in words in JSON, and in verdicts of older releases.
+    gaps: tuple[Unseen | str, ...] = ()
 
     @property
     def first(self) -> Suspect | None:
@@ -147,18 +238,18 @@ class Verdict:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Verdict:
-        """The verdict of an object of JSON. KeyError, TypeError or ValueError for what is none."""
+        """The verdict of what was kept. KeyError, TypeError or ValueError for what is none."""
         suspects = tuple(map(_read_suspect, document["suspects"]))
         ops, worst = document["ops"], document["worst_cosine"]
         return cls(
             culprit=document["culprit"], cause=Cause(document["cause"]), confidence=float(document["confidence"]),
             pass_name=document["pass"], ranking=tuple(document["ranking"]), suspects=suspects,
-            facts=_read_facts(document["evidence"]), next=tuple(Step(**step) for step in document["next"]),
+            facts=_read_facts(document["evidence"]), next=tuple(map(_read_step, document["next"])),
             tally=Tally(
                 ops=ops["judged"], right=ops["right"], wrong=ops["wrong"], doubtful=ops["doubtful"],
                 not_recomputed=ops["not_recomputed"], reasons=tuple(ops["reasons"].items()),
             ),
-            run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(document["gaps"]),
+            run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(map(_read_gap, document["gaps"])),
             worst=None if worst is None else WorstCosine(
                 op_name=worst["op"], slot=worst["slot"], cosine=float(worst["cosine"]), below=worst["below"],
                 grows_from=worst["grows_from"],
@@ -166,7 +257,7 @@ class Verdict:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """The object `verdict` of JSON."""
+        """It as it is kept beside results; `present.verdict_json` makes the object `verdict` of JSON of it."""
         return {
             "culprit": self.culprit,
             "cause": str(self.cause),
@@ -174,7 +265,7 @@ class Verdict:
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
             "evidence": {fact.name: fact.value for fact in self.facts},
-            "next": [{"why": step.why, "line": step.line, "file": step.file} for step in self.next],
+            "next": [asdict(step) if isinstance(step, ToldStep) else step.to_dict() for step in self.next],
             "suspects": [_suspect(one) for one in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
@@ -187,7 +278,7 @@ class Verdict:
             },
             "run": self.run,
             "benchmark": self.has_benchmark,
-            "gaps": list(self.gaps),
+            "gaps": [gap if isinstance(gap, str) else gap.to_dict() for gap in self.gaps],
         }  # fmt: skip
 
 
@@ -206,6 +297,18 @@ def _read_suspect(one: Mapping[str, Any]) -> Suspect:
         pass_name=one["pass"] or "", proof=Proof(one["proof"]), confidence=float(one["confidence"]),
         also=tuple(one["also"]), followers=one["followers"], below=one["below"], facts=_read_facts(one["evidence"]),
     )  # fmt: skip
+
+
+def _read_step(one: Mapping[str, Any]) -> Step | ToldStep:
+    if "do" not in one:
+        return ToldStep(**one)
+    return Step(
+        do=Do(one["do"]), command=tuple(one["command"]), code=one["code"], ops=tuple(one["ops"]), number=one["number"]
+    )
+
+
+def _read_gap(one: Mapping[str, Any] | str) -> Unseen | str:
+    return one if isinstance(one, str) else Unseen(**{**one, "lack": Lack(one["lack"])})
 
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:

@@ -20,7 +20,7 @@ from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import is_repeated
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
-from precision_tool.lib.verdict.model import Cause, Fact, Flag, Step
+from precision_tool.lib.verdict.model import Cause, Do, Fact, Flag, Step
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress
 from precision_tool.lib.verdict.values import Root, RunValues
@@ -119,7 +119,7 @@ def _with_comparison(found: Judged) -> Judged:
     verdict = found.verdict
     if not verdict.has_benchmark or found.run is None:
         return found
-    step = Step(why="compare that run with the benchmark", line=f"ac -c -lt debug_{found.run}")
+    step = Step(do=Do.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{found.run}"))
     return replace(found, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
     from precision_tool.lib.verdict.model import Verdict
 
 #: To be raised with every change of what is kept.
-_VERSION = 1
+_VERSION = 2
+#: Those whose files are read: verdicts of the first have their steps in words.
+_KNOWN = (1, 2)
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"
@@ -250,7 +252,7 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")
-        if version != _VERSION or check != hashlib.sha256(_text(document).encode()).hexdigest():
+        if version not in _KNOWN or check != hashlib.sha256(_text(document).encode()).hexdigest():
             raise no_verdict
         folder = posixpath.dirname(posixpath.abspath(path))
         return document, StoredVerdict(

@@ -92,8 +92,8 @@ def _copy(source_path: str, source: int, span: Span, path: str, target: int, tol
                 in_kernel = False  # not on this file system
                 continue
             if not done:
-                reason = f"{source_path}: ends at byte {start} while it is copied"
-                raise FormatError(reason, "copy the file again")
+                reason = f"ends at byte {start} while it is copied"
+                raise FormatError.of(source_path, reason, "copy the file again", offset=start)
         else:
             part = read_at(source_path, source, start, min(count, _COMPARED))
             _write(path, target, part)

@@ -139,7 +139,8 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         raise stopped
     if len(failed) == len(rows):
         reason = failed[0].reason if failed else "there is nothing to decode"
-        raise FormatError(f"{name}: nothing was decoded: {reason}", "name an NPU dump, a folder of dumps or an op")
+        hint = "name an NPU dump, a folder of dumps or an op"
+        raise FormatError.of(name, f"nothing was decoded: {reason}", hint)
     return DONE
 
 

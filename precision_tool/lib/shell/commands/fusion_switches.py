@@ -242,11 +242,11 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _next(session: Session, output: Output) -> NextSteps:
     """To see whether it helped: held against an earlier verdict, if one named a culprit."""
     from precision_tool.lib.present.verdict import NextSteps
-    from precision_tool.lib.verdict.model import Step
+    from precision_tool.lib.verdict.model import ToldStep
 
     has_earlier = any(one.verdict["culprit"] is not None for one in session.stored_verdicts())
     line = "ac -c --since" if has_earlier else "ac -c"
-    return NextSteps([Step(why="collect again, and see whether it helped", line=line)], output.command_for(session))
+    return NextSteps([ToldStep(why="collect again, and see whether it helped", line=line)], output.command_for(session))
 
 
 def _write(

@@ -72,9 +72,11 @@ class GraphName(Named):
                     note_others(self.session, name, slot, others)
                 return pair, npu, golden
         _, pair, _ = fitting[0]
-        raise FormatError(
-            f"{pair.tensor_index}: nothing to compare it with: {pair.reason}",
+        raise FormatError.of(
+            pair.npu.path if pair.npu is not None else "",
+            f"nothing to compare it with: {pair.reason}",
             "name both tensors, or another output with -o N",
+            what=pair.tensor_index,
         )
 
     def single(self, own_slot: str, slot: str, output: Output) -> NamedTensor:

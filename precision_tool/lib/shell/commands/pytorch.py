@@ -89,7 +89,8 @@ class PytorchName(Named):
         outputs = [value for value in tensors if value.is_tensor and value.direction == OUTPUT]
         chosen = next(iter(outputs if not hit.is_part and not slot else tensors), None)
         if chosen is None:
-            raise FormatError(f"{self.name}: no tensor that can be read", "`ls dump` lists the data sets")
+            reason, hint = "no tensor that can be read", "`ls dump` lists the data sets"
+            raise FormatError.of(hit.side.dump.path, reason, hint, what=self.name)
         return named_value(hit.side.dump.path, hit.op, chosen, "")
 
     def pair(self, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
@@ -104,7 +105,8 @@ class PytorchName(Named):
                     self._note_others(hit, pair.slot)
                 return pair, npu, golden
         why = fitting[0].reason if fitting else "it has no such tensor"
-        raise FormatError(f"{self.name}: nothing to compare it with: {why}", "name both tensors")
+        reason = f"nothing to compare it with: {why}"
+        raise FormatError.of(hit.side.dump.path, reason, "name both tensors", what=self.name)
 
     def _note_others(self, hit: H5Hit, taken: str) -> None:
         outputs = [value.slot for value in hit.values if value.is_tensor and value.direction == OUTPUT]

@@ -126,7 +126,7 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.show(*blocks, *map(report.saved_line, saved))
     if all(view.figures is None for group in views for view in group):
         reason = views[0][0].reason or "it holds no numbers"
-        raise FormatError(f"nothing could be read: {reason}", "name another tensor")
+        raise FormatError.of(views[0][0].named.path, reason, "name another tensor", what="nothing could be read")
     return DONE
 
 
