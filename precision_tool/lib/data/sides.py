@@ -11,7 +11,8 @@ from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.kinds import device_kind, kind_at
 from precision_tool.lib.sources.walk import Stamps
-from precision_tool.lib.storage.stores import is_folder, list_folder
+from precision_tool.lib.storage.store import Kind
+from precision_tool.lib.storage.stores import is_folder, list_folder, stat_of
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 
@@ -36,6 +37,7 @@ def default_npu(space: Workspace) -> str:
     if not kind_of(space).has_graph:
         raise DataNotFoundError(f"{space.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt")
     if not is_folder(folder):
+        _check_no_file(folder)
         raise DataNotFoundError.of(
             folder,
             "no NPU dump",
@@ -60,6 +62,7 @@ def default_golden(space: Workspace, npu: str) -> str:
     if benchmark is None and not _has_entries(other):
         if _has_entries(space.tf_dump_dir):
             return str(space.tf_dump_dir)  # what is wrong with it is told when it is read
+        _check_no_file(space.tf_dump_dir)
         raise NoBenchmarkError(
             f"nothing to compare {npu} with: neither {space.tf_dump_dir} nor {other} holds data",
             "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into "
@@ -97,3 +100,11 @@ def has_dump_alone(space: Workspace) -> bool:
 
 def _has_entries(folder: Path) -> bool:
     return is_folder(folder) and bool(list_folder(str(folder)))
+
+
+def _check_no_file(folder: Path) -> None:
+    found = stat_of(str(folder))
+    if found is not None and found.kind is not Kind.FOLDER:
+        raise DataNotFoundError.of(
+            folder, "a file where a folder should be", "move it away, and put the folder of dump files there"
+        )

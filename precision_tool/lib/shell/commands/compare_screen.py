@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
+from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present import compare as report
 from precision_tool.lib.present.checks import check_line, check_panel
 from precision_tool.lib.present.text import plain
@@ -105,6 +106,18 @@ def _show(
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
             output.out.print(Heading(plain("summary")))
             output.out.print(report.summary_lines(analyses, _verdict_lines(analyses, verdicts)))
+        if judges:
+            _show_study(session, analyses, output)
+
+
+def _show_study(session: Session, analyses: Sequence[Analysis], output: Output) -> None:
+    """The command that judges the dump folders of several ranks as one."""
+    leaves = [analysis.leaf.leaf for analysis in analyses if analysis.leaf is not None]
+    ranks, steps = (len(set(filter(None, names))) for names in ([x.device for x in leaves], [x.step for x in leaves]))
+    if ranks > 1:
+        what = f"{len(leaves)} dump folders of {ranks} ranks and {counted(steps, 'step')}"
+        command = f"{output.command_for(session)} ac --all".lstrip()
+        output.out.print(plain(f"{what}: `{command}` gives one verdict over them"), soft_wrap=True)
 
 
 def _show_other(other: OtherRun | None, output: Output) -> None:
