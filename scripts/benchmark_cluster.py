@@ -2,7 +2,10 @@
 
 Both sides are the same command, from start to exit, on the same copies of one leaf; they take turns, and the table of
 each run has to be the same to the bit. The cluster runs already, as clusters do; its workers, and the page cache, are
-warmed by a run before the clock starts, which also tells the memory.
+warmed by a run before the clock starts, which also tells the memory. A busy machine tells by processor time alone.
+
+Then one leaf is read from the memory of fsspec and from an HTTP server of this machine: the bytes beside those of a
+disk.
 """
 
 from __future__ import annotations
@@ -17,13 +20,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
+import fsspec
 from process_memory import children, resident
 
+from precision_tool.cli import main as main_of_tool
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.storage.files import LocalFile
+from precision_tool.lib.storage.remote import RemoteStore
+from precision_tool.lib.study.study import TASKS
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from range_server import serving
 
 #: Eight devices of a server, and as many steps: 64 leaves.
 _RANKS, _STEPS = 8, 8
@@ -104,10 +117,13 @@ def study(
     `crew` are the workers of a cluster, which go on when the study ends.
     """
     command = [sys.executable, "-m", "precision_tool", "--data", str(data), "--work", str(work), "ac", "--all"]
+    print(f"  … {' '.join(options)}", file=sys.stderr, flush=True)
     before = {} if crew is None else {pid: cpu_seconds(pid) for pid in crew(0)}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak, start = 0, time.perf_counter()
-    process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    said = work.with_name("said")
+    with said.open("wb") as file:
+        process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=file)
     while workers is not None and process.poll() is None:
         found = workers(process.pid)
         if time.perf_counter() - start > kill_after and found:
@@ -118,7 +134,7 @@ def study(
     code = process.wait()
     seconds = time.perf_counter() - start
     if code:
-        raise SystemExit(f"{' '.join(command)}: exit code {code}")
+        raise SystemExit(f"{' '.join(command)}: exit code {code}\n{said.read_text(errors='replace')[-4000:]}")
     if kill_after < float("inf"):
         raise SystemExit("the study had ended before a worker could be killed: name more --bytes")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -135,12 +151,43 @@ def cpu_seconds(pid: int) -> float:
     return 0.0
 
 
+def measure_bytes(folder: Path, nbytes: int) -> None:
+    """The bytes that `ac -c` reads of one leaf in memory, and behind HTTP, beside those of a disk."""
+    generate_demo(folder, fault="fused", bytes_total=nbytes)
+    counts = {"disk": 0, "memory": 0}
+    read, fetch = LocalFile.read_into, RemoteStore.fetch
+
+    def counted(self: LocalFile, offset: int, buffer: memoryview) -> None:
+        counts["disk"] += len(buffer)
+        read(self, offset, buffer)
+
+    def fetched(self: RemoteStore, path: str, start: int, stop: int) -> bytes:
+        counts["memory"] += (stop - start) if self.scheme == "memory" else 0
+        return fetch(self, path, start, stop)
+
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{folder}/", "/bench/", recursive=True)
+    with (
+        patch.object(LocalFile, "read_into", counted),
+        patch.object(RemoteStore, "fetch", fetched),
+        serving(folder) as served,
+        redirect_stdout(StringIO()),
+    ):
+        for number, place in enumerate((str(folder), "memory://bench", served.url)):
+            work = str(folder.with_name(f"work{number}"))
+            if main_of_tool(["--data", place, "--work", work, "ac", "-c", "--workers", "1"]):
+                raise SystemExit(f"{place}: not compared")
+    for name, count in (("memory://", counts["memory"]), ("HTTP", served.sent)):
+        share = count / counts["disk"]
+        print(f"  bytes read of a leaf by {name:9}                 {count / 1e6:8.2f} MB   / disk {share:11.2f}")
+
+
 def main() -> None:
     """Makes the tree and measures."""
     parser = argparse.ArgumentParser(prog="scripts/bench cluster", description=__doc__)
     parser.add_argument("--bytes", type=int, default=2_000_000_000, help="size of the tree (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="workers of either side (default %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of which the best counts (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of which the best counts (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the tree is made (default: a temporary folder)")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
@@ -150,6 +197,7 @@ def main() -> None:
         print("         leaf compared with its benchmark and recomputed, from start to exit of the command")
         with cluster(args.workers) as (address, workers):
             measure(data, folder / "work", address, workers, args.workers, args.repeats)
+        measure_bytes(folder / "one", args.bytes // (_RANKS * _STEPS))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -171,6 +219,7 @@ def measure(data: Path, work: Path, address: str, workers: Processes, count: int
     print(f"  processor time   local {other_cpu:8.2f} s   Dask {cpu:8.2f} s   Dask / local {cpu / other_cpu:6.2f}")
     late = lost.seconds - best
     print(f"  Dask, a worker killed after {best / 2:6.2f} s        {lost.seconds:8.2f} s   lost {late:9.2f} s")
+    print(f"  where a task of a worker takes about        {best / TASKS:8.2f} s")
     print(f"  the table of all {2 * repeats + 3} runs is {'the same to the bit' if same else 'NOT THE SAME'}")
 
 

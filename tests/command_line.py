@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import hashlib
+import io
 import json
 import os
 import re
+import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import pytest
 
 #: A hang is a failure, slowness is not: no test measures time with this.
 HANG = 60.0
@@ -74,11 +84,27 @@ def tool(
     env: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
 ) -> Finished:
-    """Run one command line in `cwd`. It must end with `code` and, whatever happened, show no traceback."""
+    """Run one command line in `cwd`. It must end with `code` and, whatever happened, show no traceback.
+
+    It is a process of its own, forked from one that has loaded the tool where nothing of the test is about loading it.
+    """
+    words, whole = [*map(str, arguments)], environment(cwd, columns) | dict(env or {})
+    if prefix or any(name.startswith(_READ_AT_START) for name in env or {}):
+        run = _started([*prefix, *TOOL, *words], cwd, whole)
+    else:
+        run = _tool_server(os.environ.get("LANG"), os.environ.get("PYTHONPATH")).run(words, cwd, whole)
+    for text in (run.out, run.err):
+        assert "Traceback" not in text, run
+        assert "error: internal error" not in text, run
+    assert code is None or run.code == code, run
+    return run
+
+
+def _started(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Finished:
     with subprocess.Popen(
-        [*prefix, *TOOL, *map(str, arguments)],
+        command,
         cwd=cwd,
-        env=environment(cwd, columns) | dict(env or {}),
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -89,12 +115,84 @@ def tool(
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    run = Finished(code=process.returncode, out=out, err=err)
-    for text in (out, err):
-        assert "Traceback" not in text, run
-        assert "error: internal error" not in text, run
-    assert code is None or run.code == code, run
-    return run
+    return Finished(code=process.returncode, out=out, err=err)
+
+
+#: Starts of the names of variables that Python, its libraries or the loader heed before the tool runs.
+_READ_AT_START = ("LANG", "LC_", "LD_", "OPENBLAS", "PYTHON")
+
+
+@cache
+def _tool_server(*_: str | None) -> _ToolServer:
+    """The one of this process, and of these values of what it reads at its start."""
+    return _ToolServer()
+
+
+class _ToolServer:
+    """`tool_server.py` at work: see there."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()  # one request at a time
+        with theirs, tempfile.TemporaryDirectory() as folder:
+            self._process = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("tool_server.py"), str(theirs.fileno())],
+                env=environment(Path(folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # of the kind that its children get; it says nothing itself
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # for all that have inherited it
+        self._socket.close()
+        self._process.communicate()
+
+    def run(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Finished:
+        """Like `_started` with `python -m precision_tool`."""
+        request = json.dumps({"arguments": arguments, "cwd": str(cwd), "env": env}).encode()
+        with self._lock, ExitStack() as stack:
+            ends = [os.pipe(), os.pipe()]
+            readers = [stack.enter_context(open(read, "rb")) for read, _ in ends]
+            try:
+                socket.send_fds(self._socket, [request], [write for _, write in ends])
+            finally:
+                for _, write in ends:
+                    os.close(write)
+            pid = int(self._socket.recv(_ANSWER) or pytest.fail(str(self._process.communicate())))
+            try:
+                out, err = _read_all(readers)
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired([*TOOL, *arguments], HANG) from None
+            finally:
+                code = int(self._socket.recv(_ANSWER))
+        return Finished(code=code, out=out, err=err)
+
+
+#: More than an answer of the server has bytes.
+_ANSWER = 100
+
+
+def _read_all(files: Sequence[IO[bytes]]) -> list[str]:
+    """What comes out of pipes until they end, line ends as in text files."""
+    found = {file.fileno(): bytearray() for file in files}
+    end = time.monotonic() + HANG
+    with selectors.DefaultSelector() as selector:
+        for file in files:
+            selector.register(file, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, end - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                part = os.read(key.fd, 1 << 16)
+                found[key.fd] += part
+                if not part:
+                    selector.unregister(key.fileobj)
+    return [io.TextIOWrapper(io.BytesIO(text), encoding="utf-8").read() for text in found.values()]
 
 
 # --- golden text ----------------------------------------------------------------------------------------------------

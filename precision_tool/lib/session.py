@@ -269,11 +269,12 @@ class Session(JudgedFolder):
             npu=npu, golden=golden, graph=graph,
             steps=None if steps is None else parse_numbers(steps),
             ranks=None if ranks is None else parse_numbers(ranks),
-            judging=Judging(judge), table=table, csv=csv,
+            judging=Judging(judge), table=table, csv=csv, results=str(self.workspace.output_dir("study")),
             threshold=self.settings.threshold if threshold is None else threshold,
         )  # fmt: skip
+        disk = self.workspace.on_disk()
         return run_study(
-            options, str(self.workspace.output_dir("study")), cache=str(self.workspace.output_dir("cache")),
+            options, str(disk.output_dir("study")), cache=str(disk.output_dir("cache")),
             workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
             fresh=fresh, watch_seconds=watch_seconds, seen=seen,
         )  # fmt: skip

@@ -201,6 +201,10 @@ class Workspace:
         hint = "check the folder's permissions and free space, or name another"
         raise OutputError("; ".join(reasons), f"{hint} with --work DIR")
 
+    def on_disk(self) -> "Workspace":
+        """This, or with the usual folder of results where they go to a URL: what is no single file needs a disk."""
+        return Workspace(self.root, Path(FALLBACK_WORK_FOLDER)) if urls.is_remote(self.work or "") else self
+
     def dump_dirs(self) -> List[Path]:
         """The folders of the data folder that hold dumps, whether or not they are there."""
         numbers = self.debug_numbers()

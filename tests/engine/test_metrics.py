@@ -20,6 +20,7 @@ from precision_tool.lib.engine.kernel import Kernel
 from precision_tool.lib.engine.metrics import finish, unravel
 from precision_tool.lib.engine.sums import KlSums, Sums
 from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.native.library import address
 
 Array = npt.NDArray[Any]
 
@@ -804,3 +805,37 @@ def test_small_integers_give_the_metrics_of_floats() -> None:
     for part, wanted in ((found[0], expected[0]), (found[1], expected[1]), (found[2], expected[2])):
         for one, other in zip(astuple(part), astuple(wanted), strict=True):
             assert one == (pytest.approx(other, rel=1e-13) if isinstance(other, float) else other)
+
+
+def test_the_range_of_a_block_is_that_of_its_finite_values() -> None:
+    kernel = new_kernel()
+    x = np.array([3.5, -2.25, 0.0], np.float32)
+    broken = np.array([np.nan, 7.0, -np.inf], np.float32)
+    nothing = np.full(3, np.nan, np.float32)
+    for block, wanted in ((x, (-2.25, 3.5)), (broken, (7.0, 7.0)), (nothing, (np.inf, -np.inf)), (x, (-2.25, 3.5))):
+        assert kernel.finite_range(block) == wanted
+        kernel.add_block(Sums(), block, x, 0)
+        assert kernel.finite_range(block) == wanted  # which it may know from adding it
+        kernel.add_block(Sums(), x, block, 0)
+        assert kernel.finite_range(block) == wanted
+
+
+def test_tensors_do_not_share_what_a_kernel_knows_of_the_first_pass() -> None:
+    kernel = new_kernel()
+    pairs = [
+        (np.linspace(low, low + span, 50), np.linspace(low, low + span * 1.1, 50)) for low, span in ((0, 1), (5, 90))
+    ]
+    firsts = [first_pass(x, y) for x, y in pairs]
+    alone = [second_pass(first, x, y) for first, (x, y) in zip(firsts, pairs, strict=True)]
+    for _ in range(2):
+        for first, (x, y), wanted in zip(firsts, pairs, alone, strict=True):
+            assert second_pass(first, x, y, kernel=kernel) == wanted
+
+
+def test_addresses_are_those_of_numpy() -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    frozen = whole.copy()
+    frozen.flags.writeable = False
+    arrays: list[Array] = [whole, whole[1:], whole[:, 1], whole.T, whole[:0], frozen, np.array(1.0)]
+    for array in arrays:
+        assert address(array) == array.ctypes.data

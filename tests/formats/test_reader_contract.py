@@ -1026,3 +1026,18 @@ def test_thousands_of_tensors_are_read(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(v2(header, bytes(4 * 5000)))
     assert len(read_dump(str(path)).inputs) == 5000
+
+
+def test_a_shape_in_pieces_is_read_as_one_however_often(tmp_path: Path) -> None:
+    def output(*pieces: tuple[int, ...]) -> bytes:
+        shape = b"".join(chunk(3, packed_dims(*dims)) for dims in pieces)
+        size = 4 * math.prod(extent for dims in pieces for extent in dims)
+        return chunk(3, number(1, data_types.BY_NAME["float32"].code) + number(2, 2) + shape + number(6, size))
+
+    outputs = [output((2,), (3,)), output((2,)), output((3,)), output((2,), (3,), (2,)), output((2,), (3,))]
+    header = b"".join(outputs)
+    path = tmp_path / "dump"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4 * (6 + 2 + 3 + 12 + 6)))
+    wanted = [(2, 3), (2,), (3,), (2, 3, 2), (2, 3)]
+    for _ in range(2):
+        assert [tensor and tensor.shape for tensor in read_dump(str(path)).outputs] == wanted

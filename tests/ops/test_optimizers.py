@@ -45,6 +45,9 @@ RULES = {
     "ApplyAdaMax": Rule(
         inputs="var m v beta1_power lr beta1 beta2 epsilon grad", state="var m v", numbers=ADAM
     ),
+    "ApplyAdamWithAmsgrad": Rule(
+        inputs="var m v vhat beta1_power beta2_power lr beta1 beta2 epsilon grad", state="var m v vhat", numbers=ADAM
+    ),
     "ApplyAdagrad": Rule(
         inputs="var accum lr grad", state="var accum", numbers=RATES,
         attrs=({"update_slots": True}, {"update_slots": False}),
@@ -75,7 +78,7 @@ RULES = {
     "ApplyPowerSign": Rule(inputs="var m lr logbase sign_decay beta grad", state="var m", numbers=SIGNS),
 }  # fmt: skip
 #: Slots that no optimizer has negative.
-POSITIVE = {"accum", "v", "ms", "accum_update", "gradient_squared_accumulator"}
+POSITIVE = {"accum", "v", "vhat", "ms", "accum_update", "gradient_squared_accumulator"}
 
 
 def given_of(rule: Rule, shape: Shape, seed: int) -> dict[str, Array]:
@@ -111,6 +114,12 @@ SPARSE = {
     "SparseApplyFtrl": "var accum linear grad indices lr l1 l2 lr_power",
     "SparseApplyRMSProp": "var ms mom lr rho momentum epsilon grad indices",
     "SparseApplyAdadelta": "var accum accum_update lr rho epsilon grad indices",
+    "SparseApplyCenteredRMSProp": "var mg ms mom lr rho momentum epsilon grad indices",
+    "SparseApplyMomentum": "var accum lr grad indices momentum",
+    "SparseApplyKerasMomentum": "var accum lr grad indices momentum",
+    "SparseApplyProximalGradientDescent": "var alpha l1 l2 grad indices",
+    "SparseApplyProximalAdagrad": "var accum lr l1 l2 grad indices",
+    "SparseApplyAdagradDA": "var gradient_accumulator gradient_squared_accumulator grad indices lr l1 l2 global_step",
 }
 
 
@@ -120,7 +129,7 @@ SPARSE = {
 def test_rules_of_rows(tensorflow: TensorFlow, op_type: str, seed: int) -> None:
     dense = RULES[op_type.removeprefix("Sparse")]
     given = given_of(dense, (5, 3), seed) | {"indices": i32([3, 0])}
-    given["grad"] = given["grad"][:2]
+    given["grad"] = given.pop("delta", given.get("grad", given["var"]))[:2]
     given = {name: given[name] for name in SPARSE[op_type].split()}
     wanted = tensorflow.run(f"Resource{op_type}", given, variables=dense.state.split())
     for one, other in zip(arrays_of(op_type, *given.values()), wanted, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from command_line import only_result, tool
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers.layouts import LayoutError
+from precision_tool.lib.pairing import align as alignments
 from precision_tool.lib.pairing.align import align
 from precision_tool.lib.pairing.pytorch_match import Aligned, Refused, align_h5
 
@@ -138,3 +140,35 @@ def test_beside_a_tensor_of_an_h5_file(tmp_path: Path, x_fortran: bool, y_fortra
         np.testing.assert_array_equal(in_order(path, plan).reshape(-1), RIGHT.reshape(-1))
     flat = tensor(tmp_path, "flat.npy", RIGHT.reshape(-1), False)
     assert isinstance(align_h5(x, flat), Refused if x_fortran else Aligned)
+
+
+def test_what_is_known_of_other_shapes_changes_no_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = Tensor(path="", offset=0, nbytes=0, dtype="float16", shape=(2, 1, 3, 4, 16), layout="NC1HWC0")
+    plain = Tensor(path="", offset=0, nbytes=0, dtype="float32", shape=(2, 3, 4, 16))
+    tensors = [
+        blocked,
+        replace(blocked, origin_shape=(2, 3, 4, 16)),
+        replace(blocked, origin_shape=(2, 16, 3, 4)),
+        plain,
+        replace(plain, fortran_order=True),
+        replace(plain, shape=(2, 16, 3, 4)),
+        replace(plain, dtype="complex64"),
+        replace(plain, layout="NHWC"),
+    ]
+    asked = [
+        (npu, golden, layout, shape, golden_layout)
+        for npu, golden in product(tensors, tensors)
+        for layout, shape, golden_layout in ((None, None, ""), ("NHWC", (2, 3, 4, 16), ""), ("NHWC", None, "NCHW"))
+    ]
+
+    def said(*given: Any) -> object:
+        try:
+            return align(*given)
+        except LayoutError as error:
+            return str(error)
+
+    together = [said(*given) for given in asked]
+    for given, found in zip(asked, together, strict=True):
+        monkeypatch.setattr(alignments, "_known", {})
+        assert said(*given) == found
+    assert len(set(map(str, together))) > 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,11 +306,60 @@ def test_charts(browse: Browse, demo_report: Path) -> None:
     assert "float32 → float16" in page.text("#tab-charts table.small")
 
 
+def legend_at(chart: Any, x: float) -> dict[str, str]:
+    """What a chart says of the place at this part of its width."""
+    over = chart.locator(".u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    over.hover(position={"x": min(max(1, box["width"] * x), box["width"] - 2), "y": 10})
+    names, values = (
+        chart.locator(f".u-legend {part}").all_inner_texts() for part in (".u-series .u-label", ".u-series .u-value")
+    )
+    return dict(zip(names, values, strict=True))
+
+
 def test_the_way_to_an_overflow_is_a_chart(browse: Browse, tmp_path: Path) -> None:
     generate_demo(tmp_path / "precision_data", fault="overflow")
+    path = compared(tmp_path)
+    page = browse(path)
+    result = result_of(path)
+    culprit = result["verdict"]["culprit"]
+    at = names_of(result).index(culprit)
+    assert result["overflowed"][str(at)]["largest"] > 65504
+    page.ask(f"report.show({at})")
+    told = page.text("#panel .judged")
+    assert told.startswith("Its true result is beyond its type")
+    assert "Computes right" not in told
+    page.page.click("#panel button.close")
+    page.page.click("#button-charts")
+    chart = page.page.locator(".chart[data-key='chart.way']")
+    assert " ".join(chart.locator("h3").inner_text().split()).endswith(f": {culprit}")
+    row = next(
+        row for row, (op, slot) in enumerate(zip(result["tensors"]["op"], result["tensors"]["slot"], strict=True))
+        if op == at and result["texts"][slot] == "output:0"
+    )  # fmt: skip
+    most = math.log10(max(abs(result["tensors"][f"golden_{end}"][row]) for end in ("min", "max")) / 65504)
+    last, first = legend_at(chart, 1), legend_at(chart, 0)
+    assert last["Op"] == culprit
+    assert last["NPU"] == "0", "at the limit"
+    assert float(last["Benchmark"]) == pytest.approx(most, rel=1e-3), "beyond it"
+    assert first["Op"] != culprit
+    assert float(first["NPU"]) < 0, "room is left where the way begins"
+
+
+def test_what_casts_lose_is_a_chart(browse: Browse, tmp_path: Path) -> None:
+    """Of four values one is too small for float16, and one too large."""
+    values = np.array([[1e-9, 1e6], [1.0, 2.0]], np.float32)
+    narrow = np.array([[0.0, np.inf], [1.0, 2.0]], np.float16)
+    one_op_tree(
+        tmp_path / "precision_data", op_type="Cast", output=narrow, golden=values, inputs=[values],
+        input_goldens=[values],
+    )  # fmt: skip
     page = browse(compared(tmp_path))
     page.page.click("#button-charts")
-    assert page.page.locator(".chart[data-key='chart.way'] canvas").count() == 1
+    chart = page.page.locator(".chart[data-key='chart.lost']")
+    legend = legend_at(chart, 0.5)
+    assert (legend["Below: became 0"], legend["Above: became Inf"]) == ("25 %", "25 %")
 
 
 def test_dark_light_and_both_languages(browse: Browse, demo_report: Path) -> None:
@@ -325,6 +375,14 @@ def test_dark_light_and_both_languages(browse: Browse, demo_report: Path) -> Non
     assert "关闭该融合规则" in text
     for tab in ("map", "ops", "tensors", "charts"):
         page.page.click(f"#button-{tab}")
+    gap = "3 of 83 ops were not dumped; 1 of them judged by what their readers have, 2 not judged"
+    told = page.ask(f"report.told({json.dumps(gap)})")
+    assert [part in told for part in ("83 个算子", "3 个未 dump", "1 个由", "2 个未判定")] == [True] * 4
+    assert page.ask("report.told('divide the loss scale by at least 32 first; what fits all gradients')").startswith(
+        "首先"
+    )
+    for odd in ("no such sentence", "__proto__", "a (s)", ".*"):
+        assert page.ask(f"report.told({json.dumps(odd)})") == odd
     chinese = browse(demo_report, locale="zh-CN")
     assert chinese.text("#button-verdict") == "结论"
 

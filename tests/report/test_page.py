@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,8 +14,14 @@ import pytest
 from markupsafe import escape
 from report_files import hash_of
 
+from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
+from precision_tool.lib.report.study import told_key
+from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
+from precision_tool.lib.study.evidence import EvidenceKind
+from precision_tool.lib.verdict.judgement import State
+from precision_tool.lib.verdict.model import Cause
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = REPO / "scripts" / "page"
@@ -80,11 +88,14 @@ def test_versions_are_locked_and_licences_told() -> None:
 def test_both_languages_have_the_same_words() -> None:
     tables = {name: json.loads((PAGE / "src" / "texts" / f"{name}.json").read_text("utf-8")) for name in ("en", "zh")}
     english = tables["en"]
-    chinese = {key: text for key, text in tables["zh"].items() if not key.startswith("step.")}
+    chinese = {key: text for key, text in tables["zh"].items() if not key.startswith(("step.", "told."))}
     assert set(chinese) == set(english)
     for key, text in english.items():
         # The output number and the like may be left out of a shorter sentence, but never made up.
         assert set(re.findall(r"\{(\w+)\}", chinese[key])) == set(re.findall(r"\{(\w+)\}", text)), key
+    for key, text in tables["zh"].items():
+        if key.startswith(("step.", "told.")):
+            assert set(re.findall(r"\{(\w+)\}", text)) <= set(re.findall(r"\{(\w+)\}", key)), key
 
 
 def test_every_word_that_the_page_asks_for_is_there() -> None:
@@ -98,13 +109,89 @@ def test_every_word_that_the_page_asks_for_is_there() -> None:
     assert {f"column.{key}" for key in keys} - set(english) == set()
 
 
-def test_every_advice_of_a_verdict_has_its_chinese() -> None:
-    """The sentences of the plan stand in its source; new ones must be translated."""
+def sentences(module: str, within: Sequence[str]) -> list[str]:
+    """The sentences that these functions of a module write, with a `{}` for each value in them."""
+    tree = ast.parse((REPO / "precision_tool" / "lib" / module).read_text("utf-8"))
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    found = []
+    for name in within:
+        (documentation, *_), body = functions[name].body, ast.walk(functions[name])
+        inner = {
+            id(part) for node in ast.walk(functions[name]) if isinstance(node, ast.JoinedStr) for part in node.values
+        }
+        inner |= {id(part) for node in ast.walk(documentation) for part in ast.walk(node)}
+        for node in body:
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+                found.append(node.value)
+    return [one for one in found if " " in one.strip()]
+
+
+def forms(kind: str) -> list[str]:
+    """The sentences of a kind that have their Chinese."""
     chinese = json.loads((PAGE / "src" / "texts" / "zh.json").read_text("utf-8"))
+    return [key.partition(".")[2] for key in chinese if key.startswith(f"{kind}.")]
+
+
+def untranslated(written: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The parts between the values of sentences that stand in no known form: sentences are put together of them."""
+    parts = {part.strip() for sentence in written for part in sentence.split("{}") if " " in part.strip()}
+    texts = [form.replace("(s)", "s") for form in known] + [form.replace("(s)", "") for form in known]
+    return sorted(part for part in parts if not any(part in text for text in texts))
+
+
+def gap_writers() -> list[str]:
+    """The functions that the gaps of a verdict are of."""
+    source = (REPO / "precision_tool" / "lib" / "verdict" / "decide.py").read_text("utf-8")
+    (gaps,) = (
+        node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.keyword) and node.arg == "gaps"
+        and isinstance(node.value, ast.Tuple)
+    )  # fmt: skip
+    return [one.func.id for one in ast.walk(gaps) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
+
+
+def test_every_advice_has_its_chinese() -> None:
+    """The sentences of the plans stand in their sources; new ones must be translated."""
     plan = (REPO / "precision_tool" / "lib" / "verdict" / "plan.py").read_text("utf-8")
-    sentences = re.findall(r'Step\(\s*why="([^"]+)"', plan)
-    assert len(sentences) > 8
-    assert [one for one in sentences if f"step.{one}" not in chinese] == []
+    known = forms("step")
+    written = re.findall(r'Step\(\s*why="([^"]+)"', plan)
+    assert len(written) > 8
+    assert [one for one in written if one not in known] == []
+    of_study = sentences("present/study.py", ["next_steps", "_other_device", "_look_there"])
+    told = [one for one in of_study if one != "its whole verdict" and not one.startswith(("--step", "ni {", "vcs {"))]
+    assert len(told) > 6
+    assert untranslated(told, known) == []
+
+
+def test_every_gap_of_a_verdict_has_its_chinese() -> None:
+    writers = gap_writers()
+    assert {"_unread", "_gaps", "_late", "_unsettled", "_sampled"} <= set(writers)
+    written = sentences("verdict/decide.py", writers)
+    assert len(written) > 8
+    assert untranslated(written, forms("told")) == []
+
+
+def test_a_new_sentence_is_missed() -> None:
+    """What the two tests above look for is found."""
+    assert untranslated(["the moon was full for {}"], forms("told")) == ["the moon was full for"]
+
+
+def test_what_a_study_and_a_judgement_say_has_words() -> None:
+    """Texts whose keys are put together of the values of enums."""
+    english = json.loads((PAGE / "src" / "texts" / "en.json").read_text("utf-8"))
+    keys = {f"study.ground.{one}" for one in Ground} | {f"study.reach.{one}" for one in Reach}
+    keys |= {f"evidence.{one}" for one in EvidenceKind} | {f"state.{one}" for one in State}
+    keys |= {f"cause.{one}" for one in Cause} | {f"finding.{one}" for one in FindingKind}
+    for reach in Reach:
+        for ground in Ground:
+            for cause in (*Cause, "communication", "device"):
+                culprit = Culprit(
+                    step=1, rank=2, op="op", type="", cause=str(cause), ground=ground, reach=reach, ranks=(2,),
+                    steps=(1,), confidence=0.5, number=3,
+                )  # fmt: skip
+                keys.add(f"study.reach.{told_key(culprit)}")
+    assert keys - set(english) == set()
 
 
 def test_the_assets_are_part_of_the_package() -> None:

@@ -14,9 +14,6 @@ from builders import Array, one_op_tree
 from command_line import tool
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.model.graph import Op
-from precision_tool.lib.report.repro import Repro, write_repro
-from precision_tool.lib.verdict.judgement import OpJudgement, State
 
 X = (np.arange(24, dtype=np.float32).reshape(4, 6) / 3).astype(np.float16)
 Y = np.full((4, 6), 0.1, np.float16)
@@ -81,15 +78,29 @@ def test_a_right_op(tmp_path: Path) -> None:
     assert "0 of 24 elements are beyond" in text
 
 
-@pytest.mark.parametrize(("stages", "told"), [(["MatMul", "Add"], True), (["Add"], False)])
-def test_the_readme_says_where_the_verdict_takes_more_than_the_script(
-    tmp_path: Path, stages: list[str], told: bool
-) -> None:
-    op = Op(name="block/fused", type="Fused")
-    judged = OpJudgement(op=op, number=0, state=State.RIGHT, how=tuple(stages))
-    folder = write_repro(str(tmp_path / "out"), Repro(op=op, judged=judged, slack=4.0))
-    text = (Path(folder) / "README.md").read_text("utf-8")
-    assert ("check.py does not: the verdict's word on this op is `right`" in text) is told
+@pytest.mark.parametrize(("odd", "code"), [(None, 0), (9.0, 1), (np.nan, 1)])
+def test_a_kernel_that_stores_each_stages_result(tmp_path: Path, odd: float | None, code: int) -> None:
+    """The squares overflow, vanish and lose digits in float16: the verdict takes that, and so does the script."""
+    x = np.array([300.0, 1e-5, 1e-3, 2.0, 3.0], np.float16)
+    with np.errstate(all="ignore"):
+        output = np.sqrt((x.astype(np.float64) ** 2).astype(np.float16).astype(np.float64)).astype(np.float16)
+    assert np.isinf(output[0])
+    assert output[1] == 0
+    if odd is not None:
+        output[4] = odd
+    one_op_tree(
+        tmp_path / "precision_data", output=output, golden=x.astype(np.float32), inputs=[x], op_type="Square",
+        op_name="e/SquareSqrt", original_names=("e/Square", "e/Sqrt"),
+    )  # fmt: skip
+    tool("repro", "e/SquareSqrt", "out", cwd=tmp_path)
+    op = json.loads((tmp_path / "out" / "op.json").read_text("utf-8"))
+    assert (op["state"] == "right") is (code == 0)
+    found, text = check(tmp_path / "out")
+    assert found == code
+    assert "5 elements are beyond" in text
+    assert ("each stage stored in float16: 0 beyond 16 x rounding" in text) is (code == 0)
+    assert ("that counts" in text) is (code == 0)
+    assert "output_*.stages.npy" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
 def test_an_op_without_a_formula(tmp_path: Path) -> None:

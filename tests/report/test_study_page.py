@@ -51,6 +51,11 @@ def test_the_data_of_the_page(studied: tuple[Path, RanksTruth]) -> None:
     assert (by_rank["what"], by_rank["places"]) == ("rank", [0, 1, 2])
     at = by_rank["ops"].index(truth.culprit)
     assert [int(row[at] >= "4") for row in by_rank["rows"]] == [0, 1, 0]
+    assert by_step["others"][ord(by_step["worst"][1][at]) - 0x2800] == 1, "rank 1 is the worst of step 1"
+    assert by_rank["others"][ord(by_rank["worst"][1][at]) - 0x2800] == 1, "step 1 is the worst of rank 1"
+    folder = next(one for one in study["folders"] if (one["step"], one["rank"]) == (1, 1))
+    assert folder["accused"][0]["op"] == truth.culprit
+    assert study["next"][-1]["line"] == f"ni {truth.culprit} --step 1 --rank 1"
     assert str(truth.culprit) in path.read_text("utf-8"), "where no script runs"
 
 
@@ -75,6 +80,28 @@ def test_own_errors_are_told_apart(browse: Browse, tmp_path: Path) -> None:
     for at, is_own in ((0.25, False), (0.75, True)):
         page.page.mouse.move(box["x"] + box["width"] * at, box["y"] + box["height"] / 2)
         assert ("its own error" in page.text("#cell-step")) is is_own
+        corner, middle = (
+            page.ask(f"({PIXEL.replace('rank', 'step')})({at + x}, {y})") for x, y in ((-0.248, 0.1), (0, 0.5))
+        )
+        assert (corner != middle) is is_own, "told without colours too"
+    page.page.mouse.click(box["x"] + 2, box["y"] + 2)
+    assert page.page.locator("#study-leaf").count() == 0, "no folder is known"
+
+
+def check_cells_lead_to_folders(page: Any, culprit: str, at: int, count: int) -> None:
+    """A click on a cell, or Enter, shows the folder in which the op is worst, and the commands for it."""
+    box = page.page.locator("#heat-step").bounding_box()
+    page.page.mouse.click(box["x"] + box["width"] * (at + 0.5) / count, box["y"] + box["height"] * 0.75)
+    leaf = page.text("#study-leaf")
+    assert leaf.startswith(f"step 1, rank 1 · {culprit}")
+    folder = page.ask("report.data.study.folders.find((one) => one.step === 1 && one.rank === 1).path")
+    assert f"precision-tool ni {culprit} --step 1 --rank 1" in leaf
+    assert f"precision-tool ac -c -lt {folder} --report" in leaf
+    page.page.focus("#heat-rank")
+    for key in ("ArrowDown", "ArrowUp", "ArrowUp", "ArrowLeft", "Enter"):
+        page.page.keyboard.press(key)
+    before = page.ask(f"report.data.study.maps[1].ops[{at - 1}]")
+    assert page.text("#study-leaf h3").endswith(f"rank 0 · {before}")
 
 
 @pytest.mark.slow
@@ -84,7 +111,8 @@ def test_the_page_in_a_browser(studied: tuple[Path, RanksTruth], browse: Browse)
     told = page.text("#study-verdict")
     assert truth.culprit in told
     assert "step 1, rank 1" in told
-    assert "not on 2 others: its device" in told
+    assert "not on 2 others that were fed the same: its device" in told
+    assert f"ni {truth.culprit} --step 1 --rank 1" in told
     at = page.ask(f"report.data.study.maps[1].ops.indexOf({json.dumps(truth.culprit)})")
     count = page.ask("report.data.study.maps[1].ops.length")
     box = page.page.locator("#heat-rank").bounding_box()
@@ -92,6 +120,7 @@ def test_the_page_in_a_browser(studied: tuple[Path, RanksTruth], browse: Browse)
     assert page.text("#cell-rank").startswith(f"rank 1, {truth.culprit}: ")
     colours = [page.ask(f"({PIXEL})({(at + 0.5) / count}, {y})") for y in (1 / 6, 1 / 2)]
     assert colours[0] != colours[1]
+    check_cells_lead_to_folders(page, str(truth.culprit), at, count)
     page.page.click("#language")
     assert "第 1 步" in page.text("#study-verdict")
     page.page.click("#theme")

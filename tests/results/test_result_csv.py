@@ -536,3 +536,28 @@ def test_the_mapping_table(tmp_path: Path) -> None:
     header, lines = table(path)
     assert header[:3] == ["Index", "OpSequence", "OpType"]
     assert [line[1] for line in lines] == ["NaN", "5"]
+
+
+@pytest.mark.parametrize("golden_address", [False, True])
+@pytest.mark.parametrize("own_error", [False, True])
+def test_cells_of_a_row_are_those_of_its_columns(golden_address: bool, own_error: bool) -> None:
+    choice = ColumnChoice(
+        golden_address=golden_address, own_error=own_error, overflow=True, sequence=True, custom=("mine",)
+    )
+    full = row(result=metrics(1 / 3, 1e20, max_error_index=(1, 0), npu_at_max_error=-nan, golden_at_max_error=-1e-9))
+    exact = replace(SIDE, minimum=-(2**63), maximum=2**63 + 1, mean=inf, std=nan)
+    rows = [
+        full,
+        replace(full, npu=exact, golden=exact, own_error=1.5),
+        replace(full, absent=frozenset({"metrics.max_absolute_error", "npu.minimum", "pair.status"})),
+        replace(full, npu=None, golden=None, custom={"mine": "=1"}, overflow=True),
+        replace(full, reason="'=1+1", custom={"mine": 2}),
+        row(result=metrics(), dtype="bool", golden_dtype="bool"),
+        row(status=Status.NO_BENCHMARK, note="+no", name="-op"),
+    ]
+    columns = columns_of(choice)
+    cells = column_table.cells_of(columns, choice)
+    for one in rows:
+        assert cells(one) == [column.cell(one, choice) for column in columns]
+    side = columns.index(next(column for column in columns if column.name == "NPUMin"))
+    assert cells(rows[1])[side : side + 4] == ["-9.22337204e+18", "9.22337204e+18", "inf", "nan"]

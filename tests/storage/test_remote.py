@@ -135,6 +135,27 @@ def test_a_study_finds_the_same_of_the_same_data(
     assert found[0] == found[1] == found[2]
 
 
+def test_a_study_writes_its_results_where_the_url_says_and_goes_on_from_a_disk(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = generate_ranks(tmp_path / "ranks", ranks=2, steps=1, fault="nan", fault_step=0, statistics=True)
+    monkeypatch.chdir(tmp_path)
+    words = ["--data", str(tmp_path / "ranks" / truth.data[0]), "--work", "memory://studied/here", "ac", "--all"]
+    words += ["--workers", "1", "--csv", "--report"]
+    assert main(words) == 0
+    told = capfd.readouterr()
+    for name in ("study.parquet", "report.html", "redump_config.py"):
+        assert f"memory://studied/here/study/{name}" in told.out
+    assert "kept in precision_work/study" in told.err
+    store = fsspec.filesystem("memory")
+    names = [Path(name).name for name in store.find("/studied")]
+    assert {"study.parquet", "report.html", "redump_config.py"} < set(names)
+    assert sum(name.startswith("result_step_0_rank_") for name in names) == 2
+    assert store.cat("/studied/here/study/study.parquet").startswith(b"PAR1")
+    assert b"TF_DUMP_STEP" in store.cat("/studied/here/study/redump_config.py")
+    assert [path.name for path in (tmp_path / "precision_work/study").glob("*.parquet")] == []
+
+
 def test_tensors_of_urls_are_shown_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,3 +81,19 @@ def test_what_was_not_compared_is_told_from_what_was() -> None:
     assert by_step.recomputed is not None
     assert by_step.recomputed.tolist() == [[True, False]]  # the worst of all ranks
     assert by_step.to_dict()["recomputed"] == [[0]]
+
+
+def test_where_an_op_is_worst() -> None:
+    """The rank of the worst of a step, and the step of the worst of a rank; ops may come late, and be recomputed."""
+    maps = Maps()
+    maps.take(0, 0, rows({"op": "a", "cosine": 0.9}))
+    maps.take(0, 1, rows({"op": "a", "cosine": 0.5}, {"op": "b", "number": 1, "cosine": 0.9}))
+    maps.take(0, 2, rows({"op": "a", "cosine": 0.8}, {"op": "b", "number": 1, "own_error": 3.0}))
+    maps.take(7, 1, rows({"op": "b", "number": 1, "cosine": 0.1}))
+    by_step, by_rank = maps.maps()
+    assert by_step.worst is not None
+    assert by_step.worst[0].tolist() == [1, 2]
+    assert by_step.worst[1, 1] == 1
+    assert by_rank.worst is not None
+    assert by_rank.worst[1].tolist() == [0, 7]
+    assert by_rank.worst[0, 0] == by_rank.worst[2, 0] == 0

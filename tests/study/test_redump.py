@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_the_suspect_what_feeds_it_and_a_rank_to_hold_against_it() -> None:
     told = found([10_000] * 6, {4: EvidenceKind.NAN})
     plan = plan_redump(told, 2 * 2 * (10_000 + HEADER), {"op_4": "a/op.4"})
     assert plan is not None
-    assert (plan.step, plan.ranks, plan.layers) == (7, (2, 0), ("op_3", "a/op.4"))
+    assert (plan.steps, plan.ranks, plan.layers) == ((7,), (2, 0), ("op_3", "a/op.4"))
     assert plan.nbytes == 4 * (10_000 + HEADER)
     assert plan.without == ("op_2", "op_1", "op_0")
 
@@ -65,6 +66,24 @@ def test_a_huge_suspect_comes_before_small_ones() -> None:
     none = plan_redump(found([10**6], {0: EvidenceKind.NAN}), 1000)
     assert none is not None
     assert (none.layers, none.without) == ((), ("op_0",))
+
+
+def test_a_later_step_with_another_suspect_is_dumped_too_where_there_is_room() -> None:
+    """GE dumps each op at each step, on each rank that is told to."""
+    told = found([1000] * 3, {1: EvidenceKind.NAN})
+    first = told.suspicions[0]
+    again = replace(first, step=8)
+    other = replace(first, step=9, op="op_2", number=2, ranks=(1,), right=(0, 2))
+    told = replace(told, suspicions=(first, again, other))
+    plan = plan_redump(told, 10**6)
+    assert plan is not None
+    assert (plan.steps, plan.ranks, plan.layers) == ((7, 9), (2, 0, 1), ("op_0", "op_1", "op_2"))
+    assert plan.nbytes == 2 * 3 * 3 * (1000 + HEADER)
+    assert plan.settings()["TF_DUMP_STEP"] == "7|9"
+    assert plan_redump(told, plan.nbytes) == replace(plan, budget=plan.nbytes)
+    tight = plan_redump(told, plan.nbytes - 1)
+    assert tight is not None
+    assert (tight.steps, tight.ranks) == ((7,), (2, 0))
 
 
 def test_nothing_is_suspected() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from precision_tool.lib.study.conclusion import Ground, Reach, conclude
+from precision_tool.lib.study.conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.study.leaves import StudyLeaf, spans
-from precision_tool.lib.study.outcome import Role, Vote
+from precision_tool.lib.study.outcome import BlockMeans, Role, Vote
 from precision_tool.lib.study.replicas import count_votes
 from precision_tool.lib.study.states import Accused, LeafState
 from precision_tool.lib.study.votes import Epochs, role_of
@@ -111,3 +111,41 @@ def test_roles_and_epochs_of_ops() -> None:
 def test_numbers_as_people_write_them() -> None:
     assert spans([3, 0, 1, 2, 7, 9, 10]) == "0 to 3, 7, 9, 10"
     assert spans([]) == ""
+
+
+def reduced(sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce") -> Conclusion:
+    """One all-reduce a step, of which these come out, of 1, 2, 3, … put in by the ranks."""
+    votes = []
+    for step, total in enumerate(sums):
+        came = BlockMeans(means=(total,), sizes=(abs(total),), rounding=2**-23)
+        ballots = []
+        for rank in ranks:
+            fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
+            one = Vote(op=op, type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
+                       outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
+            ballots.append((rank, "n", [one]))
+        votes.append(count_votes(step, ballots))
+    return conclude([state(step, rank) for step in range(len(sums)) for rank in ranks], votes)
+
+
+def test_the_only_all_reduce_of_a_step_is_no_sum() -> None:
+    """Where the same ranks got the sum in another step, none of them was left out of the dump."""
+    assert reduced([6, 6]).culprit is None
+    found = reduced([6, 9, 6, 9]).culprit
+    assert found is not None
+    assert (found.step, found.op, found.ground, found.reach) == (1, "reduce", Ground.SUM, Reach.ALL_RANKS)
+    assert found.steps == (1, 3)
+    doubtful = reduced([9, 9]).culprit
+    assert doubtful is not None
+    assert (doubtful.step, doubtful.op, doubtful.confidence) == (0, "reduce", 0.5)
+    assert found.confidence > 0.9
+    assert reduced([9], ranks=(0, 1, 3)).culprit is None, "rank 2 was not dumped, and put in something"
+    assert reduced([2, 2]).culprit is None, "the mean of all"
+
+
+def test_an_all_reduce_that_was_written_over_tells_nothing() -> None:
+    came = BlockMeans(means=(6.0,), sizes=(6.0,), rounding=2**-23)
+    one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=("a",),
+               outputs=("a",), fed=(came,), came=(came,))  # fmt: skip
+    votes = count_votes(0, [(rank, "n", [one]) for rank in range(3)])
+    assert conclude([state(0, rank) for rank in range(3)], [votes]).culprit is None

@@ -130,6 +130,34 @@ def test_a_wrong_op_is_judged_whole(tmp_path: Path, kind: str, fault: Callable[[
     assert worst(few).sampled is None
 
 
+def between_the_pieces(got: Array) -> Array:
+    """A fault that no row of the glance has."""
+    size = len(got)
+    first = size // 7 // 2 + size // 14 - size // 50
+    got[first : first + max(1, size // 100)] += np.float16(1)
+    return got
+
+
+@pytest.mark.parametrize("kind", ["Add", "MatMulV2", "ReluGrad in blocks"])
+def test_the_place_of_the_largest_error_is_looked_at(tmp_path: Path, kind: str) -> None:
+    """Behind a large fault nothing else tells of a second one."""
+    fused = one_op(kind)
+    array, stored, axes = fused.output
+    wrong = replace(fused, output=(between_the_pieces(array.copy()), stored, axes))
+    (place, *_) = np.flatnonzero(wrong.output[0] != array)
+    assert recompute(tmp_path, wrong, compared=_QUIET).state is State.RIGHT
+    told = replace(_QUIET, places={("fused", "output:0"): (int(place), array.size)})
+    found = recompute(tmp_path, wrong, compared=told)
+    assert found.state is State.WRONG
+    assert found.slots == recompute(tmp_path, wrong).slots
+    # The place in a tensor of another size tells nothing, and in a sound op it does no harm.
+    other = replace(_QUIET, places={("fused", "output:0"): (int(place), array.size + 1)})
+    assert recompute(tmp_path, wrong, compared=other).state is State.RIGHT
+    sound = recompute(tmp_path, fused, compared=told)
+    assert sound.state is State.RIGHT
+    assert worst(sound).sampled is not None
+
+
 def test_a_small_op_is_looked_at_whole(tmp_path: Path) -> None:
     rows, more = halves(3, 400, 24), halves(4, 400, 24)
     true = rows.astype(np.float64) + more
@@ -176,6 +204,18 @@ def test_an_op_is_quiet_if_its_outputs_are_no_farther_off_than_its_inputs() -> N
     whole = row("output:0", 0.0).metrics
     assert whole is not None
     assert not is_quiet(row("output:0", 0.0, metrics=replace(whole, non_finite_mismatches=1)))
+
+
+def test_the_largest_errors_of_quiet_outputs_have_a_place() -> None:
+    metrics = row("output:0", 0.0).metrics
+    assert metrics is not None
+    shaped = replace(row("output:0", 0.02).pair, shape=(20, 5))
+    found = row("output:0", 0.02, pair=shaped, metrics=replace(metrics, max_error_index=(3, 2)))
+    assert Compared.of([found]).places == {("op", "output:0"): (17, 100)}
+    loud = replace(found, metrics=replace(metrics, max_error_index=(3, 2), max_absolute_error=9.0))
+    assert not Compared.of([loud]).places
+    fed = replace(found, pair=replace(shaped, slot="input:0"))
+    assert not Compared.of([fed, row("output:0", 0.02)]).places
 
 
 def test_tensors_are_the_same_if_every_figure_is() -> None:

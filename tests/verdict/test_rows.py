@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.formats import ge_dump
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.verdict import in_blocks, judge, ways
 from precision_tool.lib.verdict.judgement import OpJudgement, State
-from precision_tool.lib.verdict.rows import spread
+from precision_tool.lib.verdict.rows import Rows, spread
 from precision_tool.lib.verdict.values import read_values
 
 _BATCH = 48
@@ -239,3 +240,18 @@ def test_a_chain_is_found_on_some_rows_and_where_these_mislead_on_all(
     assert found.how == ("Conv2D", "BiasAdd", "Relu" if scale == 1.0 else "Relu6")
     assert found.slots[0].beyond == 0
     assert found.slots[0].sampled is None
+
+
+@pytest.mark.parametrize("piece", [(0, 1), (3, 4), (5, 12), (17, 30), (29, 30), (0, 30), (10, 11)])
+def test_one_more_piece(piece: tuple[int, int]) -> None:
+    """It joins those that it touches."""
+    rows = Rows(30, ((0, 3), (10, 12), (20, 30)))
+    found = rows.with_piece(*piece)
+    np.testing.assert_array_equal(found.numbers, np.union1d(rows.numbers, np.arange(*piece)))
+    assert all(end < start for (_, end), (start, _) in pairwise(found.pieces))
+
+
+@given(st.lists(st.integers(-5, 20), max_size=30))
+def test_numbers_each_once(numbers: list[int]) -> None:
+    values = np.array(numbers, np.intp)
+    np.testing.assert_array_equal(distinct(values), np.unique(values))

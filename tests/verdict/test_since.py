@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import Array
 from command_line import tool
 from faults import negated
-from tiny_network import Network, layers, scaled_gradients
+from one_cause_each import CAUSES
+from tiny_network import Network, binary, layers, numbers, scaled_gradients, source
 
 FUSED = {"originals": ("one/MatMul", "one/Relu"), "passes": ("MatMulReluFusionPass",)}
 
@@ -64,6 +66,7 @@ def test_nothing_changed(tmp_path: Path) -> None:
     collect(network, tmp_path)
     found = since(tmp_path)
     assert (found["state"], found["mended"], found["next_culprit"]) == ("wrong", False, "one/MatMul")
+    assert found["same_dump"] is False
     assert found["changes"] == [
         {"what": "type", "name": "one/MatMul:output:0", "before": "float16", "now": "float16", "changed": False}
     ]
@@ -101,21 +104,86 @@ def test_another_type(tmp_path: Path) -> None:
 
 
 def test_another_loss_scale(tmp_path: Path) -> None:
+    """Also where it is named by nobody, as both sides have the same."""
     for scale in (1024.0, 4096.0):
         network = scaled_gradients(scale).with_part("gradients/Relu", wrong=negated if scale == 1024.0 else None)
-        collect(network, tmp_path)
+        collect(network.with_part("loss_scale", golden=np.array(scale, np.float32)), tmp_path)
         if scale == 1024.0:
             tool("ac", "-c", cwd=tmp_path)
-    assert since(tmp_path)["culprit"] == "gradients/Relu"
+    found = since(tmp_path)
+    assert (found["culprit"], found["mended"]) == ("gradients/Relu", True)
+    assert [one for one in found["changes"] if one["what"] == "scale"] == [
+        {"what": "scale", "name": "loss_scale", "before": "1024", "now": "4096", "changed": True}
+    ]
+
+
+#: What is still so of each cause where nothing was mended, and what is said once it is.
+STILL = {
+    "cast": "still loses what it is fed",
+    "overflow": "still overflows",
+    "stomp": "is still overwritten",
+    "random": "still draws other random numbers",
+    "input": "the data still differ",
+    "weights": "still differs from the other side",
+}
+MENDED = {"overflow": "fits", "stomp": "whole", "input": "agrees", "weights": "agrees", "random": "agrees"}
+
+
+@pytest.mark.parametrize("cause", sorted(STILL))
+def test_what_still_holds_and_what_is_mended(tmp_path: Path, cause: str) -> None:
+    """Of an overflow, overwritten memory and the like its own error says nothing."""
+    collect(CAUSES[cause], tmp_path)
+    tool("ac", "-c", cwd=tmp_path)
+    shown = tool("ac", "-c", "--since", cwd=tmp_path, columns=120).text
+    assert STILL[cause] in shown
+    assert "computes right now" not in shown
+    assert "the same files as then: collect again, then precision-tool ac -c --since" in shown
+    if cause != "cast":  # its network without the op is another one
+        collect(layers(), tmp_path)
+        found = since(tmp_path)
+        assert (found["state"], found["mended"]) == (MENDED[cause], True)
+
+
+def test_what_takes_two_runs_to_be_seen(tmp_path: Path) -> None:
+    """An op that does not repeat itself: a dump of one run cannot tell that it does now."""
+
+    def gain(**changes: Any) -> Network:
+        more = (
+            source("gain", numbers(1, 12, seed=11), op_type="Variable"),
+            binary("gain/mul", "Mul", "IteratorGetNext", "gain", "float32"),
+        )
+        whole = replace(layers(), parts=(*layers().parts, *more))
+        return whole.with_part("gain/mul", **changes)
+
+    def next_number(array: Array) -> Array:
+        return np.nextafter(array, np.float32(np.inf))
+
+    def collect_twice(second: Network) -> None:
+        collect(gain(), tmp_path, benchmark=False)
+        second.write(tmp_path / "precision_data", run="debug_1", benchmark=False)
+
+    collect_twice(gain(wrong=next_number))
+    tool("ac", "-c", cwd=tmp_path)
+    collect_twice(gain(wrong=next_number))
+    found = since(tmp_path)
+    assert (found["culprit"], found["state"], found["mended"]) == ("gain/mul", "unsteady", False)
+    assert "still differs between runs" in tool("ac", "-c", "--since", cwd=tmp_path).text
+    collect(gain(), tmp_path, benchmark=False)
+    found = since(tmp_path)
+    assert (found["state"], found["mended"]) == ("one_run", False)
+    collect_twice(gain())
+    found = since(tmp_path)
+    assert (found["state"], found["mended"]) == ("repeats", True)
 
 
 def test_an_earlier_verdict_is_offered(tmp_path: Path) -> None:
     collect(layers().with_part("one/MatMul", wrong=negated), tmp_path)
-    first = tool("ac", "-c", cwd=tmp_path)
-    assert "--since" not in first.text
-    second = tool("ac", "-c", cwd=tmp_path)
-    assert "an earlier verdict named one/MatMul: `ac --since precision_data/temp/" in second.text
-    assert "--since" not in tool("ac", cwd=tmp_path).text
+    offer = "an earlier verdict named one/MatMul: `precision-tool ac --since precision_data/temp/"
+    assert "an earlier verdict" not in tool("ac", "-c", cwd=tmp_path).text
+    assert "an earlier verdict" not in tool("ac", "-c", cwd=tmp_path).text  # nothing was collected in between
+    collect(layers(), tmp_path)
+    assert offer in tool("ac", "-c", cwd=tmp_path).text
+    assert "an earlier verdict" not in tool("ac", cwd=tmp_path).text
 
 
 @pytest.mark.parametrize("name", ["nothing.json", "precision_data/npu", ""])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.checks.analysis import Analysis, analyse
 from precision_tool.lib.compare.folders import (
@@ -18,7 +19,6 @@ from precision_tool.lib.compare.folders import (
 )
 from precision_tool.lib.compare.result_source import read_source
 from precision_tool.lib.compare.sides import compare_sides
-from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit
 from precision_tool.lib.compare.written import prefix_of, write_results
 from precision_tool.lib.data.folder import DataFolder, way_back_from
 from precision_tool.lib.data.sides import (
@@ -43,8 +43,10 @@ from precision_tool.lib.results.result_files import (
     part_of,
 )
 from precision_tool.lib.storage.stores import is_folder
-from precision_tool.lib.toolkit.tools import Tools
 from precision_tool.lib.workspace import Workspace, check_data
+
+if TYPE_CHECKING:
+    from precision_tool.lib.toolkit.tools import Tools
 
 #: Of many dump folders that cannot be compared, as many reasons are told.
 _SHOWN_REASONS = 3
@@ -190,6 +192,8 @@ def compare_by_toolkit(
     noise: NoiseFloor | None = None,
 ) -> list[Analysis]:
     """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
+    from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit  # loaded for few
+
     space, options = data.workspace, options or DEFAULT_OPTIONS
     npu = npu or default_npu(space)
     golden = golden or default_golden(space, npu)

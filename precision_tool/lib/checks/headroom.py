@@ -23,7 +23,7 @@ Golden = Callable[[RunOp, int], Extremes | None]
 
 #: How names of ops of the backward pass begin, or go on after a scope.
 _GRADIENT = re.compile(r"(?:^|[/_])gradient(?:s|_tape)[/_]", re.IGNORECASE)
-_LOSS_SCALE = re.compile(r"loss[/_]?scal(?:e|ing)", re.IGNORECASE)
+LOSS_SCALE = re.compile(r"loss[/_]?scal(?:e|ing)", re.IGNORECASE)
 #: The type that loss scales are made for.
 _SCALED = "float16"
 #: Bits that a fitting loss scale leaves free.
@@ -264,10 +264,10 @@ def _true_sizes(
 def _current_scale(values: RunValues) -> tuple[float | None, str]:
     """The loss scale, where an op is fed by one that is called so: its value, and what it is called."""
     for op in values.ops:
-        if op.op is None or not any(edge is not None and _LOSS_SCALE.search(edge.producer) for edge in op.op.inputs):
+        if op.op is None or not any(edge is not None and LOSS_SCALE.search(edge.producer) for edge in op.op.inputs):
             continue
         for fed in values.inputs(op):
-            if not _LOSS_SCALE.search(fed.producer) or not isinstance(fed.tensor, Tensor) or fed.tensor.size != 1:
+            if not LOSS_SCALE.search(fed.producer) or not isinstance(fed.tensor, Tensor) or fed.tensor.size != 1:
                 continue
             try:
                 summary = values.known_summary(fed.tensor) or figures_of(fed.tensor).summary

@@ -62,9 +62,9 @@ class WireReader:
 
     def varint(self, position: int, end: int) -> Tuple[int, int]:
         """The unsigned number at `position` and the position after it."""
-        index = position - self._window_start
-        if position < end and 0 <= index < len(self._window) and self._window[index] < 0x80:  # as most are: of one byte
-            return self._window[index], position + 1
+        window, index = self._window, position - self._window_start
+        if position < end and 0 <= index < len(window) and window[index] < 0x80:  # as most are: of one byte
+            return window[index], position + 1
         value = shift = 0
         while position < end:
             index = position - self._window_start
@@ -86,7 +86,7 @@ class WireReader:
             self._fields_left -= 1
             if self._fields_left < 0:
                 raise self.error(tag_at, f"more than {self._max_fields} fields")
-            # As in `varint`, without the call: most tags are of one byte, and there are many of them.
+            # As in `varint`, without the call: most tags and lengths are of one byte, and there are many of them.
             window, index = self._window, position - self._window_start
             if 0 <= index < len(window) and window[index] < 0x80:
                 tag, position = window[index], position + 1
@@ -95,12 +95,16 @@ class WireReader:
             number, kind = tag >> 3, tag & 7
             if number == 0:
                 raise self.error(tag_at, "field number 0")
-            if kind == VARINT:
-                value, position = self.varint(position, end)
-                yield number, kind, value, position, tag_at
-                continue
-            if kind == LENGTH:
-                size, position = self.varint(position, end)
+            if kind in (VARINT, LENGTH):
+                window, index = self._window, position - self._window_start
+                if position < end and 0 <= index < len(window) and window[index] < 0x80:
+                    value, position = window[index], position + 1
+                else:
+                    value, position = self.varint(position, end)
+                if kind == VARINT:
+                    yield number, kind, value, position, tag_at
+                    continue
+                size = value
             elif kind == FIXED64:
                 size = 8
             elif kind == FIXED32:

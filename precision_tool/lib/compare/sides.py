@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions, LeafResult, compare_folders
-from precision_tool.lib.compare.pytorch import compare_h5
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.sources.inputs import Inputs, find_inputs
@@ -31,6 +30,8 @@ def compare_sides(
     """
     kind = kind_of_both(npu, golden, {"-g": graph, "-cf": options.other_graph})
     if not kind.has_graph:
+        from precision_tool.lib.compare.pytorch import compare_h5  # takes long to load, for few
+
         return compare_h5(npu, golden, workers=workers, executor=executor, progress=progress, options=options)
     return compare_folders(
         npu, golden, graph=graph, graphs=graphs, find=find, workers=workers, executor=executor, progress=progress,

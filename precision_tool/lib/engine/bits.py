@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.native.library import address
 
 _BLOCK = 1 << 20
 #: C's own: numpy would make an array of the results, and a memoryview go through its items one by one.
@@ -22,7 +23,7 @@ def equal_bytes(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
     """True if two arrays, each in one piece of memory, have the same bytes."""
     assert one.flags.c_contiguous
     assert two.flags.c_contiguous
-    return one.nbytes == two.nbytes and _memcmp(one.ctypes.data, two.ctypes.data, one.nbytes) == 0
+    return one.nbytes == two.nbytes and _memcmp(address(one), address(two), one.nbytes) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

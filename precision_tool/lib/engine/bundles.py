@@ -392,10 +392,12 @@ class _Bundle:
 
     def _is_watched(self, place: int, other: int) -> bool:
         """Whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
+        npu = self._pairs[other].npu
         return (
-            other not in self._twins
+            npu is not None
+            and npu.nbytes > self._worker.budget.stored_tensor
+            and other not in self._twins
             and is_alike(self._pairs[place], self._pairs[other])
-            and tensors_of(self._pairs[other])[0].nbytes > self._worker.budget.stored_tensor
         )
 
 

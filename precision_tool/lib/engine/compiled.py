@@ -13,7 +13,7 @@ import numpy.typing as npt
 from precision_tool.lib.engine.kernel import LARGEST, SMALLEST, ErrorsCounted, Kernel, Ranges
 from precision_tool.lib.engine.sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, KlSums, SideSums, Sums
 from precision_tool.lib.native import library as native
-from precision_tool.lib.native.library import Library, library
+from precision_tool.lib.native.library import Library, address, library
 from precision_tool.lib.numbers.decode import Floats, Numbers
 
 Doubles = npt.NDArray[np.float64]
@@ -58,14 +58,19 @@ class CompiledKernel(Kernel):
         self._together = native.Together()
         self._errors = native.ErrorsFound()
         self._ranges = np.zeros(4)
+        #: The NPU's values of the block that was added last, if all are finite, of which `_first` tells.
+        self._added: Numbers | None = None
         self._room = np.empty((2, 0), np.float64), np.empty(0, np.int32)
 
     def _function(self, name: str, *arrays: Numbers) -> Callable[..., int] | None:
         """The compiled function of the arrays' type, if they are as it takes them."""
-        first = arrays[0]
-        if not all(a.dtype == first.dtype and a.size == first.size > 0 and a.flags.c_contiguous for a in arrays):
+        dtype, size = arrays[0].dtype, arrays[0].size
+        if not 0 < size <= _MOST_ITEMS:
             return None
-        return self._functions.get((name, first.dtype)) if first.size <= _MOST_ITEMS else None
+        for a in arrays:
+            if a.dtype != dtype or a.size != size or not a.flags.c_contiguous:
+                return None
+        return self._functions.get((name, dtype))
 
     def _space(self, count: int) -> tuple[Doubles, Doubles, npt.NDArray[np.int32]]:
         """Room for `count` items of both sides in float64, and for their places."""
@@ -78,6 +83,7 @@ class CompiledKernel(Kernel):
 
     def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
         code = self._first_pass(x, y)
+        self._added = x if code == _DONE else None
         if code == _DONE:
             sums.size += x.size
             self._take_sides(sums, x.size)
@@ -95,7 +101,7 @@ class CompiledKernel(Kernel):
         first = self._function("first", x, y)
         if first is None:
             return None
-        return first(x.ctypes.data, y.ctypes.data, x.size, _LIMITS.ctypes.data, ctypes.byref(self._first))
+        return first(address(x), address(y), x.size, address(_LIMITS), ctypes.byref(self._first))
 
     def _take_sides(self, sums: Sums, count: int) -> None:
         found = self._first
@@ -152,7 +158,7 @@ class CompiledKernel(Kernel):
         a, b, places = self._space(x.size)
         together = self._functions["together", x.dtype]
         together(
-            x.ctypes.data, y.ctypes.data, x.size, a.ctypes.data, b.ctypes.data, places.ctypes.data,
+            address(x), address(y), x.size, address(a), address(b), address(places),
             ctypes.byref(self._together),
         )  # fmt: skip
         count = self._together.count
@@ -172,7 +178,7 @@ class CompiledKernel(Kernel):
             return
         limits, found = self._ranges, self._second
         limits[:] = ranges[0][0], ranges[1][0], *floors
-        second(x.ctypes.data, y.ctypes.data, x.size, limits.ctypes.data, ctypes.byref(found))
+        second(address(x), address(y), x.size, address(limits), ctypes.byref(found))
         sums.p += found.p
         sums.q += found.q
         sums.apart += found.apart
@@ -180,13 +186,18 @@ class CompiledKernel(Kernel):
 
     # -- one side ---------------------------------------------------------------------------------------------------
 
+    def finite_range(self, a: Numbers) -> tuple[float, float]:
+        if a is self._added:
+            return self._first.npu_low, self._first.npu_high
+        return super().finite_range(a)
+
     def add_side(self, side: SideSums, a: Numbers) -> None:
         function = self._function("side", a)
         if function is None:
             super().add_side(side, a)
             return
         found = self._side
-        function(a.ctypes.data, a.size, ctypes.byref(found))
+        function(address(a), a.size, ctypes.byref(found))
         side.nan_count += found.nans
         side.positive_inf_count += found.positive_infinities
         side.negative_inf_count += found.negative_infinities
@@ -198,7 +209,7 @@ class CompiledKernel(Kernel):
         if function is None or not 0 < high - low < np.inf:
             super().add_bins(counts, a, low, high)
             return
-        function(a.ctypes.data, a.size, low, high - low, counts.size, counts.ctypes.data)
+        function(address(a), a.size, low, high - low, counts.size, address(counts))
 
     # -- errors one by one ------------------------------------------------------------------------------------------
 
@@ -208,8 +219,8 @@ class CompiledKernel(Kernel):
             return None
         found, places = self._errors, np.empty((2, asked.room), np.int32)
         function(
-            x.ctypes.data, y.ctypes.data, x.size, ctypes.byref(asked), weights.ctypes.data,
-            places[0].ctypes.data, places[1].ctypes.data, ctypes.byref(found),
+            address(x), address(y), x.size, ctypes.byref(asked), address(weights),
+            address(places[0]), address(places[1]), ctypes.byref(found),
         )  # fmt: skip
         worst, relative = (
             places[kind, :count] if count <= asked.room else None

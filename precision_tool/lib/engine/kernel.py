@@ -74,6 +74,7 @@ class Kernel:
     def __init__(self) -> None:
         self._buffers: dict[np.dtype[Any], _Buffers] = {}
         self._ones = {kind: np.ones((_ROW, 1), kind) for kind in (np.dtype(np.float32), np.dtype(np.float64))}
+        self._task: _SecondTask | None = None
 
     def _temporaries(self, like: Floats) -> _Buffers:
         buffers = self._buffers.get(like.dtype)
@@ -259,32 +260,37 @@ class Kernel:
 
     def add_second(self, sums: KlSums, first: Sums, x: Numbers, y: Numbers) -> None:
         """Adds a block to the second pass, given the complete sums of the first."""
-        ranges = first.pair_npu_range, first.pair_golden_range
         if _are_floats(x) and _are_floats(y):
-            self._add_second(sums, first, x, y, ranges)
+            self._add_second(sums, self._task_of(first, True), x, y)
             return
         # Differences from the least integer hold what rounding the integers themselves would lose.
-        (x_low, x_high), (y_low, y_high) = ranges
-        from_zero = (0.0, float(x_high - x_low)), (0.0, float(y_high - y_low))
-        self._add_second(sums, first, offsets(x, int(x_low)), offsets(y, int(y_low)), from_zero)
+        (x_low, _), (y_low, _) = first.pair_npu_range, first.pair_golden_range
+        self._add_second(sums, self._task_of(first, False), offsets(x, int(x_low)), offsets(y, int(y_low)))
 
-    def _add_second(self, sums: KlSums, first: Sums, x: Floats, y: Floats, ranges: Ranges) -> None:
-        with np.errstate(all="ignore"):
-            for side, a, name in ((first.npu, x, "npu"), (first.golden, y, "golden")):
-                if side.is_extreme:
-                    self._add_deviations(sums, side, a[np.isfinite(a)], name)
-            if first.count < first.size:
-                x, y = self._finite_pairs(x, y)
-                if not x.size:
-                    return
-            if first.is_extreme:
-                x, y = self._add_extreme(sums, first, x.astype(np.float64), y.astype(np.float64))
-                ranges = _scaled_ranges(first)
-            floors = _floors(first, ranges)
-            spans = [high - low for low, high in ranges if high > low]
-            if spans and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN:
-                x, y = x.astype(np.float64), y.astype(np.float64)
-            self._add_scaled(sums, ranges, floors, x, y)
+    def _task_of(self, first: Sums, are_floats: bool) -> _SecondTask:
+        task = self._task
+        if task is None or task.first is not first or task.are_floats is not are_floats:
+            task = self._task = _second_task(first, are_floats)
+        return task
+
+    def _add_second(self, sums: KlSums, task: _SecondTask, x: Floats, y: Floats) -> None:
+        if not task.is_plain:
+            with np.errstate(all="ignore"):
+                x, y = self._prepared(sums, task, x, y)
+        if x.size:
+            self._add_scaled(sums, task.ranges, task.floors, x, y)
+
+    def _prepared(self, sums: KlSums, task: _SecondTask, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """What is finite on both sides, scaled or in float64 where it has to be; adds what only scaled values give."""
+        first = task.first
+        for side, a, name in ((first.npu, x, "npu"), (first.golden, y, "golden")):
+            if side.is_extreme:
+                self._add_deviations(sums, side, a[np.isfinite(a)], name)
+        if first.count < first.size:
+            x, y = self._finite_pairs(x, y)
+        if x.size and first.is_extreme:
+            x, y = self._add_extreme(sums, first, x.astype(np.float64), y.astype(np.float64))
+        return (x.astype(np.float64), y.astype(np.float64)) if task.is_wide else (x, y)
 
     def _finite_pairs(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         """The items that are finite on both sides."""
@@ -307,23 +313,33 @@ class Kernel:
 
         In float64: of sides that are nearly the same almost all of p log2(p/q) and q - p cancels.
         """
-        for start in range(0, x.size, _PIECE):
-            p, q = (
-                np.maximum(np.subtract(a[start : start + _PIECE], low, dtype=np.float64), floor)
-                for a, (low, _), floor in zip((x, y), ranges, floors, strict=True)
-            )
-            sums.p += float(p.sum())
-            sums.q += float(q.sum())
-            sums.apart += float((q - p).sum())
-            np.divide(p, q, out=q)
-            np.log2(q, out=q)  # faster than log
-            sums.p_log_ratio += float(np.dot(p, q))
+        with np.errstate(all="ignore"):
+            for start in range(0, x.size, _PIECE):
+                p, q = (
+                    np.maximum(np.subtract(a[start : start + _PIECE], low, dtype=np.float64), floor)
+                    for a, (low, _), floor in zip((x, y), ranges, floors, strict=True)
+                )
+                sums.p += float(p.sum())
+                sums.q += float(q.sum())
+                sums.apart += float((q - p).sum())
+                np.divide(p, q, out=q)
+                np.log2(q, out=q)  # faster than log
+                sums.p_log_ratio += float(np.dot(p, q))
 
     def _add_deviations(self, sums: KlSums, side: SideSums, a: Floats, name: str) -> None:
         for field_name, value in zip(("deviation", "deviation_squares"), deviations(side, a), strict=True):
             setattr(sums, f"{name}_{field_name}", getattr(sums, f"{name}_{field_name}") + value)
 
     # -- one side ---------------------------------------------------------------------------------------------------
+
+    def finite_range(self, a: Numbers) -> tuple[float, float]:
+        """The least and the largest finite value; inf and -inf where there is none."""
+        low, high = float(np.minimum.reduce(a)), float(np.maximum.reduce(a))
+        if isfinite(low) and isfinite(high):  # NaN is both
+            return low, high
+        side = SideSums()
+        self.add_side(side, a)
+        return side.minimum, side.maximum
 
     def add_side(self, side: SideSums, a: Numbers) -> None:
         """Adds values to the sums of one side, in float64; NaN and Inf are only counted."""
@@ -430,6 +446,41 @@ def _are_floats(a: Numbers) -> TypeGuard[Floats]:
 
 #: (min, max) of the NPU side and of the benchmark
 Ranges = tuple[tuple[float, float], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _SecondTask:
+    """What the second pass has to know of the first one's sums, the same for all blocks.
+
+    The blocks are taken as they are where it `is_plain`, in float64 where the spans are wide or small (`is_wide`).
+    """
+
+    first: Sums
+    are_floats: bool
+    ranges: Ranges
+    floors: tuple[float, float]
+    is_plain: bool
+    is_wide: bool
+
+
+def _second_task(first: Sums, are_floats: bool) -> _SecondTask:
+    ranges = first.pair_npu_range, first.pair_golden_range
+    if not are_floats:
+        (x_low, x_high), (y_low, y_high) = ranges
+        ranges = (0.0, float(x_high - x_low)), (0.0, float(y_high - y_low))
+    is_extreme = first.is_extreme
+    if is_extreme:
+        ranges = _scaled_ranges(first)
+    spans = [high - low for low, high in ranges if high > low]
+    is_wide = bool(spans) and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN
+    return _SecondTask(
+        first=first,
+        are_floats=are_floats,
+        ranges=ranges,
+        floors=_floors(first, ranges),
+        is_plain=not is_extreme and not is_wide and first.count == first.size,
+        is_wide=is_wide,
+    )
 
 
 def _scaled_ranges(first: Sums) -> Ranges:

@@ -80,7 +80,7 @@ class SideSums:
     @property
     def is_extreme(self) -> bool:
         """True if the squares, or the sum, leave float64's range: the second pass sums them up anew, scaled."""
-        return self.scale != 1
+        return _is_extreme(max(-self.minimum, self.maximum, 0.0))
 
     @property
     def scale(self) -> float:
@@ -129,7 +129,7 @@ class Sums:
     @property
     def is_extreme(self) -> bool:
         """True if products or squares leave float64's range; the second pass sums them up anew, scaled."""
-        return self.npu.is_extreme or self.golden.is_extreme or self.error_scale != 1
+        return self.npu.is_extreme or self.golden.is_extreme or _is_extreme(max(self.max_error, 0.0))
 
     def add_ranges(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
         """Widens the ranges of the pairs' values."""

@@ -51,16 +51,33 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
     for number, kind, value, end, _ in wire.fields(start, stop):
         name = _COMMON_FIELDS.get(number) or names.get(number)
         if name in ("shape", "original_shape") and kind == LENGTH:
-            dims: list[int] = getattr(slot, name) or []
-            for dim_number, dim_kind, dim_value, dim_end, _ in wire.fields(value, end):
-                if dim_number == 1 and len(dims) <= data_types.MAX_RANK:
-                    dims += wire.repeated_ints(dim_kind, dim_value, dim_end, limit=data_types.MAX_RANK + 1)
-            setattr(slot, name, dims)
+            setattr(slot, name, _with_dims(wire, value, end, getattr(slot, name) or []))
         elif name == "data" and kind == LENGTH:
             slot.data = (value, end)
         elif name in _NUMBERS and kind == VARINT:
             setattr(slot, name, value)
     return slot
+
+
+def _with_dims(wire: WireReader, start: int, stop: int, dims: list[int]) -> list[int]:
+    """`dims`, and behind them those of a Shape message."""
+    stored = wire.bytes_at(start, stop) if not dims and stop - start <= _USUAL_SHAPE else None
+    known = _shapes.get(stored) if stored is not None else None
+    if known is not None:
+        return [*known]
+    for number, kind, value, end, _ in wire.fields(start, stop):
+        if number == 1 and len(dims) <= data_types.MAX_RANK:
+            dims += wire.repeated_ints(kind, value, end, limit=data_types.MAX_RANK + 1)
+    if stored is not None:
+        if len(_shapes) >= _MOST_SHAPES:
+            _shapes.clear()
+        _shapes[stored] = tuple(dims)
+    return dims
+
+
+#: Short Shape messages that were read: a network has few shapes, and each many times.
+_shapes: dict[bytes, tuple[int, ...]] = {}
+_USUAL_SHAPE, _MOST_SHAPES = 64, 4096
 
 
 @dataclass(slots=True)
@@ -101,7 +118,7 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
 def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
     """The shape before the storage layout; None where the header gives none or one with unknown dimensions."""
     dims = slot.original_shape
-    if dims is None or len(dims) > data_types.MAX_RANK or any(dim >= 1 << 63 for dim in dims):
+    if dims is None or len(dims) > data_types.MAX_RANK or max(dims, default=0) >= 1 << 63:
         return None
     return None if data_types.is_impossible(dims) else tuple(dims)
 
@@ -122,7 +139,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
     hint = "dump this op again"
     if len(slot.shape) > data_types.MAX_RANK:
         raise FormatError(f"a shape of more than {data_types.MAX_RANK} dimensions", hint)
-    if any(dim >= 1 << 63 for dim in slot.shape):
+    if max(slot.shape, default=0) >= 1 << 63:
         raise FormatError(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
     data_types.refuse_impossible(slot.shape)
     layout = data_types.LAYOUTS.get(slot.format)

@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from math import prod
 from types import TracebackType
@@ -42,6 +43,7 @@ _PIECE = 1 << 20
 _HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
 
 
+@lru_cache(maxsize=256)
 def our_name(dtype: np.dtype) -> str | None:
     """What a type of numpy is called here; None for one that is no number."""
     if dtype.kind in "biufc" and dtype.name in data_types.BY_NAME:
@@ -64,7 +66,7 @@ def read_npy_file(file: StoredFile) -> Tensor:
         raise FormatError.of(path, "the file is empty", _HINT)
     text, offset = _header(file)
     try:
-        shape, fortran_order, dtype = _parsed(text)
+        shape, fortran_order, dtype = (_parsed_before if len(text) <= _USUAL_HEADER else _parsed)(text)
     except ValueError as error:
         raise FormatError.of(path, f"damaged .npy header: {error}", _HINT) from error
     if any(dim < 0 for dim in shape):
@@ -75,17 +77,17 @@ def read_npy_file(file: StoredFile) -> Tensor:
     name = our_name(dtype)
     if name is None:
         raise FormatError.of(path, f"elements of type {dtype} are no numbers that can be compared", _HINT)
+    nbytes = prod(shape) * dtype.itemsize
     tensor = Tensor(
         path=path,
         offset=offset,
-        nbytes=0,
+        nbytes=nbytes,
         dtype=name,
         shape=shape,
         origin_shape=shape,
         fortran_order=fortran_order and len(shape) > 1,
         big_endian=dtype.byteorder == ">",
     )
-    nbytes = tensor.size * dtype.itemsize
     if tensor.offset + nbytes > file.size:
         raise FormatError.of(
             path,
@@ -94,7 +96,7 @@ def read_npy_file(file: StoredFile) -> Tensor:
             "the file is cut off: copy or dump it again",
             offset=tensor.offset,
         )
-    return Tensor(**{name: getattr(tensor, name) for name in tensor.__slots__ if name != "nbytes"}, nbytes=nbytes)
+    return tensor
 
 
 def _header(file: StoredFile) -> tuple[str, int]:
@@ -141,6 +143,10 @@ def _parsed(text: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if truth is None or extents is None:
         raise ValueError(f"no order or no shape that is understood: {shown(body)}")
     return _shape(extents), truth == "True", _dtype(descr[5])
+
+
+#: Of a network's tensors many have one type and shape.
+_parsed_before = lru_cache(maxsize=1024)(_parsed)
 
 
 def _shape(text: str) -> tuple[int, ...]:

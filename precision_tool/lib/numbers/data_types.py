@@ -150,7 +150,7 @@ MAX_RANK = 31
 
 def is_impossible(shape: Sequence[int]) -> bool:
     """True for a shape that no array can have, also where one of its extents is 0: the others alone exceed 64 bits."""
-    return prod(extent or 1 for extent in shape) * _WIDEST > _MOST_BITS
+    return prod([extent or 1 for extent in shape]) * _WIDEST > _MOST_BITS
 
 
 def refuse_impossible(shape: Sequence[int], where: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.native.library import Library, library
+from precision_tool.lib.native.library import Library, address, library
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.data_types import DataType
 
@@ -72,7 +72,7 @@ def _decode_float16(raw: Bytes, out: Numbers) -> None:
     half = raw.view(np.int16)
     compiled = _compiled(half, out)
     if compiled is not None:
-        compiled.functions.pt_decode_float16(half.ctypes.data, out.ctypes.data, out.size)
+        compiled.functions.pt_decode_float16(address(half), address(out), out.size)
         return
     unsigned = raw.view(np.uint16)
     if half.size and (half.max() >= 0x7C00 or unsigned.max() >= 0xFC00):
@@ -87,7 +87,7 @@ def _decode_float16(raw: Bytes, out: Numbers) -> None:
 def _decode_bfloat16(raw: Bytes, out: Numbers) -> None:
     compiled = _compiled(raw.view(np.uint16), out)
     if compiled is not None:
-        compiled.functions.pt_decode_bfloat16(raw.ctypes.data, out.ctypes.data, out.size)
+        compiled.functions.pt_decode_bfloat16(address(raw), address(out), out.size)
     elif out.dtype == np.float32:
         np.left_shift(raw.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
     else:
@@ -102,7 +102,7 @@ def _table_decoder(numpy_name: str) -> Decode:
     def decode(raw: Bytes, out: Numbers) -> None:
         compiled = _compiled(raw, out)
         if compiled is not None:
-            compiled.functions.pt_decode_byte(raw.ctypes.data, table.ctypes.data, out.ctypes.data, out.size)
+            compiled.functions.pt_decode_byte(address(raw), address(table), address(out), out.size)
         elif out.dtype == np.float32:
             np.take(table, raw, out=out, mode="clip")
         else:

@@ -326,6 +326,19 @@ def _gradients() -> None:
 _gradients()
 
 
+@op("ReluGradV2", kind=Kind.EXACT, inputs=("gradients", "mask"))
+def relu_gradient_of_mask(call: Call) -> Outputs:
+    """The gradients where the mask is set: one number an element, or eight elements a byte, the lowest bit first."""
+    gradients, mask = typed(call, 0), needed(call, 1)
+    if mask.array.shape == gradients.shape:
+        is_set = mask.array != 0
+    elif mask.array.dtype == np.uint8 and mask.array.shape == (*gradients.shape[:-1], gradients.shape[-1] // 8):
+        is_set = np.unpackbits(mask.array, axis=-1, bitorder="little").astype(np.bool_)
+    else:  # by blocks of channels, whose padding has bits too
+        raise NotComputedError(f"a mask of {mask.array.shape} {mask.dtype} for gradients of {gradients.shape}")
+    return [Output(array=np.where(is_set, gradients, np.zeros_like(gradients)))]
+
+
 def _elu_v2_slope(call: Call, y: Doubles) -> tuple[Doubles, Doubles, Mask | None]:
     alpha = real(call, "alpha", default=1.0)
     return np.where(y < 0, y + alpha, 1.0), np.where(y < 0, np.abs(y) + abs(alpha), 0.0), None

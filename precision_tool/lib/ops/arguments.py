@@ -116,6 +116,14 @@ def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     return found
 
 
+def distinct(values: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Whole numbers in ascending order, each once: np.unique without numpy's masked arrays, which it imports."""
+    ordered: npt.NDArray[np.intp] = np.sort(values, axis=None)
+    is_first = np.append(np.ones(min(1, ordered.size), np.bool_), ordered[1:] != ordered[:-1])
+    found: npt.NDArray[np.intp] = ordered[is_first]
+    return found
+
+
 def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
     """An input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
     array = needed(call, slot).array

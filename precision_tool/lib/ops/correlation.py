@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Doubles, Places
 from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors, signed
 from precision_tool.lib.ops.windows import BLOCK, Windows, unrolled, windows_at, windows_over
@@ -366,7 +367,7 @@ class ToFilter(Factors):
         found = np.zeros((self.a.shape[0], *self.windows.count, len(rows)))
         taps, channels = np.divmod(rows, self.per_group)
         everywhere = slice(None)
-        for tap in np.unique(taps):
+        for tap in distinct(taps):
             here = np.flatnonzero(taps == tap)
             at = [
                 self.windows.inside(axis, int(one))

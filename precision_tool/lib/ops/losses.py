@@ -98,6 +98,23 @@ def _softmax_grad_part(call: Call) -> Outputs:
     return [(g - kept).output()]
 
 
+@op("SoftmaxGradExt", kind=Kind.COMPOSITE, inputs=("grad", "x1", "x2"))
+def _scaled_softmax_grad(call: Call) -> Outputs:
+    """(g − Σ g x₁) x₁ x₂; in float16 the kernel may keep each step in it."""
+    g, x1, x2 = _inputs(call, 0, 1, 2)
+    same_shape(call, g, x1)
+    if common_shape(call, g, x2) != g.shape:
+        raise NotComputedError(f"a factor of the shape {x2.shape} for gradients of {g.shape}")
+    narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
+
+    def kept(exact: Tracked) -> Tracked:
+        return Tracked(exact.value, exact.variance + (exact.value * narrow) ** 2)
+
+    axes = axes_of(call, whole_numbers(call, "axes", "axis") or [1], g.ndim)
+    total = kept(kept(Tracked(g) * x1).total(axes))
+    return [(kept(kept(g - total) * x1) * x2).output()]
+
+
 @op("LogSoftmaxGrad", kind=Kind.COMPOSITE, inputs=("grad", "x"))
 def _log_softmax_grad(call: Call) -> Outputs:
     """g − exp(y) Σ g, of the logarithm y."""

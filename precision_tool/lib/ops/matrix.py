@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import attribute, floats, integer, numbers, text
+from precision_tool.lib.ops.arguments import attribute, distinct, floats, integer, numbers, text
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -124,7 +124,7 @@ class _Matrices:
             np.broadcast_to(self.a, (*stack, *self.a.shape[-2:])),
             np.broadcast_to(self.b, (*stack, *self.b.shape[-2:])),
         )
-        for one in np.unique(number):
+        for one in distinct(number):
             here = np.flatnonzero(number == one)
             at = np.unravel_index(one, stack) if stack else ()
             values[here], squares[here] = at_places(_product(a[at], b[at]), rows[here], columns[here])

@@ -253,6 +253,29 @@ def _groups_of(call: Call, x: Doubles, first: bool, groups: int) -> Doubles:
     return moved.reshape(x.shape[0] * groups, -1)
 
 
+def _scaled_rows(call: Call, y: Tracked, x: Doubles, slots: tuple[int, int], first: bool) -> Output:
+    """The rows of each channel (or group) with a factor and an offset for each channel, in the shape of x.
+
+    They are the inputs at `slots`, which may be missing.
+    """
+    channels = x.shape[1] if first else x.shape[-1]
+    y = y.reshape(*(x.shape if first else (x.shape[0], channels, *x.shape[1:-1])))
+    for slot, is_factor in zip(slots, (True, False), strict=True):
+        given = call.inputs[slot] if slot < len(call.inputs) else None
+        if given is None:
+            continue
+        vector = floats(given)
+        if vector.size not in (channels, channels * x.shape[0]):
+            raise NotComputedError(f"input {slot} of {call.op_type} has {vector.size} numbers for {channels} channels")
+        beside = vector.reshape(-1, channels, *[1] * (x.ndim - 2))
+        y = y * beside if is_factor else y + beside
+    expected(call, 0, x.shape)
+    found = y.output()
+    if first:
+        return found
+    return Output(array=np.moveaxis(found.array, 1, -1), summed=np.moveaxis(np.asarray(found.summed), 1, -1))
+
+
 def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
     """y and the mean of each group; None for `groups` means one for each channel."""
     x = floats(needed(call, 0))
@@ -265,21 +288,7 @@ def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
     rows = _groups_of(call, x, first, number)
     mean, variance = _moments(rows)
     y = (rows - mean) / (variance + epsilon).sqrt()
-    shape = x.shape if first else (x.shape[0], channels, *x.shape[1:-1])
-    y = y.reshape(*shape)
-    for slot, is_factor in ((1, True), (2, False)):
-        given = call.inputs[slot] if slot < len(call.inputs) else None
-        if given is None:
-            continue
-        vector = floats(given)
-        if vector.size not in (channels, channels * x.shape[0]):
-            raise NotComputedError(f"input {slot} of {call.op_type} has {vector.size} numbers for {channels} channels")
-        beside = vector.reshape(-1, channels, *[1] * (x.ndim - 2))
-        y = y * beside if is_factor else y + beside
-    expected(call, 0, x.shape)
-    found = y.output()
-    if not first:
-        found = Output(array=np.moveaxis(found.array, 1, -1), summed=np.moveaxis(np.asarray(found.summed), 1, -1))
+    found = _scaled_rows(call, y, x, (1, 2), first)
     stats = (x.shape[0], number)
     return [found, _shaped(call, 1, mean, stats), _shaped(call, 2, variance, stats)]
 
@@ -287,6 +296,59 @@ def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
 @op("InstanceNorm", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta"))
 def _instance_norm(call: Call) -> Outputs:
     return _by_groups(call, None, real(call, "epsilon", default=1e-6))
+
+
+def _channels(call: Call) -> tuple[Doubles, Doubles, bool]:
+    """x, its rows of one channel of one image each, and whether its channels come first."""
+    x = floats(needed(call, 0))
+    if x.ndim < 2:
+        raise NotComputedError(f"{call.op_type} of a tensor of {x.ndim} axes")
+    limited(0, x.size)
+    first = has_channels_first(call, needed(call, 0))
+    return x, _groups_of(call, x, first, x.shape[1] if first else x.shape[-1]), first
+
+
+def _by_row(call: Call, slot: int, rows: Doubles) -> Tracked:
+    """An input of one number for each row, or for each channel."""
+    given = floats(needed(call, slot)).reshape(-1, 1)
+    if not given.size or rows.shape[0] % given.size:
+        raise NotComputedError(f"input {slot} of {call.op_type} has {given.size} numbers for {rows.shape[0]} channels")
+    return Tracked(np.tile(given, (rows.shape[0] // given.size, 1)))
+
+
+@op("INInferV2", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta", "mean", "variance"))
+def _instance_norm_with_moments(call: Call) -> Outputs:
+    """The norm by the given moments, and these."""
+    x, rows, first = _channels(call)
+    mean, variance = _by_row(call, 3, rows), _by_row(call, 4, rows)
+    y = (rows - mean) / (variance + real(call, "epsilon", default=1e-5)).sqrt()
+    given = [floats(needed(call, slot)) for slot in (3, 4)]
+    return [
+        _scaled_rows(call, y, x, (1, 2), first),
+        *(_shaped(call, slot, Tracked(array), array.shape) for slot, array in enumerate(given, 1)),
+    ]
+
+
+@op("INTrainingReduceV2", kind=Kind.SUM, inputs=("x",))
+def _instance_sums(call: Call) -> Outputs:
+    """Sums, and sums of squares, of each channel of each image."""
+    x, rows, first = _channels(call)
+    shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if first else (x.shape[0], *[1] * (x.ndim - 2), x.shape[-1])
+    sums = (Tracked(rows).total(1), (Tracked(rows) * rows).total(1))
+    return [_shaped(call, slot, total, shape) for slot, total in enumerate(sums)]
+
+
+@op(
+    "INTrainingUpdateV2", kind=Kind.COMPOSITE,
+    inputs=("x", "sum", "square_sum", "gamma", "beta", "mean", "variance"),
+)  # fmt: skip
+def _instance_norm_of_sums(call: Call) -> Outputs:
+    """The norm by the moments that the sums give; how it moves the averages is not documented."""
+    x, rows, first = _channels(call)
+    mean, squares = (_by_row(call, slot, rows) * (1 / max(1, rows.shape[1])) for slot in (1, 2))
+    variance = squares - mean * mean
+    y = (rows - mean) / (variance + real(call, "epsilon", default=1e-5)).sqrt()
+    return [_scaled_rows(call, y, x, (3, 4), first), None, None]
 
 
 @op("GroupNorm", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta"))

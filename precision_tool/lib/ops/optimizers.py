@@ -7,24 +7,23 @@ Sources: the prototypes of GE's nn_training_ops.h, tf.raw_ops.ResourceApply…. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import ROUNDOFF, Array, attribute, flag, numbers, real, scalar
-from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
-from precision_tool.lib.ops.scatter import indices_of
+from precision_tool.lib.ops.arguments import ROUNDOFF, attribute, flag, numbers, real, scalar
+from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, op
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
 
 #: New values of a variable and of its slots, from the tensors (the gradient among them) and the numbers.
 Rule = Callable[[Call, dict[str, Tracked], dict[str, float]], Sequence[Tracked]]
 
 
-def _names(*texts: str) -> tuple[str, ...]:
+def names_of(*texts: str) -> tuple[str, ...]:
+    """The words of texts."""
     return tuple(" ".join(texts).split())
 
 
-def _gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, Tracked], dict[str, float]]:
+def gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, Tracked], dict[str, float]]:
     """Tensors and numbers by name; a number that is an attribute has no input."""
     absent = len(inputs) - sum(given is not None for given in call.inputs)
     as_attribute = [name for name in inputs if name not in tensors and attribute(call, name) is not None]
@@ -45,60 +44,19 @@ def _gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tupl
 
 def _optimizer(types: str, inputs: str, tensors: str) -> Callable[[Rule], Rule]:
     """Puts a rule into the table: `tensors` are those of the inputs that are no single numbers."""
-    names, arrays = _names(inputs), _names(tensors)
+    names, arrays = names_of(inputs), names_of(tensors)
 
     def register(rule: Rule) -> Rule:
         def compute(call: Call) -> Outputs:
-            return [tracked.output() for tracked in rule(call, *_gathered(call, names, arrays))]
+            return [tracked.output() for tracked in rule(call, *gathered(call, names, arrays))]
 
-        plain = _names(types)
+        plain = names_of(types)
         op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
             compute
         )
         return rule
 
     return register
-
-
-def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
-    """The same rule on the rows that the indices name, each at most once."""
-    names, arrays = _names(inputs), _names(tensors)
-    state = [name for name in arrays if name != "grad"]
-
-    def compute(call: Call) -> Outputs:
-        missing = len(names) - sum(given is not None for given in call.inputs)
-        taken = [name for name in names if name not in (*arrays, "indices") and attribute(call, name) is not None]
-        order = [name for name in names if name not in taken] if missing else list(names)
-        slots = {name: slot for slot, name in enumerate(order)}
-        var = needed(call, slots["var"]).array
-        if var.ndim < 1:
-            raise NotComputedError("rows of a single number")
-        rows = indices_of(needed(call, slots["indices"]), var.shape[0])
-        if rows.ndim != 1 or len(np.unique(rows)) != rows.size:
-            raise NotComputedError("an index that comes twice: the order of its updates is not defined")
-        whole = numbers(call, *(slots[name] for name in state))
-        if any(array.shape != var.shape for array in whole):
-            raise NotComputedError(f"slots of other shapes than the variable's {var.shape}")
-        cut = {slots[name]: array[rows] for name, array in zip(state, whole, strict=True)}
-        kept = [
-            given if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)
-            for slot, given in enumerate(call.inputs)
-            if slot != slots["indices"]
-        ]
-        dense = _names(*(name for name in names if name != "indices"))
-        done = rule(call, *_gathered(replace(call, inputs=tuple(kept)), dense, arrays))
-        return [_put(array, rows, new) for array, new in zip(whole, done, strict=True)]
-
-    plain = _names(types)
-    op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
-        compute
-    )
-
-
-def _put(array: Doubles, rows: Array, new: Tracked) -> Output:
-    result, summed = array.copy(), np.zeros(array.shape)
-    result[rows], summed[rows] = new.value, new.summed
-    return Output(array=result, summed=summed)
 
 
 # --- plain descent and momentum ---------------------------------------------------------------------------------------
@@ -150,6 +108,19 @@ def adam(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tra
     return [t["var"] - ahead * rate / (v.sqrt() + n["epsilon"]), m, v]
 
 
+@_optimizer(
+    "ApplyAdamWithAmsgrad ApplyAdamWithAmsgradD", "var m v vhat beta1_power beta2_power lr beta1 beta2 epsilon grad",
+    "var m v vhat grad",
+)  # fmt: skip
+def adam_with_largest(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Adam by the largest second moment so far."""
+    m = t["m"] + (t["grad"] - t["m"]) * (1 - n["beta1"])
+    v = t["v"] + (t["grad"] * t["grad"] - t["v"]) * (1 - n["beta2"])
+    vhat = maximum(t["vhat"], v)
+    rate = n["lr"] * np.sqrt(1 - n["beta2_power"]) / np.float64(1 - n["beta1_power"])
+    return [t["var"] - m * rate / (vhat.sqrt() + n["epsilon"]), m, v, vhat]
+
+
 @_optimizer("ApplyAdaMax ApplyAdaMaxD", "var m v beta1_power lr beta1 beta2 epsilon grad", "var m v grad")
 def adamax(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
     """Adam with the largest gradient instead of the second moment."""
@@ -176,7 +147,7 @@ def _adam_one(call: Call, decay: bool) -> Outputs:
 _ADAM_ONE = "input0 input1 input2 input3 input4 mul0_x mul1_x mul2_x mul3_x"
 
 
-@op("AdamApplyOne", "AdamApplyOneAssign", kind=Kind.COMPOSITE, inputs=_names(_ADAM_ONE, "add2_y"))
+@op("AdamApplyOne", "AdamApplyOneAssign", kind=Kind.COMPOSITE, inputs=names_of(_ADAM_ONE, "add2_y"))
 def adam_one(call: Call) -> Outputs:
     """Adam's step of BERT: gradient, second and first moment, variable, learning rate."""
     return _shapes_fit(call, lambda: _adam_one(call, decay=False))
@@ -184,7 +155,7 @@ def adam_one(call: Call) -> Outputs:
 
 @op(
     "AdamApplyOneWithDecay", "AdamApplyOneWithDecayAssign",
-    kind=Kind.COMPOSITE, inputs=_names(_ADAM_ONE, "mul4_x add2_y"),
+    kind=Kind.COMPOSITE, inputs=names_of(_ADAM_ONE, "mul4_x add2_y"),
 )  # fmt: skip
 def adam_one_with_decay(call: Call) -> Outputs:
     """The same with a part of the variable taken off."""
@@ -204,7 +175,7 @@ def _shapes_fit(call: Call, compute: Callable[[], Outputs]) -> Outputs:
 
 @op(
     "LambApplyOptimizerAssign", kind=Kind.COMPOSITE,
-    inputs=_names(
+    inputs=names_of(
         "grad inputv inputm input3 mul0_x mul1_x mul2_x mul3_x add2_y steps do_use_weight weight_decay_rate"
     ),
 )  # fmt: skip
@@ -225,7 +196,7 @@ def lamb_moments(call: Call) -> Outputs:
 
 
 #: The inputs of the ops that make LAMB's next update.
-_NEXT_UPDATE = _names(
+_NEXT_UPDATE = names_of(
     "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
     "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
 )
@@ -267,7 +238,7 @@ def lamb_next_moments_with_decay(call: Call) -> Outputs:
 
 @op(
     "LambNextRight", kind=Kind.COMPOSITE,
-    inputs=_names("input_square input_mul2 mul2_x mul3_x truediv1_recip add2_y"),
+    inputs=names_of("input_square input_mul2 mul2_x mul3_x truediv1_recip add2_y"),
 )  # fmt: skip
 def lamb_next_right(call: Call) -> Outputs:
     """LAMB's second moment, and the root of it by which the first is divided."""
@@ -282,7 +253,7 @@ def lamb_next_right(call: Call) -> Outputs:
 
 @op(
     "LambUpdateWithLr", kind=Kind.COMPOSITE,
-    inputs=_names(
+    inputs=names_of(
         "input_greater1 input_greater_realdiv input_realdiv input_mul0 input_mul1 input_sub",
         "greater_y select_e minimum_y",
     ),
@@ -302,7 +273,7 @@ def lamb_clipped_step(call: Call) -> Outputs:
     return _shapes_fit(call, compute)
 
 
-@op("LambUpdateWithLrV2", kind=Kind.COMPOSITE, inputs=_names("x1 x2 x3 x4 x5 greater_y select_e"))
+@op("LambUpdateWithLrV2", kind=Kind.COMPOSITE, inputs=names_of("x1 x2 x3 x4 x5 greater_y select_e"))
 def lamb_step(call: Call) -> Outputs:
     """The same by the ratio of the first two where both are above an end."""
 
@@ -314,7 +285,7 @@ def lamb_step(call: Call) -> Outputs:
     return _shapes_fit(call, compute)
 
 
-@op("LambApplyWeightAssign", kind=Kind.COMPOSITE, inputs=_names("input0 input1 input2 input3 input_param"))
+@op("LambApplyWeightAssign", kind=Kind.COMPOSITE, inputs=names_of("input0 input1 input2 input3 input_param"))
 def lamb_weight(call: Call) -> Outputs:
     """The variable less the update, scaled by the ratio of their norms where both are positive."""
 
@@ -336,7 +307,7 @@ def _lars(call: Call, w: Tracked, g: Tracked, squares: tuple[Tracked, Tracked], 
     return [((w * decay + g) * rate).output()]
 
 
-@op("LarsV2", kind=Kind.COMPOSITE, inputs=_names("w g weight_decay learning_rate"))
+@op("LarsV2", kind=Kind.COMPOSITE, inputs=names_of("w g weight_decay learning_rate"))
 def lars(call: Call) -> Outputs:
     """The gradient with decay, scaled by the ratio of the norms of weight and gradient."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
@@ -347,7 +318,7 @@ def lars(call: Call) -> Outputs:
     return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 2), scalar(call, 3))
 
 
-@op("LarsV2Update", kind=Kind.COMPOSITE, inputs=_names("w g w_square_sum g_square_sum weight_decay learning_rate"))
+@op("LarsV2Update", kind=Kind.COMPOSITE, inputs=names_of("w g w_square_sum g_square_sum weight_decay learning_rate"))
 def lars_update(call: Call) -> Outputs:
     """The same, given the sums of squares."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
@@ -360,27 +331,30 @@ def lars_update(call: Call) -> Outputs:
 # --- rates of their own for every element -----------------------------------------------------------------------------
 
 
-def _adagrad(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+def adagrad(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
     """accum + grad²; the step is lr grad / √accum, with an epsilon below in the second version."""
     accum = t["accum"] + t["grad"] * t["grad"] if flag(call, "update_slots", default=True) else t["accum"]
     root = accum.sqrt() + n["epsilon"] if "epsilon" in n else accum.sqrt()
     return [t["var"] - t["grad"] * n["lr"] / root, accum]
 
 
-def _adadelta(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+def adadelta(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """The step by the ratio of the averages of steps and gradients."""
     rho, epsilon = n["rho"], n["epsilon"]
     accum = t["accum"] * rho + t["grad"] * t["grad"] * (1 - rho)
     update = (t["accum_update"] + epsilon).sqrt() / (accum + epsilon).sqrt() * t["grad"]
     return [t["var"] - update * n["lr"], accum, t["accum_update"] * rho + update * update * (1 - rho)]
 
 
-def _rms(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+def rms(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """The gradient over the root of its average square, with momentum."""
     ms = t["ms"] + (t["grad"] * t["grad"] - t["ms"]) * (1 - n["rho"])
     mom = t["mom"] * n["momentum"] + t["grad"] * n["lr"] / (ms + n["epsilon"]).sqrt()
     return [t["var"] - mom, ms, mom]
 
 
-def _ftrl(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+def ftrl(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    """Follow the regularised leader: the variable comes of the linear sums and the accumulated squares."""
     accum = t["accum"] + t["grad"] * t["grad"]
     power = -n["lr_power"]
     old, new = t["accum"].power(power), accum.power(power)
@@ -399,26 +373,14 @@ def _shrunk(prox: Tracked, rate: Tracked | float, n: dict[str, float]) -> Tracke
     return prox / (1 + Tracked(np.asarray(n["l2"])) * rate)
 
 
-_optimizer("ApplyAdagrad ApplyAdagradD", "var accum lr grad", "var accum grad")(_adagrad)
-_optimizer("ApplyAdagradV2 ApplyAdagradV2D", "var accum lr epsilon grad", "var accum grad")(_adagrad)
-_sparse("SparseApplyAdagrad", "var accum lr grad indices", "var accum grad", _adagrad)
-_sparse("SparseApplyAdagradD", "var accum lr grad indices", "var accum grad", _adagrad)
-_sparse("SparseApplyAdagradV2 SparseApplyAdagradV2D", "var accum lr epsilon grad indices", "var accum grad", _adagrad)
+_optimizer("ApplyAdagrad ApplyAdagradD", "var accum lr grad", "var accum grad")(adagrad)
+_optimizer("ApplyAdagradV2 ApplyAdagradV2D", "var accum lr epsilon grad", "var accum grad")(adagrad)
 _ADADELTA = "var accum accum_update"
-_optimizer("ApplyAdadelta ApplyAdadeltaD", f"{_ADADELTA} lr rho epsilon grad", f"{_ADADELTA} grad")(_adadelta)
-_sparse(
-    "SparseApplyAdadelta SparseApplyAdadeltaD", f"{_ADADELTA} lr rho epsilon grad indices", f"{_ADADELTA} grad",
-    _adadelta,
-)  # fmt: skip
-_optimizer("ApplyRMSProp ApplyRMSPropD", "var ms mom lr rho momentum epsilon grad", "var ms mom grad")(_rms)
-_sparse(
-    "SparseApplyRMSProp SparseApplyRMSPropD", "var ms mom lr rho momentum epsilon grad indices", "var ms mom grad", _rms
-)
+_optimizer("ApplyAdadelta ApplyAdadeltaD", f"{_ADADELTA} lr rho epsilon grad", f"{_ADADELTA} grad")(adadelta)
+_optimizer("ApplyRMSProp ApplyRMSPropD", "var ms mom lr rho momentum epsilon grad", "var ms mom grad")(rms)
 _FTRL = "var accum linear grad"
-_optimizer("ApplyFtrl ApplyFtrlD", f"{_FTRL} lr l1 l2 lr_power", _FTRL)(_ftrl)
-_optimizer("ApplyFtrlV2 ApplyFtrlV2D", f"{_FTRL} lr l1 l2 l2_shrinkage lr_power", _FTRL)(_ftrl)
-_sparse("SparseApplyFtrl SparseApplyFtrlD", f"{_FTRL} indices lr l1 l2 lr_power", _FTRL, _ftrl)
-_sparse("SparseApplyFtrlV2 SparseApplyFtrlV2D", f"{_FTRL} indices lr l1 l2 l2_shrinkage lr_power", _FTRL, _ftrl)
+_optimizer("ApplyFtrl ApplyFtrlD", f"{_FTRL} lr l1 l2 lr_power", _FTRL)(ftrl)
+_optimizer("ApplyFtrlV2 ApplyFtrlV2D", f"{_FTRL} lr l1 l2 l2_shrinkage lr_power", _FTRL)(ftrl)
 
 
 @_optimizer(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Doubles, NotComputedError, Output, Places, summed_of
 
 #: Products of up to so many multiplications get their `terms` exactly (twice the work), larger ones by a sample.
@@ -72,7 +73,7 @@ def column_factors(product: Product) -> Doubles:
 
     Σ p² of a row and a column is then about Σ a² of the row times the column's factor.
     """
-    rows = np.unique(np.linspace(0, product.rows - 1, _SAMPLED_ROWS).astype(np.intp))
+    rows = distinct(np.linspace(0, product.rows - 1, _SAMPLED_ROWS).astype(np.intp))
     columns = np.arange(product.columns, dtype=np.intp)
     energy, squares = 0.0, np.zeros(product.columns)
     right = _doubles(product.right(columns)) ** 2

@@ -17,6 +17,8 @@ from precision_tool.lib.ops.arguments import (
     Array,
     axis_of,
     common_shape,
+    flag,
+    floats,
     integer,
     required_numbers,
     single_number,
@@ -270,6 +272,28 @@ def _segment_sums(call: Call) -> Outputs:
         divisor = np.sqrt(divisor)
     summed = np.where(counts > 1, _spread(total, squares, counts), 0.0) / divisor
     return [Output(array=total / divisor, summed=summed, terms=np.sqrt(squares) / divisor)]
+
+
+@op("EmbeddingDenseGrad", kind=Kind.SUM, inputs=("grad", "indices"))
+def embedding_gradient(call: Call) -> Outputs:
+    """Sums of the gradients of each word, or means where they are scaled by frequency; 0 for the word that pads."""
+    grad, given = floats(needed(call, 0)), needed(call, 1)
+    count = integer(call, "num_weights")
+    if given.array.shape != grad.shape[:-1] or not grad.ndim:
+        raise NotComputedError(f"gradients of the shape {grad.shape} for indices of {given.array.shape}")
+    check_size([count, grad.shape[-1]])
+    padding = integer(call, "padding_idx", default=-1)
+    words = indices_of(replace(given, array=np.where(given.array == padding, 0, given.array)), count).reshape(-1)
+    rows = np.where((given.array == padding).reshape(-1, 1), 0.0, grad.reshape(words.size, -1))
+    total, squares = np.zeros((count, grad.shape[-1])), np.zeros((count, grad.shape[-1]))
+    np.add.at(total, words, rows)
+    np.add.at(squares, words, np.square(rows))
+    counts = np.bincount(given.array[given.array != padding].reshape(-1), minlength=count).reshape(-1, 1).astype(float)
+    divisor = np.maximum(counts, 1) if flag(call, "scale_grad_by_freq") else np.ones(counts.shape)
+    summed = np.where(counts > 1, _spread(total, squares, counts), 0.0) / divisor
+    # The kernel may scale each gradient before it adds them up.
+    scaled = np.sqrt(squares) / divisor * (divisor > 1)
+    return [Output(array=total / divisor, summed=np.hypot(summed, scaled), terms=np.sqrt(squares) / divisor)]
 
 
 def _lowest(call: Call, kind: np.dtype[Any], sign: int) -> float:

@@ -1,13 +1,13 @@
 """Optimizers as PyTorch has them.
 
-Sources: GE's prototype and specification of ApplyAdamW; torch.optim.AdamW.
+Sources: GE's prototypes and specifications of ApplyAdamW and SGD; torch.optim.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import flag, numbers, same_shape, scalar
+from precision_tool.lib.ops.arguments import flag, numbers, real, same_shape, scalar
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, op
 from precision_tool.lib.ops.tracked import Tracked
 
@@ -34,3 +34,22 @@ def adam_with_decay(call: Call) -> Outputs:
     root = (v / (1 - power2 * beta2)).sqrt() + epsilon
     var = var * (1 - rate * decay) - m / root * (rate / (1 - power1 * beta1))
     return [var.output(), m.output(), v.output()]
+
+
+@op(
+    "SGD", kind=Kind.COMPOSITE, inputs=("parameters", "gradient", "learning_rate", "accum", "momentum", "stat"),
+)  # fmt: skip
+def descent_with_momentum(call: Call) -> Outputs:
+    """The parameters less lr accum, or Nesterov's step; `stat` is 1 where no step was made before."""
+    arrays = numbers(call, 0, 1, 3, 5)
+    same_shape(call, *arrays)
+    var, grad, accum, stat = (Tracked(array) for array in arrays)
+    rate, momentum = (np.float64(scalar(call, slot)) for slot in (2, 4))
+    decay, dampening = real(call, "weight_decay", default=0.0), real(call, "dampening", default=0.0)
+    if decay:
+        grad = grad + var * decay
+    accum = accum * momentum + grad
+    if dampening:
+        accum = accum - grad * (1 - stat) * dampening
+    step = grad * rate + accum * momentum * rate if flag(call, "nesterov") else accum * rate
+    return [(var - step).output()]

@@ -55,8 +55,26 @@ def align(
     `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
     `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
     """
-    alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
-    return _as_they_lie(alignment, npu, golden) if npu.fortran_order or golden.fortran_order else alignment
+    form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
+    alignment = _known.get(form)
+    if alignment is None:
+        alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
+        if npu.fortran_order or golden.fortran_order:
+            alignment = _as_they_lie(alignment, npu, golden)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[form] = alignment
+    return alignment
+
+
+#: Alignments by all that they depend on: a network has few shapes, and each many times.
+_known: dict[object, Alignment] = {}
+_MOST_KNOWN = 4096
+
+
+def _form(tensor: Tensor) -> tuple[object, ...]:
+    """All of a tensor that its alignment depends on."""
+    return tensor.dtype, tensor.shape, tensor.layout, tensor.origin_shape, tensor.fortran_order
 
 
 def _align(

@@ -13,6 +13,7 @@ from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.of_statistics import StatisticsFound
 from precision_tool.lib.study.redump import Redump
 from precision_tool.lib.study.statistics import Suspicion
+from precision_tool.lib.workspace import shown_path
 
 _FURTHER = 4
 
@@ -81,12 +82,13 @@ def evidence_line(one: Evidence) -> str:
 def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
     if not redump.layers:
         return [("next", plain(f"a dump of {redump.without[0]} takes more than {byte_size(redump.budget)}", "yellow"))]
-    what = (
-        f"{counted(len(redump.layers), 'op')} of step {redump.step} on {'ranks' if len(redump.ranks) > 1 else 'rank'} "
-    )
+    steps, ranks = ("s" if len(each) > 1 else "" for each in (redump.steps, redump.ranks))
+    what = f"{counted(len(redump.layers), 'op')} of step{steps} {spans(redump.steps)} on rank{ranks} "
     rows = [("next", plain(f"dump {what}{spans(redump.ranks)} whole: {byte_size(redump.nbytes)}"))]
     if redump.without:
         rows.append(("", plain(f"left out by the budget: {counted(len(redump.without), 'op')}", "dim")))
     if written:
-        rows.append(("settings", plain(f"{written}: put it beside the training script as precision_config.py")))
+        rows.append(
+            ("settings", plain(f"{shown_path(written)}: put it beside the training script as precision_config.py"))
+        )
     return rows

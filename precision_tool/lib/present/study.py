@@ -23,7 +23,7 @@ from precision_tool.lib.present.text import (
 )
 from precision_tool.lib.present.verdict import NextSteps
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach, is_from_others
+from precision_tool.lib.study.conclusion import UNDECIDED, Culprit, Ground, Reach, is_from_others
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.outcome import Role
@@ -74,8 +74,8 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
         rows.insert(0, ("off", plain(_off_line(off))))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=Text("Study"), style=style, box=box.HEAVY)
     if culprit is None:
-        return block if off is None or named is not None else Group(block, NextSteps(_look_there(off), command))
-    return Group(block, NextSteps(_next(study, culprit, named), command))
+        return block if off is None or named is not None else Group(block, NextSteps(next_steps(study), command))
+    return Group(block, NextSteps(next_steps(study, named), command))
 
 
 def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
@@ -103,7 +103,7 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
     many = len(culprit.ranks)
     if culprit.reach is Reach.ALL_RANKS:
         all_of = f"all {many} ranks" if not culprit.unknown else f"all {many} ranks that were judged"
-        return f"{all_of}, {since}: {_shared(culprit) if culprit.ground is not Ground.SUM else _NO_SUM}"
+        return f"{all_of}, {since}: {_shared(culprit) if culprit.ground is not Ground.SUM else _no_sum(culprit)}"
     if culprit.reach is Reach.ONE_RANK:
         right = len(culprit.right)
         if culprit.ground is Ground.REPLICAS:
@@ -117,6 +117,12 @@ def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
 
 
 _NO_SUM = "it is not the sum of what the ranks put in"
+
+
+def _no_sum(culprit: Culprit) -> str:
+    return _NO_SUM if culprit.confidence > UNDECIDED else f"{_NO_SUM}, unless ranks were left out of the dump"
+
+
 #: What is at fault where ops only hand on what came in from outside.
 _FROM_OUTSIDE = {str(Cause.INPUT): "input data", str(Cause.WEIGHTS): "variables"}
 
@@ -246,10 +252,16 @@ def _look_there(state: LeafState) -> list[Step]:
     ]
 
 
-def _next(study: Study, culprit: Culprit, named: Sequence[str] | None) -> list[Step]:
-    """What to do next: the commands show the culprit on its step and rank."""
+def next_steps(study: Study, named: Sequence[str] | None = None) -> list[Step]:
+    """What to do next: the commands show the culprit on its step and rank. `named` are words that named the sides."""
+    culprit = study.conclusion.culprit
+    if culprit is None:
+        off = _first_off(study)
+        return [] if off is None else _look_there(off)
     steps = []
     if culprit.ground is Ground.SUM:
+        if culprit.confidence <= UNDECIDED:
+            steps.append(Step(why="see that every rank of its group was dumped: a sum of fewer is another", line=""))
         why = "the library of collectives (HCCL), or a link, is to blame: with another version of it, or other devices,"
         steps.append(Step(why=f"{why} run from step {culprit.step} again", line=""))
     if culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE and culprit.ground is not Ground.SUM:

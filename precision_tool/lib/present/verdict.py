@@ -113,18 +113,29 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
 _STATES = {
     "right": "computes right now", "wrong": "still computes wrong", "doubtful": "is in doubt now",
     "not_recomputed": "could not be recomputed this time", "gone": "is no longer in the graph",
-    "agrees": "agrees with the other side now", "differs": "still differs from the other side",
+    "agrees": "agrees with the other side now", "repeats": "repeats itself now", "fits": "overflows no more",
+    "whole": "reads what was put out now", "keeps": "loses nothing any more",
+    "one_run": "may still differ between runs: only one run was judged this time",
 }  # fmt: skip
+#: What is still so, by how the verdict names it now.
+_STILL = {
+    "overflows": "still overflows", "overwritten": "is still overwritten", "narrows": "still loses what it is fed",
+    "draws": "still draws other random numbers than the other side", "unsteady": "still differs between runs",
+}  # fmt: skip
+#: The same of what nothing computes.
+_STILL_DIFFERS = {"input": "the data still differ", "weights": "still differs from the other side"}
 
 
-def since_block(held: Since) -> RenderableType:
-    """What became of the culprit of an earlier verdict."""
+def since_block(held: Since, command: str = "precision-tool") -> RenderableType:
+    """What became of the culprit of an earlier verdict; `command` begins what is typed next."""
+    again = f"{command} ac -c --since".lstrip()
     text = Text.assemble((safe(held.culprit), "bold"), f": {held.cause}\n")
-    state = _STATES.get(held.state, held.state)
-    if held.state in ("right", "agrees") and not held.is_mended:
-        state += ", and is still named"
-    text.append(state, style="bold green" if held.is_mended else "bold red")
+    text.append(_state(held), style="bold green" if held.is_mended else "bold red")
     rows = [("before", whole_path(held.file))]
+    if held.is_same_dump and not held.is_mended:
+        rows.append(
+            ("dump", Text.assemble(plain("the same files as then: collect again, then "), (again, "bold cyan")))
+        )
     if held.own_error_before is not None and held.own_error is not None:
         rows.append(("own error", plain(f"{percent(held.own_error_before)} before, {percent(held.own_error)} now")))
     for one in held.changes:
@@ -140,6 +151,12 @@ def since_block(held: Since) -> RenderableType:
         title=Text("Since the earlier verdict"),
         style="green" if held.is_mended else "yellow",
     )
+
+
+def _state(held: Since) -> str:
+    if held.state == "differs":
+        return _STILL_DIFFERS.get(held.cause, "still differs from the other side")
+    return _STILL.get(held.state) or _STATES.get(held.state, held.state)
 
 
 def _head(first: Suspect, verdict: Verdict) -> Text:

@@ -203,6 +203,7 @@ class _Result:
             **self._map(verdict),
             "details": self._details(),
             "attributes": self._attributes(),
+            "overflowed": self._overflowed(),
         }  # fmt: skip
         return {**document, "texts": self.texts.to_json()}
 
@@ -396,6 +397,15 @@ class _Result:
         details = self.material.details.items()
         return {
             str(self.positions[_Key(name)]): list(tensors) for name, tensors in details if _Key(name) in self.positions
+        }
+
+    def _overflowed(self) -> dict[str, dict[str, Any]]:
+        """By position the ops some of whose true results are beyond their type: how many elements, and the largest."""
+        judged = self.material.judged()
+        return {
+            str(at): {"count": one.overflowed, "largest": sound(one.largest)}
+            for name, one in judged.items()
+            if one.overflowed and (at := self.positions.get(_Key(name))) is not None
         }
 
     def _attributes(self) -> dict[str, dict[str, str]]:

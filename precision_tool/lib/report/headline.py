@@ -59,7 +59,8 @@ def _of_study(study: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, s
     cause = culprit["cause"]
     where = words["study.where"].format(step=culprit["step"], rank=culprit["rank"])
     return {
-        "mark": "is-bad", "kicker": f"{words['verdict.culprit']} · {where[:-1]}", "title": culprit["op"],
-        "type": culprit["type"], "cause": words.get(f"cause.{cause}") or words.get(f"study.cause.{cause}", cause),
+        "mark": "is-bad", "kicker": words["verdict.culprit"], "title": culprit["op"],
+        "type": " · ".join(filter(None, (culprit["type"], where))),
+        "cause": words.get(f"cause.{cause}") or words.get(f"study.cause.{cause}", cause),
         "sure": _sure(culprit["confidence"], words),
     }  # fmt: skip

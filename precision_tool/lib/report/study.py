@@ -11,14 +11,15 @@ import numpy as np
 from rich.console import Console
 
 from precision_tool import __version__
-from precision_tool.lib.present.study import study_block
+from precision_tool.lib.present.study import next_steps, study_block
 from precision_tool.lib.report.document import SCHEMA
 from precision_tool.lib.report.page import page_with
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.study.conclusion import Culprit
+from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.study import Study
+from precision_tool.lib.workspace import shown_path
 
 #: A shade of a heat map begins at each of these relative distances; the page has the same.
 _SHADES = np.array([1e-6, 1e-4, 1e-3, 1e-2, 1e-1], np.float32)
@@ -26,6 +27,14 @@ _NOT_COMPARED = "-"
 #: Other faults, suspicions and failures that are told at most.
 _TOLD = 50
 _WIDTH = 110
+#: The sign that stands for the first of several places.
+_FIRST = 0x2800
+#: Dump folders, and what is accused in each, of which the page tells more.
+_FOLDERS, _ACCUSED = 5000, 5
+#: A larger map does not tell where its cells are worst; nor does one with more others than signs before surrogates.
+_MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
+#: Causes that are no op's.
+_FROM_OUTSIDE = ("input", "weights")
 
 
 def write_study(path: str, study: Study) -> None:
@@ -66,6 +75,8 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
                 {"step": one.leaf.step, "rank": one.leaf.rank, "reason": one.failure} for one in study.failures[:_TOLD]
             ],
             "notes": list(study.notes),
+            "next": [{"why": one.why, "line": one.line, "file": one.file} for one in next_steps(study)],
+            "folders": _folders(study),
             "maps": [_map(one) for one in study.maps],
         },
     }  # fmt: skip
@@ -74,9 +85,39 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
 def _culprit(one: Culprit) -> dict[str, Any]:
     return {
         "step": one.step, "rank": one.rank, "op": one.op, "type": one.type, "cause": one.cause,
-        "ground": str(one.ground), "reach": str(one.reach), "ranks": spans(one.ranks), "wrong": len(one.ranks),
-        "right": len(one.right), "steps": spans(one.steps), "confidence": one.confidence, "pass": one.pass_name,
+        "ground": str(one.ground), "reach": str(one.reach), "told": told_key(one), "ranks": spans(one.ranks),
+        "wrong": len(one.ranks), "right": len(one.right), "steps": spans(one.steps), "confidence": one.confidence,
+        "pass": one.pass_name,
     }  # fmt: skip
+
+
+def told_key(one: Culprit) -> str:
+    """The key of the sentence on where it is wrong, and what that tells."""
+    reach = str(one.reach)
+    if one.reach is Reach.ALL_RANKS and one.ground is Ground.SUM:
+        return f"{reach}_sum"
+    if one.reach in (Reach.ALL_RANKS, Reach.ONE_RANK) and one.cause in _FROM_OUTSIDE:
+        return f"{reach}_{one.cause}"
+    if one.reach is Reach.ONE_RANK and one.cause == "communication":
+        return f"{reach}_link"
+    departure = one.departure
+    if one.reach is Reach.ONE_RANK and departure is not None and departure.op == one.op and departure.fed_alike:
+        return f"{reach}_device"
+    return f"{reach}_replicas" if one.reach is Reach.NOT_TOLD and one.ground is Ground.REPLICAS else reach
+
+
+def _folders(study: Study) -> list[dict[str, Any]]:
+    """What is known of each dump folder; of very many, those in which something is wrong come first."""
+    leaves = sorted(study.leaves, key=lambda one: not (one.accused or one.below or one.failure))[:_FOLDERS]
+    return [
+        {
+            "step": one.leaf.step, "rank": one.leaf.rank, "path": shown_path(one.leaf.path),
+            "compared": one.compared, "below": one.below, "judged": one.judged and one.has_verdict, "right": one.right,
+            "accused": [{"op": each.op, "cause": str(each.cause)} for each in one.accused[:_ACCUSED]],
+            "failure": one.failure,
+        }
+        for one in leaves
+    ]  # fmt: skip
 
 
 def _map(heat: HeatMap) -> Mapping[str, Any]:
@@ -86,7 +127,21 @@ def _map(heat: HeatMap) -> Mapping[str, Any]:
     own = None
     if heat.recomputed is not None and heat.recomputed.any():
         own = [(row.astype(np.uint8) + ord("0")).tobytes().decode("ascii") for row in heat.recomputed]
-    return {"what": heat.what, "places": list(heat.places), "ops": list(heat.ops), "rows": list(rows), "own": own}
+    return {
+        "what": heat.what, "places": list(heat.places), "ops": list(heat.ops), "rows": list(rows), "own": own,
+        **_worst(heat),
+    }  # fmt: skip
+
+
+def _worst(heat: HeatMap) -> dict[str, Any]:
+    """Where each cell is worst: `others` are the ranks or steps, `worst` has a sign a cell, its place in them."""
+    if heat.worst is None or heat.worst.size > _MOST_CELLS:
+        return {}
+    others, places = np.unique(heat.worst, return_inverse=True)
+    if others.size > _MOST_SIGNS:
+        return {}
+    signs = (places.reshape(heat.worst.shape) + _FIRST).astype("<u2")
+    return {"others": others.tolist(), "worst": [row.tobytes().decode("utf-16-le") for row in signs]}
 
 
 def _plain(study: Study) -> str:

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import groupby
 from math import isfinite
+from operator import attrgetter
 from typing import Any, Literal
 
 from precision_tool.lib.errors import UsageError, shown
@@ -24,6 +26,7 @@ from precision_tool.lib.results.compat import type_name as vendor_type_name
 NO_RESULT = "NaN"
 #: A cell that a spreadsheet would take for a formula starts with one of these.
 _FORMULA_START = ("=", "+", "-", "@", "%", "\t", "\r")
+_ESCAPED_START = frozenset({*_FORMULA_START, "'"})
 #: What the vendor, and we, say of a single number instead of a failure.
 SCALAR_NOTE = "This tensor is scalar"
 
@@ -37,17 +40,23 @@ Kind = Literal["text", "names", "indices", "whole", "number"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the values of a column are written and read; `none` is the cell of no value, `kind` what they are."""
+    """How the values of a column are written and read; `none` is the cell of no value, `kind` what they are.
+
+    `style` is the printf style of numbers: many of a row are written at once.
+    """
 
     write: Callable[[Any], str]
     read: Callable[[str], Any]
     none: str = NO_RESULT
     kind: Kind = "text"
+    style: str = ""
 
 
 def text_cell(value: str) -> str:
     """A text cell that no spreadsheet runs as a formula."""
     # Texts that only look escaped are escaped as well, so that they are read back as they were.
+    if value[:1] not in _ESCAPED_START:  # hardly any does, and there are very many
+        return value
     return f"'{value}" if value.lstrip("'").startswith(_FORMULA_START) else value
 
 
@@ -125,9 +134,9 @@ _TYPE_NAME = Form(lambda value: value or NO_RESULT, _read_text_unless_none)
 NAMES = Form(_write_names, _read_names, "", "names")
 ALL_NAMES = Form(lambda names: text_cell(",".join(names)), _read_names, "", "names")
 _COUNT = Form(str, int, kind="whole")
-_NUMBER = Form(lambda value: f"{value:.6f}", read_number, kind="number")
-_PRECISE = Form(lambda value: f"{value:.9g}", read_number, kind="number")
-_WHOLE = Form(str, _read_count, kind="whole")
+_NUMBER = Form("%.6f".__mod__, read_number, kind="number", style="%.6f")
+_PRECISE = Form("%.9g".__mod__, read_number, kind="number", style="%.9g")
+_WHOLE = Form(str, _read_count, kind="whole", style="%s")
 _INDICES = Form(write_indices, read_indices, kind="indices")
 _CUSTOM = Form(_write_custom, read_custom)
 
@@ -145,7 +154,8 @@ class Column:
     Fields are named by their place, `pair.index` or `metrics.cosine`. `value` is what is written where it is not just
     the field, `json` the key where programs find it (metrics and summaries are there under the names of their fields),
     `others` what older releases called the column. A cell of a `strict` column that cannot be read makes the whole
-    line unreadable. Of bools against a bool benchmark the metrics `for_bool` are printed.
+    line unreadable. Of bools against a bool benchmark the metrics `for_bool` are printed. Of a row that `hides` says
+    so of, the cell is that of no value.
     """
 
     name: str
@@ -157,9 +167,12 @@ class Column:
     others: tuple[str, ...] = ()
     strict: bool = False
     for_bool: bool = False
+    hides: Callable[[Row], bool] | None = None
 
     def cell(self, row: Row, choice: ColumnChoice) -> str:
         """The cell of a row."""
+        if self.hides is not None and self.hides(row):
+            return self.form.none
         value = field_of(row, self.field) if self.value is None else self.value(row, choice)
         return self.form.none if value is None else self.form.write(value)
 
@@ -220,7 +233,7 @@ def _cosine(row: Row, choice: ColumnChoice) -> str | None:
 
 def _deviation(row: Row, choice: ColumnChoice) -> str | None:
     """Mean and standard deviation of both sides; what is below 0.001 prints as 0."""
-    if row.npu is None or row.golden is None:
+    if row.metrics is None or row.npu is None or row.golden is None:
         return None
     numbers = (row.npu.mean, row.npu.std, row.golden.mean, row.golden.std)
     return "({};{}),({};{})".format(*(f"{0.0 if abs(number) < 0.001 else number:.3f}" for number in numbers))
@@ -370,15 +383,10 @@ def _are_bools(row: Row) -> bool:
 
 
 def _metric_cells(choice: ColumnChoice) -> list[Column]:
-    def printed(column: Column) -> Column:
-        def value(row: Row, choice: ColumnChoice) -> Any:
-            if row.metrics is None or (_are_bools(row) and not choice.golden_address):
-                return None
-            return field_of(row, column.field) if column.value is None else column.value(row, choice)
-
-        return column if column.for_bool else replace(column, value=value)
-
-    return [printed(column) for column in metrics_of(choice)]
+    columns = metrics_of(choice)
+    if choice.golden_address:
+        return columns
+    return [column if column.for_bool else replace(column, hides=_are_bools) for column in columns]
 
 
 def columns_of(choice: ColumnChoice, *, npu_address: bool = True) -> list[Column]:
@@ -402,6 +410,79 @@ def columns_of(choice: ColumnChoice, *, npu_address: bool = True) -> list[Column
 def headers(columns: Iterable[Column]) -> list[str]:
     """The header line."""
     return [column.header or column.name for column in columns]
+
+
+#: The cells of a row, or of some columns of it.
+Cells = Callable[[Row], list[str]]
+
+
+def cells_of(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
+    """What makes the cells of a row: as `Column.cell` does, but numbers that stand side by side all at once."""
+    parts: list[Cells] = []
+    for key, group in groupby(columns, _side_by_side):
+        together = list(group)
+        parts.append(_numbers(together, choice) if key else _singles(together, choice))
+
+    def cells(row: Row) -> list[str]:
+        found: list[str] = []
+        for part in parts:
+            found += part(row)
+        return found
+
+    return cells
+
+
+def _side_by_side(column: Column) -> tuple[object, ...]:
+    """Columns with one key are numbers of one part of a row, hidden together; () of others."""
+    part, _, field = column.field.partition(".")
+    return (part, column.hides) if field and column.form.style and column.value is None else ()
+
+
+def _singles(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
+    makers = [_maker(column, choice) for column in columns]
+    return lambda row: [make(row) for make in makers]
+
+
+def _maker(column: Column, choice: ColumnChoice) -> Callable[[Row], str]:
+    """`Column.cell` of one column, with what is the same for all rows found out before."""
+    write, none, value = column.form.write, column.form.none, column.value
+    if column.hides is not None or (value is None and not column.field.startswith("pair.")):
+        return lambda row: column.cell(row, choice)
+    if value is not None:
+        said = value
+
+        def from_row(row: Row) -> str:
+            held = said(row, choice)
+            return none if held is None else write(held)
+
+        return from_row
+    found = attrgetter(column.field)
+
+    def from_pair(row: Row) -> str:
+        if row.absent:
+            return column.cell(row, choice)
+        held = found(row)
+        return none if held is None else write(held)
+
+    return from_pair
+
+
+def _numbers(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
+    part, hides = columns[0].field.partition(".")[0], columns[0].hides
+    fields = [column.field.partition(".")[2] for column in columns]
+    style = " ".join(column.form.style for column in columns)
+    nothing = [column.form.none for column in columns]
+
+    def cells(row: Row) -> list[str]:
+        holder = getattr(row, part)
+        if holder is None or (hides is not None and hides(row)):
+            return nothing
+        values = tuple([getattr(holder, field) for field in fields])
+        if row.absent or None in values:
+            return [column.cell(row, choice) for column in columns]
+        return (style % values).split(" ")
+
+    return cells
 
 
 def mapping_columns(*, sequence: bool) -> list[Column]:

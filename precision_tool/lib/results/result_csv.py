@@ -19,6 +19,7 @@ from precision_tool.lib.results.columns import (
     NAMES,
     SCALAR_NOTE,
     Column,
+    cells_of,
     columns_of,
     field_of,
     headers,
@@ -44,13 +45,13 @@ def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = N
         writer = csv.writer(file, lineterminator="\r\n")
         writer.writerow(headers(columns))
         written: _Lists = {}
+        cells_of_row = cells_of(columns, choice)
+        lists = [(at, column) for at, column in enumerate(columns) if column.form is NAMES]
         for row in rows:
-            writer.writerow(
-                [
-                    (column.form is NAMES and _whole_names(row, column, written)) or column.cell(row, choice)
-                    for column in columns
-                ]
-            )
+            cells = cells_of_row(row)
+            for at, column in lists:
+                cells[at] = _whole_names(row, column, written) or cells[at]
+            writer.writerow(cells)
 
 
 def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> None:

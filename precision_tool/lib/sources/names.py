@@ -45,7 +45,7 @@ def flatten(name: str) -> str:
 
 def whole_name(op_name: str) -> str:
     """The name of the op that a slice is of; any other name as it is."""
-    return _SLICE.sub("", op_name)
+    return _SLICE.sub("", op_name) if "_lxslice" in op_name else op_name
 
 
 def slice_number(op_name: str) -> int | None:

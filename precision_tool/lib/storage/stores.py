@@ -21,7 +21,6 @@ from typing import BinaryIO, TextIO
 from precision_tool.lib import urls, user_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.storage.remote import RemoteStore
 from precision_tool.lib.storage.store import Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.user_files import MAX_TEXT, PathLike
 from precision_tool.lib.user_files import read_bytes as read_local_bytes
@@ -82,6 +81,8 @@ def remote_store(path: str) -> Store:
     key = os.getpid(), "/".join(path.split("/", 3)[:3])
     known = _remote.get(key)
     if known is None:
+        from precision_tool.lib.storage.remote import RemoteStore  # only URLs need it
+
         known = _remote[key] = RemoteStore(path)
     return known
 

@@ -10,7 +10,7 @@ from typing import Any
 from precision_tool.lib.study.outcome import Role
 from precision_tool.lib.study.replicas import Departure, StepVotes
 from precision_tool.lib.study.states import Accused, LeafState
-from precision_tool.lib.study.sums import WrongSum
+from precision_tool.lib.study.sums import WrongSum, settled
 from precision_tool.lib.study.votes import is_communication
 
 
@@ -119,7 +119,7 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     departures = [one for step in sorted(by_step) for one in by_step[step].departures]
     found = _culprits(states, by_step)
     voted = [one for one in map(_by_vote(states), departures) if one is not None]
-    voted = _with_sums(voted, states, [one for step in sorted(by_step) for one in by_step[step].sums])
+    voted = _with_sums(voted, states, settled([by_step[step].sums for step in sorted(by_step)]))
     accused = {(one.step, one.op) for one in found}
     # What replicas tell after an op that computes wrong follows from that.
     first = min(map(_when, found), default=None)
@@ -234,8 +234,8 @@ def _reach(wrong: set[int], right: set[int]) -> Reach:
     return Reach.ONE_RANK if len(wrong) == 1 else Reach.SOME_RANKS
 
 
-#: How sure a vote is: more where what went into the op is known to be the same.
-_FED_ALIKE, _VOTED, _UNDECIDED = 0.97, 0.9, 0.5
+#: How sure a vote is: more where what went into the op is known to be the same, or all ranks are known to be there.
+_FED_ALIKE, _VOTED, UNDECIDED = 0.97, 0.9, 0.5
 
 
 def _by_vote(states: Sequence[LeafState]) -> Any:
@@ -247,7 +247,7 @@ def _by_vote(states: Sequence[LeafState]) -> Any:
             return None  # it was fed what differs already
         rank = one.ranks[0]
         state = by_place[one.step, rank]
-        sure = _UNDECIDED if one.undecided else _FED_ALIKE if one.fed_alike else _VOTED
+        sure = UNDECIDED if one.undecided else _FED_ALIKE if one.fed_alike else _VOTED
         return Culprit(
             step=one.step, rank=rank, op=one.op, type=one.type,
             cause="communication" if one.role is Role.COLLECTIVE else "device", ground=Ground.REPLICAS,
@@ -273,7 +273,8 @@ def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequ
             summed.append(
                 Culprit(
                     step=one.step, rank=one.ranks[0], op=one.op, type=one.type, cause="communication",
-                    ground=Ground.SUM, reach=_reach(set(one.ranks), set(one.right)), confidence=_FED_ALIKE,
+                    ground=Ground.SUM, reach=_reach(set(one.ranks), set(one.right)),
+                    confidence=_FED_ALIKE if one.is_sure else UNDECIDED,
                     number=one.number, ranks=one.ranks, right=one.right, steps=tuple(steps[one.op]), model=leaf.model,
                     path=leaf.path,
                 )
@@ -299,7 +300,7 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
     return [
         Culprit(
             step=state.leaf.step, rank=state.leaf.rank, op=first.op, type=first.type, cause=first.kind,
-            ground=Ground.COMPARED, reach=_reach(wrong, right - wrong), confidence=_UNDECIDED, number=first.number,
+            ground=Ground.COMPARED, reach=_reach(wrong, right - wrong), confidence=UNDECIDED, number=first.number,
             ranks=tuple(sorted(wrong)), right=tuple(sorted(right - wrong)), steps=tuple(sorted(steps)),
             model=state.leaf.model, path=state.leaf.path,
         )

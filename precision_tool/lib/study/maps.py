@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ class HeatMap:
     values: npt.NDArray[np.float32] = field(repr=False)
     #: Of the same shape: which values are not of a comparison, but of an op recomputed from its inputs. None: none.
     recomputed: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
+    #: Of the same shape: the rank of a value by step, the step of one by rank. None: not known.
+    worst: npt.NDArray[np.int32] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON, with null where nothing was compared and "inf" for what is not finite."""
@@ -50,6 +52,8 @@ class Maps:
         self._order: dict[str, int] = {}
         #: Of each op the worst that was compared, and the worst of what was not.
         self._by: dict[str, dict[int, npt.NDArray[np.float32]]] = {"step": {}, "rank": {}}
+        #: Of the same shapes: the rank, or the step, that each is of.
+        self._worst: dict[str, dict[int, npt.NDArray[np.int32]]] = {"step": {}, "rank": {}}
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
         """Adds the rows of a leaf."""
@@ -65,14 +69,12 @@ class Maps:
         places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)[of_op]
         distances, is_compared = _distances(columns)
         distances, kinds = distances[outputs], np.where(is_compared[outputs], 0, 1)
-        for what, place in (("step", step), ("rank", rank)):
-            row = self._by[what].get(place)
-            if row is None or row.shape[1] < len(self._ops):
-                wider = np.full((2, len(self._ops)), np.nan, np.float32)
-                if row is not None:
-                    wider[:, : row.shape[1]] = row
-                row = self._by[what][place] = wider
+        for what, place, other in (("step", step, rank), ("rank", rank, step)):
+            row = self._by[what][place] = _widened(self._by[what].get(place), len(self._ops), np.float32(np.nan))
+            worst = self._worst[what][place] = _widened(self._worst[what].get(place), len(self._ops), np.int32(other))
+            before = row.copy()
             np.fmax.at(row, (kinds, places), distances)
+            worst[(row > before) | (np.isnan(before) & ~np.isnan(row))] = other
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
         """Step × op and rank × op, ops in the order of execution."""
@@ -83,16 +85,33 @@ class Maps:
             places = sorted(rows)
             values = np.full((len(places), len(names)), np.nan, np.float32)
             recomputed = np.zeros(values.shape, np.bool_)
+            worst = np.zeros(values.shape, np.int32)
             for number, place in enumerate(places):
-                row = np.full((2, len(names)), np.nan, np.float32)
-                row[:, : rows[place].shape[1]] = rows[place]
-                compared, alone = row[:, columns]
+                compared, alone = _widened(rows[place], len(names), np.float32(np.nan))[:, columns]
+                of_compared, of_alone = _widened(self._worst[what][place], len(names), np.int32(0))[:, columns]
                 values[number] = np.fmax(compared, alone)
                 recomputed[number] = ~np.isnan(alone) & ~(alone <= compared)
+                worst[number] = np.where(recomputed[number], of_alone, of_compared)
             found.append(
-                HeatMap(what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed)
-            )
+                HeatMap(
+                    what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed,
+                    worst=worst,
+                )
+            )  # fmt: skip
         return found[0], found[1]
+
+
+_Number = TypeVar("_Number", np.float32, np.int32)
+
+
+def _widened(row: npt.NDArray[_Number] | None, ops: int, empty: _Number) -> npt.NDArray[_Number]:
+    """A row of both kinds with a place for each op; where it had none, `empty`."""
+    if row is not None and row.shape[1] == ops:
+        return row
+    wider = np.full((2, ops), empty, empty.dtype)
+    if row is not None:
+        wider[:, : row.shape[1]] = row
+    return wider
 
 
 #: The columns that a map needs.

@@ -32,9 +32,11 @@ class StudyOptions:
     threshold : float
         Cosine similarity, -1 to 1, below which a tensor counts as wrong.
     table : str
-        The Parquet file of all rows; by default beside the journal, if pyarrow is installed.
+        The Parquet file of all rows; by default in the folder of results, if pyarrow is installed.
     csv : bool
         Write a result file for each leaf as well.
+    results : str
+        The folder of the table and the result files, which may be on no disk; by default that of the journal.
     """
 
     folders: Sequence[str]
@@ -47,6 +49,7 @@ class StudyOptions:
     threshold: float = 0.98
     table: str = ""
     csv: bool = False
+    results: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

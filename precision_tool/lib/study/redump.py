@@ -4,6 +4,9 @@ The first suspicion's op comes first, whatever it takes. After it the greedy cho
 as long as it fits. Of values: the i-th suspicion has 1/i, three times as much if it is certain; what feeds the op a
 third of that, as whether its input was right decides whose fault it is; and the ops before the first suspect, which may
 have made what only shows there, less the farther away they are.
+
+That is of the earliest step. A later one is dumped too where another op is suspected than before, as long as there is
+room for all that is dumped at that step as well: GE dumps the same ops at every step that it is told.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from precision_tool.lib.study.statistics import Suspicion
 _CERTAIN, _PRODUCER, _NEAR = 3.0, 1 / 3, 0.05
 #: A dump file's header, and the directory's share of it.
 _HEADER = 512
+#: Steps of one dump at most, as GE takes them.
+_MOST_STEPS = 100
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{unit}": base**power
     for power, letter in enumerate("KMGT", 1)
@@ -29,12 +34,13 @@ _UNITS = {"": 1, "B": 1} | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redump:
-    """A whole dump to make: `layers` are names of ops as GE takes them, `nbytes` what it takes on all ranks together.
+    """A whole dump to make: `layers` are names of ops as GE takes them, `nbytes` what it takes in all.
 
-    `without` are ops that the budget has no room for, the first of them by value; `ranks` the suspect one first.
+    Every rank dumps every op at every step. `without` are ops that the budget has no room for, the first of them by
+    value; `ranks` the suspect one first.
     """
 
-    step: int
+    steps: tuple[int, ...]
     ranks: tuple[int, ...]
     layers: tuple[str, ...]
     nbytes: int
@@ -48,7 +54,7 @@ class Redump:
     def settings(self) -> dict[str, str]:
         """What to set for the dump, by the names of the settings, which check it."""
         values = {
-            "tf_dump_step": str(self.step),
+            "tf_dump_step": "|".join(map(str, self.steps)),
             "dump_layer": " ".join(self.layers),
             "dump_mode": "all",
             "dump_data": "tensor",
@@ -78,7 +84,7 @@ def parse_bytes(text: str) -> int:
 
 
 def plan_redump(found: StatisticsFound, budget: int, names: Mapping[str, str] | None = None) -> Redump | None:
-    """The dump to make of the earliest step with a suspicion; None without one.
+    """The dump to make of the earliest step with a suspicion, and of later ones with others; None without one.
 
     `names` are the ops' names in the graph by those in file names. It is made on the first rank that is suspected and,
     to hold against it, on one that is not.
@@ -105,13 +111,34 @@ def plan_redump(found: StatisticsFound, budget: int, names: Mapping[str, str] | 
         if alone:
             chosen, total, ranks = alone, _cost(found.ops[first.op]), ranks[:1]
             without = [one for one in order if one not in alone]
+    steps, on_ranks = [first.step], list(ranks)
+    if chosen:
+        total = _add_steps(found, steps, on_ranks, chosen, budget)
+        without = [name for name in without if name not in chosen]
     chosen.sort(key=lambda name: found.ops[name].number)
     without.sort(key=lambda name: -values[name])
     real = names or {}
     return Redump(
-        step=first.step, ranks=ranks, layers=tuple(real.get(name, name) for name in chosen), nbytes=total,
+        steps=tuple(steps), ranks=tuple(on_ranks), layers=tuple(real.get(name, name) for name in chosen), nbytes=total,
         budget=budget, without=tuple(real.get(name, name) for name in without),
     )  # fmt: skip
+
+
+def _add_steps(found: StatisticsFound, steps: list[int], ranks: list[int], chosen: list[str], budget: int) -> int:
+    """Adds later steps with what is suspected there first, as far as the budget goes; the bytes of all."""
+    told = {one.op for one in found.suspicions if one.step == steps[0]}
+    total = sum(_cost(found.ops[name]) for name in chosen) * len(ranks)
+    for one in found.suspicions:
+        if one.op in told or one.op not in found.ops:
+            continue
+        told.add(one.op)
+        more_steps = steps if one.step in steps else [*steps, one.step]
+        more_ranks = ranks if set(one.ranks) & set(ranks) else [*ranks, one.ranks[0]]
+        more = chosen if one.op in chosen else [*chosen, one.op]
+        cost = sum(_cost(found.ops[name]) for name in more) * len(more_ranks) * len(more_steps)
+        if cost <= budget and len(more_steps) <= _MOST_STEPS:
+            steps[:], ranks[:], chosen[:], total = more_steps, more_ranks, more, cost
+    return total
 
 
 def _cost(op: OpBytes) -> int:

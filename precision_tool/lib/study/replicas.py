@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_tool.lib.study.outcome import Role, Vote
-from precision_tool.lib.study.sums import WrongSum, wrong_sums
+from precision_tool.lib.study.sums import StepSums, sums_of_step
 
 #: Votes of one rank, by the network that it runs.
 Ballot = tuple[int, str, Sequence[Vote]]
@@ -41,8 +41,8 @@ class StepVotes:
     step: int
     agreed: int = 0
     departures: tuple[Departure, ...] = ()
-    #: All-reduces that are not the sum of what the ranks put in.
-    sums: tuple[WrongSum, ...] = ()
+    #: Which all-reduces are the sum of what the ranks put in.
+    sums: StepSums = field(default_factory=StepSums)
 
 
 def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
@@ -65,7 +65,7 @@ def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
     # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
     if not agreed and all(one.undecided for one in found):
         found = [one for one in found if one.fed_alike]
-    return StepVotes(step=step, agreed=agreed, departures=tuple(found), sums=tuple(wrong_sums(step, asked.values())))
+    return StepVotes(step=step, agreed=agreed, departures=tuple(found), sums=sums_of_step(step, asked.values()))
 
 
 def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:

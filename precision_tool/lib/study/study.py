@@ -39,7 +39,7 @@ from precision_tool.lib.study.task import LeafDone
 #: Tasks that are handed out at one time, for each worker.
 _WINDOW = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
-_TASKS, _LEAST_BYTES = 8, 1 << 20
+TASKS, _LEAST_BYTES = 8, 1 << 20
 #: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
 _SHARED_BYTES = 1 << 30
 #: What is said of rows without a tensor that could be read.
@@ -220,7 +220,7 @@ class Runner:
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
         """The tasks in order, small enough that every worker has some."""
         total = sum(plan.leaf.nbytes for plan in left)
-        share = total // (workers * _TASKS)
+        share = total // (workers * TASKS)
         for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
             largest = max(plan.leaf.nbytes for plan in batch)
             is_shared = workers > 1 and len(batch) == 1 and largest >= max(_SHARED_BYTES, total / workers)
@@ -307,7 +307,7 @@ class Runner:
 
     def _written(self, states: Sequence[LeafState]) -> str:
         """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
-        folder = posixpath.dirname(self._journal.path)
+        folder = self._options.results or posixpath.dirname(self._journal.path)
         if self._options.csv:
             self.csvs = tuple(write_csvs(posixpath.join(folder, "results"), states, self.columns))
         path = self._options.table

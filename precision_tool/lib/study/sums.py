@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,10 @@ def is_all_reduce(op_type: str, reduction: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongSum:
-    """An all-reduce that gave `ranks` something else than the sum of what all put in; `right` have that sum."""
+    """An all-reduce that gave `ranks` something else than the sum of what all put in; `right` have that sum.
+
+    Not `is_sure`: nothing shows that all ranks of the group were dumped, of which a sum of fewer would be another.
+    """
 
     step: int
     op: str
@@ -30,24 +33,76 @@ class WrongSum:
     epoch: int
     ranks: tuple[int, ...]
     right: tuple[int, ...]
+    is_sure: bool = True
 
 
-def wrong_sums(step: int, asked: Iterable[Mapping[int, Vote]]) -> Iterator[WrongSum]:
-    """The all-reduces of a step that are none, if most of its are.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSums:
+    """The all-reduces of a step that are no sums: `wrong` if most are, and `open` ones, of which that may not be said.
 
-    Where most are not, ranks were left out of the dump, or inputs were written over: that tells nothing.
+    `right` are names and ranks of those that gave all ranks the sum.
+    """
+
+    wrong: tuple[WrongSum, ...] = ()
+    open: tuple[WrongSum, ...] = ()
+    right: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+
+
+def sums_of_step(step: int, asked: Iterable[Mapping[int, Vote]]) -> StepSums:
+    """The all-reduces of a step that are none.
+
+    Where most are not, ranks were left out of the dump, or inputs were written over: that tells nothing by itself.
     """
     checked = [(by_rank, found) for by_rank in asked if (found := _off(by_rank)) is not None]
-    if 2 * sum(any(found.values()) for _, found in checked) >= len(checked):
-        return
-    for by_rank, found in checked:
+    off = [(by_rank, found) for by_rank, found in checked if any(found.values())]
+    right = {
+        (next(iter(votes.values())).op, tuple(sorted(found))) for votes, found in checked if not any(found.values())
+    }
+    are_few = 2 * len(off) < len(checked)
+    wrong = []
+    for by_rank, found in off:
         ranks = tuple(sorted(rank for rank, is_off in found.items() if is_off))
-        if ranks:
-            one = by_rank[ranks[0]]
-            yield WrongSum(
-                step=step, op=one.op, type=one.type, number=one.number, epoch=one.epoch, ranks=ranks,
-                right=tuple(sorted(set(found) - set(ranks))),
+        one = by_rank[ranks[0]]
+        if are_few or not _is_something_else(by_rank):
+            wrong.append(
+                WrongSum(
+                    step=step, op=one.op, type=one.type, number=one.number, epoch=one.epoch, ranks=ranks,
+                    right=tuple(sorted(set(found) - set(ranks))), is_sure=are_few,
+                )
             )  # fmt: skip
+    return StepSums(wrong=tuple(wrong) if are_few else (), open=() if are_few else tuple(wrong), right=frozenset(right))
+
+
+def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
+    """All-reduces of all steps that are none, in order.
+
+    An open one is, where the same ranks got the sum from the same op in another step: none of them was left out then.
+    Else only one that is alone in its step, on ranks that are numbered from 0 up, is kept, and is not sure.
+    """
+    complete = frozenset[tuple[str, tuple[int, ...]]]().union(*(one.right for one in steps))
+    found: list[WrongSum] = []
+    for of_step in steps:
+        found += of_step.wrong
+        for one in of_step.open:
+            ranks = tuple(sorted((*one.ranks, *one.right)))
+            if (one.op, ranks) in complete:
+                found.append(replace(one, is_sure=True))
+            elif len(of_step.open) == 1 and not of_step.right and ranks == tuple(range(len(ranks))):
+                found.append(one)
+    return found
+
+
+def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
+    """Whether what ranks put in was written over by what came out, or the mean of all came out."""
+    votes = list(by_rank.values())
+    if all(vote.fed == vote.came == votes[0].came for vote in votes):
+        return True
+    shares = [
+        tuple(replace(each, means=tuple(mean * len(votes) for mean in each.means)) for each in vote.came)
+        for vote in votes
+    ]
+    means = {rank: replace(vote, came=came) for (rank, vote), came in zip(by_rank.items(), shares, strict=True)}
+    return not any((_off(means) or {0: True}).values())
 
 
 def _off(by_rank: Mapping[int, Vote]) -> dict[int, bool] | None:

@@ -21,11 +21,13 @@ Figures = tuple[object, ...]
 class Compared:
     """`quiet` are the names of ops that show nothing new; `figures` are by op name and slot ("output:0").
 
+    `places` are those of the largest errors of quiet ops' outputs, by the same: a flat index, and of how many elements.
     `unread` are the ops of which a tensor or file could not be read, in the order of the result.
     """
 
     quiet: frozenset[str] = frozenset()
     figures: Mapping[tuple[str, str], Figures] = field(default_factory=dict, repr=False)
+    places: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict, repr=False)
     unread: tuple[str, ...] = ()
 
     @classmethod
@@ -33,6 +35,7 @@ class Compared:
         """What the rows of a result say; nothing of tensors that a file names without their figures."""
         errors: dict[str, dict[str, float]] = {}
         figures: dict[tuple[str, str], Figures] = {}
+        places: dict[tuple[str, str], tuple[int, int]] = {}
         unread: dict[str, None] = {}
         for row in rows:
             if row.status == Status.UNREADABLE:
@@ -47,6 +50,9 @@ class Compared:
                 known[side] = float("inf")
                 continue
             known[side] = max(known.get(side, 0.0), _largest_error(row.metrics, row.golden))
+            worst = _place(row.metrics.max_error_index, row.shape) if row.metrics is not None else None
+            if side == "output" and worst is not None and row.shape is not None:
+                places[row.op_name, row.slot] = worst, prod(row.shape)
             told = _figures(row)
             if told is not None:
                 figures[row.op_name, row.slot] = told
@@ -54,7 +60,8 @@ class Compared:
             name for name, one in errors.items()
             if "output" in one and one["output"] <= _ROUNDED + _TIMES_FED * one.get("input", 0.0) < float("inf")
         }  # fmt: skip
-        return cls(quiet=frozenset(quiet), figures=figures, unread=tuple(unread))
+        places = {key: place for key, place in places.items() if key[0] in quiet}
+        return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
 
     def is_same(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
         """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""

@@ -20,6 +20,7 @@ from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
 from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Proof, Suspect, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
+from precision_tool.lib.verdict.scales import known_scales
 from precision_tool.lib.verdict.spread import Progress, judge_ops
 from precision_tool.lib.verdict.trace import Flow
 from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues, Slot
@@ -75,6 +76,8 @@ class Judged:
     npu: str
     graph: str
     beside: Sequence[Judged] = ()
+    #: The loss scale by the op that holds it, as far as it shows.
+    scales: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge_run(
@@ -108,9 +111,10 @@ def judge_run(
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
+    scale = next((one for one in suspects if one.cause is Cause.LOSS_SCALE), None)
     return Judged(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
-        run=subject.number, npu=subject.leaf.path, graph=subject.file.path,
+        run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.ops import table
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -150,7 +151,8 @@ class Formula:
         if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
             return None
         call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
-        places = np.union1d(spec.cheap_places(call, count), () if also is None else also).astype(np.intp)
+        places = spec.cheap_places(call, count)
+        places = distinct(places if also is None else np.append(places, also))
         return places, spec.sampled(call, places)
 
     def row_sums(self, inputs: Mapping[int, Input]) -> RowSums | None:

@@ -1,6 +1,7 @@
 """A first look at some rows of a large op, and only these read, where the comparison showed nothing new at the op.
 
-What is not plainly right there is looked at whole.
+What is not plainly right there is looked at whole. The place of an output's largest error is among what is looked at:
+behind a large fault everything is far off, and a second one as large would else hide between the rows.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def right_at_a_glance(values: RunValues, ways: Ways, base: OpJudgement) -> OpJud
             rows_cut = _rows(formula, fed.inputs, got, is_blocked) if not formula.lent else None
             if rows_cut is not None:
                 rows, cut = rows_cut
+                rows = _with_the_worst(rows, got, values.compared.places, op.name, is_blocked)
                 few = {slot: values.load(*one, stored=True, rows=rows if slot in cut else None)
                        for slot, one in inputs.items()}  # fmt: skip
                 some = {slot: values.load(*one, stored=True, rows=rows) for slot, one in outputs.items()}
@@ -130,3 +132,16 @@ def _rows(
     pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, chosen * (size // count) // _PIECE))
     block = _BLOCK if is_blocked and chosen >= _FEWEST_PIECES * _BLOCK else 1
     return replace(spread(count, chosen, pieces, block), is_flat=is_flat), parts.cut
+
+
+def _with_the_worst(
+    rows: Rows, got: Mapping[int, Input], places: Mapping[tuple[str, str], tuple[int, int]], name: str, is_blocked: bool
+) -> Rows:
+    """These rows, and those in which the comparison found the largest errors of the outputs."""
+    block = _BLOCK if is_blocked else 1
+    for slot, output in got.items():
+        place, size = places.get((name, f"output:{slot}"), (0, 0))
+        if place < size == output.array.size:
+            first = place * rows.count // size // block * block
+            rows = rows.with_piece(first, min(first + block, rows.count))
+    return rows

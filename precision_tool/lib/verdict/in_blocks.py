@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.ops import table
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Input, Kind, Output
 from precision_tool.lib.ops.products import MAX_RESULT, MAX_WORK
 from precision_tool.lib.verdict.formulas import Formula
@@ -275,7 +276,7 @@ def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) ->
 def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[int, float] | None:
     """The rms of what float32 inside makes of a chain's results, from some of their rows; None if that is not told."""
     count = min(parts.rows, max(2, _TRIED * parts.per_block // _BLOCK))
-    rows = np.unique(np.linspace(0, parts.rows - 1, count).astype(np.intp))
+    rows = distinct(np.linspace(0, parts.rows - 1, count).astype(np.intp))
     some = {slot: _as(one, np.float64) for slot, one in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
     true, stored = chain.run(some), chain.run(some, "float32")

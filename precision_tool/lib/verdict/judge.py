@@ -19,6 +19,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.beside import Beside
@@ -94,7 +95,7 @@ class Judge:
         Its time is not known there: it has `seconds_left` from when it is asked.
         """
         values = self.values
-        quiet = Compared(quiet=values.compared.quiet)
+        quiet = Compared(quiet=values.compared.quiet, places=values.compared.places)
         return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused)
 
     @property
@@ -369,7 +370,7 @@ class Judge:
         u_in = narrowing(formula, inputs)
         is_all = 0 in got and got[0].array.size <= _SAMPLES
         farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
-        farthest = farthest if odd is None else np.union1d(farthest, odd.places).astype(np.intp)
+        farthest = farthest if odd is None else distinct(np.append(farthest, odd.places))
         found = formula.sample(inputs, _SAMPLES, farthest)
         if found is not None and 0 in got:
             places, out = found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Doubles, Input, Kind, Places, summed_of
 from precision_tool.lib.verdict.formulas import Formula
 from precision_tool.lib.verdict.rounding import ACCUMULATED, MEAN_SQUARE, SLACK, SMALLEST, UNIT
@@ -58,7 +59,7 @@ def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
     farthest = off_rows[np.argsort(-ratio[off_rows], kind="stable")[:few]]
     some = untold[:: max(1, -(-len(untold) // few))]
     left = len(off_rows) - len(farthest) + len(untold) - len(some)
-    return OddRows(sums.places(np.union1d(farthest, some)), left)
+    return OddRows(sums.places(distinct(np.append(farthest, some))), left)
 
 
 def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Input
 
 
@@ -46,9 +47,19 @@ class Rows:
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
         """These rows, and those of such numbers."""
-        found = np.union1d(self.numbers, numbers)
+        found = distinct(np.append(self.numbers, numbers))
         runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
         return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
+
+    def with_piece(self, first: int, stop: int) -> Rows:
+        """These rows, and those from `first` to `stop`."""
+        found: list[tuple[int, int]] = []
+        for start, end in sorted((*self.pieces, (first, stop))):
+            if found and start <= found[-1][1]:
+                found[-1] = found[-1][0], max(end, found[-1][1])
+            else:
+                found.append((start, end))
+        return replace(self, pieces=tuple(found))
 
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
         """The tensors, those of `slots` cut to these rows."""
@@ -64,7 +75,7 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
     many = min(chosen, pieces or chosen)
     length = -(-chosen // many // block) * block
     last = max(0, count - length)
-    starts = np.unique(np.linspace(0, last, many).astype(np.intp) // block * block)
+    starts = distinct(np.linspace(0, last, many).astype(np.intp) // block * block)
     found: list[tuple[int, int]] = []
     for start in map(int, starts):
         stop = count if start == last // block * block else start + length

@@ -12,6 +12,7 @@ from math import isfinite, log2, prod
 
 import numpy as np
 
+from precision_tool.lib.checks.headroom import LOSS_SCALE
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect
@@ -37,6 +38,15 @@ def is_scale(factor: float) -> bool:
         return False
     power = log2(factor)
     return abs(power - round(power)) <= _POWER and round(power) != 0
+
+
+def known_scales(values: RunValues, found: Suspect | None) -> dict[str, float]:
+    """The loss scale of a run by its op's name: the one that was found, else scalars that are called so."""
+    if found is not None:
+        return {found.culprit: found.fact("factor")} if found.fact("factor") is not None else {}
+    named = [op for op in values.ops if LOSS_SCALE.search(op.name) and not op.inputs and _is_scalar(op)]
+    scales = {op.name: _number(values, Root(op, 0)) for op in named}
+    return {name: value for name, value in scales.items() if value is not None and isfinite(value)}
 
 
 def loss_scale(values: RunValues, flow: Flow) -> Suspect | None:

@@ -8,7 +8,17 @@ from typing import Any
 
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.verdict.model import Cause, Proof
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
+
+#: What is still so of an op whose own error is not what accuses it.
+_STILL = {
+    Cause.OVERFLOW: "overflows", Cause.STOMP: "overwritten", Cause.CAST: "narrows", Cause.RANDOM: "draws",
+    Cause.INPUT: "differs", Cause.WEIGHTS: "differs",
+}  # fmt: skip
+#: What is no more.
+_NO_MORE = {Cause.OVERFLOW: "fits", Cause.STOMP: "whole", Cause.CAST: "keeps", Cause.RANDOM: "agrees"}
+_MENDED = frozenset({"right", "gone", "agrees", "repeats", *_NO_MORE.values()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +40,11 @@ class Change:
 class Since:
     """An earlier verdict held against today's.
 
-    `state` is what recomputing says of the former culprit now: one of `JudgedOp.state`, "gone" for an op that is no
-    longer in the graph, "agrees" or "differs" for data and variables, which nothing recomputes. `next_culprit` is
-    whom today's verdict names, None for nobody.
+    `state` is what became of the former culprit. Where today's verdict names it still, it is by today's cause, "wrong"
+    or one of `_STILL`; where it does not, one of `_NO_MORE`, "agrees" for data and variables, which nothing recomputes,
+    "one_run" where the fault takes two runs to be seen, "gone" for an op that is no longer in the graph, or one of
+    `JudgedOp.state`. `next_culprit` is whom today's verdict names, None for nobody. `is_same_dump` tells that nothing
+    was collected since.
     """
 
     file: str
@@ -44,11 +56,12 @@ class Since:
     changes: Sequence[Change] = ()
     next_culprit: str | None = None
     next_cause: str = "none"
+    is_same_dump: bool = False
 
     @property
     def is_mended(self) -> bool:
         """Whether the former culprit is one no more."""
-        return self.culprit != self.next_culprit and self.state in ("right", "gone", "agrees")
+        return self.culprit != self.next_culprit and self.state in _MENDED
 
     def to_dict(self) -> dict[str, Any]:
         """The object `since` of JSON."""
@@ -59,7 +72,7 @@ class Since:
                 {"what": one.what, "name": one.name, "before": one.before, "now": one.now, "changed": one.is_changed}
                 for one in self.changes
             ],
-            "next_culprit": self.next_culprit, "next_cause": self.next_cause,
+            "same_dump": self.is_same_dump, "next_culprit": self.next_culprit, "next_cause": self.next_cause,
         }  # fmt: skip
 
 
@@ -69,26 +82,49 @@ def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
     if culprit is None:
         return None
     was = next(iter(earlier.runs))
-    run = next((one for one in now.runs if one.number == was.number), now.runs[0])
+    named = next((one for one in now.verdict["suspects"] if _names(one, culprit)), None)
+    run = next((one for one in now.runs if one.number == was.number), now.runs[0]) if named is None else now.runs[0]
     before, after = _op(was, culprit), _op(run, culprit)
-    suspects = now.verdict["suspects"]
-    if after is not None:
-        state = after.state
-    elif before is not None:
-        state = "gone"
-    else:  # data or a variable, which no op computes
-        state = "differs" if any(one["culprit"] == culprit for one in suspects) else "agrees"
     return Since(
         file=earlier.path,
         culprit=culprit,
         cause=earlier.verdict["cause"],
-        state=state,
+        state=_no_more(earlier, now, before, after) if named is None else _still(named),
         own_error_before=before.own_error if before is not None else None,
         own_error=after.own_error if after is not None else None,
-        changes=(*_passes(earlier, was, run, before), *_types(before, after), *_scale_changes(earlier, now)),
+        changes=(*_passes(earlier, was, run, before), *_types(before, after), *_scale_changes(was, run)),
         next_culprit=now.verdict["culprit"],
         next_cause=now.verdict["cause"],
+        is_same_dump=was.dump == run.dump != "",
     )
+
+
+def _names(suspect: Mapping[str, Any], culprit: str) -> bool:
+    """Whether a suspicion is of an op; what overwrote memory is further named with it, and computes right."""
+    return suspect["culprit"] == culprit or (suspect["cause"] != Cause.STOMP and culprit in suspect["also"])
+
+
+def _still(suspect: Mapping[str, Any]) -> str:
+    """What is wrong with the former culprit now."""
+    if suspect["proof"] == Proof.RUNS:
+        return "unsteady"
+    return _STILL.get(suspect["cause"], "wrong")
+
+
+def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None, after: JudgedOp | None) -> str:
+    """What became of the former culprit, whom today's verdict does not name."""
+    cause = earlier.verdict["cause"]
+    if after is None:  # data or a variable, which no op computes, if it was not judged before
+        return "agrees" if before is None else "gone"
+    if after.state == "wrong":
+        return "wrong"
+    if earlier.verdict["suspects"][0]["proof"] == Proof.RUNS:
+        return "repeats" if len(now.runs) > 1 else "one_run"
+    if cause == Cause.OVERFLOW and after.overflowed:
+        return "overflows"
+    if after.state == "right" or cause in (Cause.STOMP, Cause.RANDOM):  # these two need no recomputing to be seen
+        return _NO_MORE.get(cause, "right")
+    return after.state
 
 
 def _op(run: JudgedRun, name: str) -> JudgedOp | None:
@@ -111,13 +147,10 @@ def _types(before: JudgedOp | None, after: JudgedOp | None) -> Iterator[Change]:
         yield Change(what="type", name=f"{after.name}:output:{number}", before=old, now=new)
 
 
-def _scale_changes(earlier: StoredVerdict, now: StoredVerdict) -> Iterator[Change]:
-    old, new = _scales(earlier.verdict), _scales(now.verdict)
-    for name in sorted(old.keys() | new.keys()):
-        yield Change(what="scale", name=name, before=old.get(name, "none"), now=new.get(name, "none"))
-
-
-def _scales(verdict: Mapping[str, Any]) -> dict[str, str]:
-    """The loss scale by its op, as far as a verdict tells."""
-    found = [one for one in verdict["suspects"] if one["cause"] == "loss_scale"]
-    return {one["culprit"]: f"{one['evidence']['factor']:g}" for one in found if "factor" in one["evidence"]}
+def _scale_changes(was: JudgedRun, run: JudgedRun) -> Iterator[Change]:
+    """The loss scale of each run, as far as they tell it."""
+    for name in sorted(was.scales.keys() & run.scales.keys()):
+        yield Change(what="scale", name=name, before=f"{was.scales[name]:g}", now=f"{run.scales[name]:g}")
+    for name in sorted(was.scales.keys() ^ run.scales.keys()):
+        known = [f"{one.scales[name]:g}" if name in one.scales else "not seen" for one in (was, run)]
+        yield Change(what="scale", name=name, before=known[0], now=known[1])

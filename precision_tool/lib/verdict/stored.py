@@ -10,7 +10,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.compare.result_source import kept_place, placed
@@ -19,7 +19,16 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, is_folder, list_folder, open_binary, read_text, real_path
+from precision_tool.lib.storage.stores import (
+    exists,
+    is_folder,
+    list_folder,
+    open_binary,
+    read_text,
+    real_path,
+    signature_of,
+)
+from precision_tool.lib.urls import is_remote
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
@@ -38,12 +47,18 @@ _NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:
-    """The ops of one run that were judged; absolute paths of its dump files' folder and of its graph."""
+    """The ops of one run that were judged; absolute paths of its dump files' folder and of its graph.
+
+    `dump` tells its files from those of another collection, "" where they are not known; `scales` are the run's loss
+    scale by the op that holds it.
+    """
 
     number: int | None
     npu: str
     graph: str
     ops: Sequence[JudgedOp]
+    dump: str = ""
+    scales: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +119,22 @@ def _run(judged: Judged) -> JudgedRun:
         npu=posixpath.abspath(judged.npu),
         graph=posixpath.abspath(judged.graph),
         ops=[one.to_keep() for one in judged.ops],
+        dump=_collection(judged.npu),
+        scales=judged.scales,
     )
+
+
+def _collection(folder: str) -> str:
+    """What tells the files of a dump from those of another collection, by names, sizes and times of change."""
+    if is_remote(folder):  # a request for each file
+        return ""
+    digest = hashlib.sha256()
+    with suppress(PrecisionToolError):
+        for name in list_folder(folder):
+            size, changed = (signature_of(posixpath.join(folder, name)) or (0, 0))[:2]
+            digest.update(f"{name}\0{size}\0{changed}\0".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+    return ""
 
 
 def verdict_path(result: str) -> str:
@@ -136,7 +166,9 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
                 "run": run.number,
                 "npu": kept_place(run.npu, folder, root),
                 "graph": kept_place(run.graph, folder, root),
-                "ops": [{field.name: getattr(op, field.name) for field in fields(JudgedOp)} for op in run.ops],
+                "dump": run.dump,
+                "scales": dict(run.scales),
+                "ops": [{each.name: getattr(op, each.name) for each in fields(JudgedOp)} for op in run.ops],
             }
             for run in one.runs
         ],
@@ -235,7 +267,14 @@ def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
     npu, graph = placed(run["npu"], folder), placed(run["graph"], folder)
     if npu is None or graph is None:
         raise ValueError("no place")
-    return JudgedRun(number=run["run"], npu=npu, graph=graph, ops=[_op_read(op) for op in run["ops"]])
+    return JudgedRun(
+        number=run["run"],
+        npu=npu,
+        graph=graph,
+        ops=[_op_read(op) for op in run["ops"]],
+        dump=str(run.get("dump", "")),
+        scales={str(name): float(scale) for name, scale in run.get("scales", {}).items()},
+    )
 
 
 def _op_read(op: Mapping[str, Any]) -> JudgedOp:

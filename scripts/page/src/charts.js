@@ -26,14 +26,14 @@ function options(width, { key, log, curved, ops, name, unit }, series, show) {
   const opAt = (plot, index) => (ops ? ops[index] : plot.data[0][index]);
   const shortName = (at) => (Number.isInteger(at) && ops[at] !== undefined ? shortened(name(ops[at]).split('/').pop()) : '');
   return {
-    width, height: 260, title: t(key),
+    width, height: 260,
     scales: { x: { time: false, range: ops ? [-0.5, ops.length - 0.5] : undefined }, y: log ? { distr: 3 } : curved ? { distr: 4, asinh: curved, range: (_, __, most) => [0, Math.max(most * 1.2, 100 * curved)] } : {} },
     cursor: { drag: { x: true, y: false }, focus: { prox: 24 } },
     axes: [
       { stroke: ink, grid, label: t(ops ? `${key}.x` : 'chart.order'), ...(ops ? { space: 96, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500],
         values: (_, ticks) => ticks.map(shortName) } : {}) },
       { stroke: ink, grid: log ? { ...grid, filter: decades } : grid, ticks: log ? { filter: decades } : {}, size: 76, filter: log ? decades : undefined, values: (_, ticks) => ticks.map((one) => (
-        one === null ? '' : `${figure(one, 3)}${unit ?? ''}`)) },
+        one === null || (curved && one < 0) ? '' : `${figure(one, 3)}${unit ?? ''}`)) },
     ],
     series: [{ label: t('chart.op'), value: (plot, _, __, index) => (index === null || index === undefined ? '–' : name(opAt(plot, index))) }, ...series],
     hooks: {
@@ -90,7 +90,7 @@ function chartsOf(result) {
     const series = () => [joined(t('side.npu'), styleOf('--bad')), joined(t('side.golden'), styleOf('--wire-strong'), [6, 4]),
       { label: t('chart.limit'), stroke: styleOf('--text'), width: 1, dash: [2, 3], points: { show: false }, value: () => '0' }];
     charts.push({
-      key: 'chart.way', ops: way.map((step) => step.op), series,
+      key: 'chart.way', ops: way.map((step) => step.op), end: ops.name[way[way.length - 1].op], series,
       data: [way.map((_, at) => at), way.map((step) => step.npu), way.map((step) => step.golden), way.map(() => 0)],
     });
   }
@@ -130,7 +130,8 @@ function casts(result, show) {
 export function drawCharts(holder, result, show) {
   const charts = chartsOf(result);
   render(html`<div class="reading is-wide">${charts.map((chart) => html`<figure class="chart" data-key=${
-    chart.key}><figcaption class="soft">${t(`${chart.key}.about`)}</figcaption></figure>`)}${
+    chart.key}><figcaption><h3>${t(chart.key)}${chart.end ? html`: <bdi>${chart.end}</bdi>` : nothing}</h3><p class="soft">${
+    t(`${chart.key}.about`)}</p></figcaption></figure>`)}${
     charts.length ? nothing : html`<p>${t('chart.nothing')}</p>`}${casts(result, show)}</div>`, holder);
   const figures = [...holder.querySelectorAll('.chart')];
   const plots = figures.map((figureOf, at) => {

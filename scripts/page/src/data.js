@@ -84,6 +84,7 @@ export class Result {
     for (const name of ['pass', 'originals', 'inputs', 'outputs']) {
       this.ops[name] = this.ops[name].map((list) => list && list.map((at) => raw.texts[at]));
     }
+    for (const op of Object.keys(this.overflowed)) if (this.ops.state[op] === 'right') this.ops.state[op] = 'beyond';
     this.tensors.op = integers(raw.tensors.op);
     this.tensorCount = this.tensors.op.length;
     prepareColumns(this.tensors, raw.texts, TENSOR_TEXTS, this.tensorCount);

@@ -8,7 +8,7 @@ import { opView } from './op.js';
 import { showStudy } from './study.js';
 import { opTable, tensorTable } from './tables.js';
 import { verdictView } from './verdict.js';
-import { count, currentLanguage, languages, setLanguage, t } from './words.js';
+import { count, currentLanguage, languages, setLanguage, t, told } from './words.js';
 
 const TABS = ['verdict', 'map', 'ops', 'tensors', 'charts'];
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
@@ -144,7 +144,7 @@ function head() {
       state.search.trim() ? t('search.found', { count: state.found.length }) : ''}</span></div>
     <div class="tools">
       <button title=${t('walk.previous')} aria-label=${t('walk.previous')} ?disabled=${!result.errors.length} @click=${() => walk(-1)}>‹ p</button>
-      <span class="soft" id="errors">${t('walk.errors', { count: result.errors.length })}</span>
+      <span class="soft" id="errors" title=${t('walk.about')}>${t('walk.errors', { count: result.errors.length })}</span>
       <button title=${t('walk.next')} aria-label=${t('walk.next')} ?disabled=${!result.errors.length} @click=${() => walk(1)}>n ›</button>
       <button id="language" lang=${currentLanguage() === 'en' ? 'zh' : 'en'} @click=${nextLanguage}>${currentLanguage() === 'en' ? '中文' : 'English'}</button>
       <button id="theme" aria-label=${t('theme')} title=${t('theme')} @click=${setTheme}>${isDark() ? '☀' : '☾'}</button>
@@ -325,7 +325,7 @@ async function start() {
     });
     performance.mark('interactive');
     // For programs that drive the page.
-    window.report = { data, state, parts, show, walk, setTab };
+    window.report = { data, state, parts, show, walk, setTab, told };
   } catch (error) {
     place.querySelectorAll('.first').forEach((one) => one.remove());
     render(html`<p class="reading" role="alert">${t('broken')} <bdi>${error.message}</bdi></p>`, place);

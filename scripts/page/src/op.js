@@ -1,7 +1,7 @@
 // All about one op.
 import { html, nothing, svg } from 'lit-html';
-import { copyButton, opLink } from './verdict.js';
-import { cosine, count, figure, has, percent, shownAs, t } from './words.js';
+import { commandLine, opLink } from './verdict.js';
+import { cosine, count, figure, has, percent, shownAs, t, told } from './words.js';
 
 const quoted = (name) => (/\s/.test(name) ? `"${name}"` : name);
 
@@ -101,8 +101,7 @@ function tensor(result, row, detail, op) {
       ${axes(detail.axes)}${worst(detail)}${detail.too_large ? html`<p class="note">${t('op.too_large')}</p>` : nothing}
       ${['npu', 'golden'].map((side) => (detail[side] ? html`<p class="path"><bdi>${detail[side].path}</bdi></p>` : nothing))}`
     : nothing}
-    ${row >= 0 && slot.startsWith('output') ? html`<p><code class="line">pt ${quoted(`${result.ops.name[op]}:${slot}`)}</code>${
-      copyButton(`pt ${quoted(`${result.ops.name[op]}:${slot}`)}`)}</p>` : nothing}
+    ${row >= 0 && slot.startsWith('output') ? commandLine(`pt ${quoted(`${result.ops.name[op]}:${slot}`)}`) : nothing}
   </details>`;
 }
 
@@ -110,9 +109,11 @@ function judged(result, op) {
   const { ops } = result;
   const state = ops.state[op];
   if (!state) return nothing;
+  const over = result.overflowed[op];
   const fact = (key, value) => (value === null ? nothing : html`<dt>${t(key)}</dt><dd>${percent(value)}</dd>`);
   return html`<section class="judged is-${state}"><h4>${t(`state.${state}`)}</h4>
-    ${ops.reason[op] ? html`<p><bdi>${ops.reason[op]}</bdi></p>` : nothing}
+    ${ops.reason[op] ? html`<p><bdi>${told(ops.reason[op])}</bdi></p>` : nothing}
+    ${over ? html`<p>${t('op.overflowed', { count: count(over.count), largest: figure(num(over.largest)) })}</p>` : nothing}
     ${ops.how[op] ? html`<p>${t('op.how', { how: ops.how[op] })}</p>` : nothing}
     <dl>${fact('op.own', ops.own[op])}${fact('op.rounding', ops.rounding[op])}${fact('op.fed', ops.fed[op])}${
     fact('op.benchmark_own', ops.benchmark_own[op])}${ops.beyond[op] === null ? nothing : html`<dt>${t('op.beyond')}</dt><dd>${
@@ -168,8 +169,7 @@ export function opView(result, op, { show, close, locate }) {
     ${links(result, result.fed[op], 'op.fed_by', show)}
     ${links(result, result.feeds[op], 'op.feeds', show)}
     ${attributes(result, op)}
-    <section><h4>${t('op.commands')}</h4><p><code class="line"><bdi>${command}</bdi></code>${copyButton(command)}</p>
-      <p><code class="line"><bdi>${repro}</bdi></code>${copyButton(repro)}</p></section>
+    <section><h4>${t('op.commands')}</h4>${commandLine(command)}${commandLine(repro)}</section>
   </div>`;
 }
 

@@ -1,22 +1,34 @@
 // The page of a study: who is to blame on which ranks, and the heat maps step × op and rank × op.
 import { html, nothing, render } from 'lit-html';
 import { PALETTES } from './map/shades.js';
-import { count, currentLanguage, has, languages, setLanguage, t } from './words.js';
+import { commandLine, steps } from './verdict.js';
+import { count, currentLanguage, has, languages, setLanguage, t, told } from './words.js';
 
 const LIMITS = ['1e-6', '1e-4', '0.001', '0.01', '0.1'];
 const MOST_HEIGHT = 520;
 const LEAST_ROW = 1;
 const MOST_ROW = 18;
+/** Pixels of a cell from which on more than its colour can be drawn, and of the corner that marks an own error. */
+const LEAST_MARKED = 7;
+const CORNER = 6;
+/** Places that are all named beside a map; of more the first and the last. */
+const MOST_LABELS = 30;
+/** The sign of the first of the other places in `worst`. */
+const FIRST_SIGN = 0x2800;
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
 
 let theme = '';
 let study = null;
 let about = null;
 let place = null;
-/** What the pointer was last at, by map. */
+/** Where the pointer or the arrow keys were last, by map: the number of a place and of an op. */
 let cells = {};
+/** What was clicked: a map, and the numbers of a place and of an op. */
+let chosen = null;
 const isDark = () => (theme ? theme === 'dark' : dark.matches);
 const word = (key, fallback) => (has(key) ? t(key) : fallback);
+/** Steps or ranks, as `0 to 3, 7`, in any language. */
+const range = (text) => text.replaceAll(' to ', '–');
 const cause = (name) => word(`cause.${name}`, word(`study.cause.${name}`, name));
 
 function head() {
@@ -27,7 +39,6 @@ function head() {
 
 function nextLanguage() {
   setLanguage(languages[(languages.indexOf(currentLanguage()) + 1) % languages.length]);
-  cells = {};
   refresh();
 }
 
@@ -41,15 +52,17 @@ function verdict() {
   const { culprit } = study;
   if (!culprit) {
     const key = study.statistics?.length ? 'study.see_statistics' : 'study.clean';
-    return html`<section id="study-verdict"><h2>${t('verdict.verdict')}</h2><p>${t(key)}</p></section>`;
+    return html`<article id="study-verdict" class="verdict is-doubtful"><p class="kicker">${t('verdict.verdict')}</p><h2>${t(key)}</h2>${
+      steps(study)}</article>`;
   }
-  return html`<section id="study-verdict"><h2>${t('verdict.verdict')}</h2>
-    <p><b>${t('study.where', { step: culprit.step, rank: culprit.rank })}</b> <bdi class="bad">${culprit.op}</bdi> ${
-    culprit.type ? html`<span class="soft">${culprit.type}</span>` : nothing}</p>
-    <p>${t(`study.reach.${culprit.reach}`, { wrong: culprit.wrong, right: culprit.right, ranks: culprit.ranks })}</p>
-    <p>${t('study.because', { cause: cause(culprit.cause), ground: t(`study.ground.${culprit.ground}`) })}
-      ${t('study.sure', { percent: Math.round(100 * culprit.confidence) })}</p>
-    <p>${t('study.steps', { steps: culprit.steps })}</p></section>`;
+  return html`<article id="study-verdict" class="verdict is-bad"><p class="kicker">${t('verdict.culprit')}</p>
+    <h2><bdi>${culprit.op}</bdi> <small>${culprit.type ? html`<bdi>${culprit.type}</bdi> · ` : nothing}${
+    t('study.where', { step: String(culprit.step), rank: String(culprit.rank) })}</small></h2>
+    <p class="cause"><strong>${cause(culprit.cause)}</strong> — ${t(`study.ground.${culprit.ground}`)}</p>
+    <dl><dt>${t('study.where_else')}</dt><dd>${t(`study.reach.${culprit.told}`, { wrong: culprit.wrong, right: culprit.right, ranks: range(culprit.ranks) })}</dd>
+    <dt>${t('study.wrong_in')}</dt><dd>${t('study.steps', { steps: range(culprit.steps) })}</dd>
+    <dt>${t('verdict.sure')}</dt><dd><meter min="0" max="1" value=${culprit.confidence} aria-label=${t('verdict.sure')}></meter>${
+    t('study.sure', { percent: Math.round(100 * culprit.confidence) })}</dd></dl>${steps(study)}</article>`;
 }
 
 function table(key, heads, rows) {
@@ -60,29 +73,83 @@ function table(key, heads, rows) {
 
 function heat(map, number) {
   if (!map.ops.length || !map.places.length) return nothing;
-  return html`<figure class="heat"><figcaption>${t(`study.map.${map.what}`, { ops: count(map.ops.length) })}</figcaption>
-    <canvas id="heat-${map.what}" role="img" aria-label=${t(`study.map.${map.what}`, { ops: count(map.ops.length) })}
-      @mousemove=${(event) => point(event, number)}></canvas><p class="soft" role="status" id="cell-${map.what}">${cells[map.what] ?? t('study.point')}</p></figure>`;
+  const label = t(`study.map.${map.what}`, { ops: count(map.ops.length) });
+  const few = map.places.length <= MOST_LABELS;
+  const labels = few ? map.places : [map.places[0], map.places[map.places.length - 1]];
+  return html`<figure class="heat"><figcaption>${label}</figcaption><div class="heat-body"><div class="heat-axis ${few ? '' : 'is-ends'}" aria-hidden="true">${
+    labels.map((one) => html`<span>${one}</span>`)}</div><canvas id="heat-${map.what}" role="application" tabindex="0" aria-label="${label}. ${t('study.keys')}"
+      aria-describedby="cell-${map.what}" @mousemove=${(event) => point(map, cellAt(map, event))} @click=${(event) => choose(number, cellAt(map, event))}
+      @keydown=${(event) => keyDown(event, number)}></canvas></div><p class="soft" role="status" id="cell-${map.what}">${cellText(map)}</p></figure>`;
 }
+
+function cellText(map) {
+  const cell = cells[map.what];
+  return cell ? t('study.cell', { what: t(`study.${map.what}`), place: String(map.places[cell.at]), op: map.ops[cell.op], off: offText(map, cell) })
+    : t('study.point');
+}
+
+function offText(map, { at, op }) {
+  const level = map.rows[at].charCodeAt(op) - 48;
+  const off = level < 0 ? t('map.not_compared') : level ? t('study.from', { value: LIMITS[level - 1] }) : t('study.less', { value: LIMITS[0] });
+  return map.own?.[at][op] === '1' ? t('study.own', { off }) : off;
+}
+
+/** The step and rank that a cell is of: where the op is worst of all with that step, or that rank. */
+function leafOf(map, { at, op }) {
+  const here = map.places[at];
+  const worst = map.others?.[map.worst[at].charCodeAt(op) - FIRST_SIGN];
+  const of = (one) => one[map.what] === here;
+  const other = map.what === 'step' ? 'rank' : 'step';
+  const { culprit } = study;
+  const first = study.folders.find((one) => of(one) && one.below) ?? study.folders.find(of);
+  const found = worst ?? (culprit && of(culprit) ? culprit[other] : first?.[other]);
+  return found === undefined ? null : { [map.what]: here, [other]: found };
+}
+
+/** What is known of the folder behind the cell that was clicked, and the commands that show more. */
+function leaf() {
+  if (!chosen) return nothing;
+  const map = study.maps[chosen.number];
+  const op = map.ops[chosen.op];
+  const where = leafOf(map, chosen);
+  if (!where) return nothing;
+  const known = study.folders.find((one) => one.step === where.step && one.rank === where.rank);
+  const { culprit } = study;
+  const isCulprits = culprit && culprit.step === where.step && culprit.rank === where.rank;
+  const accused = isCulprits && !known?.accused.some((one) => one.op === culprit.op) ? [culprit, ...known?.accused ?? []] : known?.accused ?? [];
+  const place = `--step ${where.step} --rank ${where.rank}`;
+  return html`<article id="study-leaf" class="leaf" tabindex="-1"><h3>${t('study.where', { step: String(where.step), rank: String(where.rank) })} · <bdi>${op}</bdi></h3><dl>
+    <dt>${t('study.off')}</dt><dd>${offText(map, chosen)}</dd>
+    ${known ? html`<dt>${t('study.folder')}</dt><dd><bdi>${known.path}</bdi></dd>
+      <dt>${t('count.compared')}</dt><dd>${count(known.compared)}</dd><dt>${t('count.below')}</dt><dd>${count(known.below)}</dd>
+      <dt>${t('verdict.verdict')}</dt><dd>${known.failure ? html`<bdi>${known.failure}</bdi>` : accused.length ? accused.map((one) => html`<p><bdi>${
+      one.op}</bdi> — ${cause(one.cause)}</p>`) : t(known.judged ? 'study.right' : 'study.not_judged', { count: known.right })}</dd>` : nothing}</dl>
+    <h4>${t('op.commands')}</h4>${commandLine(`precision-tool ni ${shellQuoted(op)} ${place}`)}${commandLine(`precision-tool vcs ${place}`)}${
+    known ? commandLine(`precision-tool ac -c -lt ${shellQuoted(known.path)} --report report_${where.step}_${where.rank}.html`) : nothing}</article>`;
+}
+
+/** A word as a shell takes it. */
+const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\"'\"'")}'`);
 
 function legend() {
   const { levels, grey } = PALETTES[isDark() ? 'dark' : 'light'];
   const texts = levels.map((_, at) => (at ? t('study.from', { value: LIMITS[at - 1] }) : t('study.less', { value: LIMITS[0] })));
+  const hasOwn = study.maps.some((map) => map.own);
   return html`<ul class="legend" aria-label=${t('map.legend')}>${[...levels, grey].map((colour, at) => html`<li><i class="swatch"
-    data-colour=${colour}></i>${texts[at] ?? t('map.not_compared')}</li>`)}</ul>`;
+    data-colour=${colour} data-level=${at % levels.length}></i>${texts[at] ?? t('map.not_compared')}</li>`)}
+    ${hasOwn ? html`<li><b>◤</b>${t('study.own_mark')}</li>` : nothing}${study.culprit ? html`<li><b class="mark">★</b>${t('verdict.culprit')}</li>` : nothing}</ul>`;
 }
 
 function page() {
-  const ofStatistics = (study.statistics ?? []).map((one) => [one.step, one.ranks, one.op,
+  const ofStatistics = (study.statistics ?? []).map((one) => [one.step, range(one.ranks), one.op,
     one.kinds.map((kind) => t(`evidence.${kind}`)).join('; ')]);
-  return html`${head()}<main><div class="tabs"><section class="tab"><div class="reading is-wide">${verdict()}
+  return html`${head()}<main><div class="tabs"><section class="tab"><div class="reading is-wide">${verdict()}${study.maps.map(heat)}${legend()}${leaf()}
     ${table('study.statistics', ['study.step', 'study.ranks', 'op.title', 'study.evidence'], ofStatistics)}
-    ${table('study.further', ['study.step', 'study.ranks', 'op.title', 'study.why'], study.further.map((one) => [one.step, one.ranks, one.op, cause(one.cause)]))}
-    ${study.maps.map(heat)}${legend()}
-    ${table('study.failed', ['study.step', 'study.ranks', 'study.why'], study.failures.map((one) => [one.step, one.rank, one.reason]))}
-    <p class="soft">${t('study.looked', { leaves: study.leaves, steps: study.steps, ranks: study.ranks, compared: study.compared,
+    ${table('study.further', ['study.step', 'study.ranks', 'op.title', 'study.why'], study.further.map((one) => [one.step, range(one.ranks), one.op, cause(one.cause)]))}
+    ${table('study.failed', ['study.step', 'study.ranks', 'study.why'], study.failures.map((one) => [one.step, one.rank, told(one.reason)]))}
+    <p class="soft">${t('study.looked', { leaves: study.leaves, steps: range(study.steps), ranks: range(study.ranks), compared: study.compared,
       below: study.below, judged: study.judged, agreed: study.agreed, departed: study.departed })}</p>
-    ${study.notes.map((note) => html`<p class="soft"><bdi>${note}</bdi></p>`)}<p class="soft">${about.tool} · ${about.time}</p></div></section></div></main>`;
+    ${study.notes.map((note) => html`<p class="soft"><bdi>${told(note)}</bdi></p>`)}<p class="soft">${about.tool} · ${about.time}</p></div></section></div></main>`;
 }
 
 /** Where a place and an op lie on the canvas, in pixels of the page. */
@@ -120,23 +187,91 @@ function draw(map) {
       context.fillRect((at * width) / across, (line * height) / lines, Math.max(column, width / across) + 0.5, Math.max(row, height / lines) + 0.5);
     }
   }
+  mark(context, map, canvas);
 }
 
-function point(event, number) {
-  const map = study.maps[number];
+/** What is told by more than colour, where cells are large enough: levels by lengths, own errors by a corner, the culprit by a star. */
+function mark(context, map, canvas) {
+  const { width, height, row, column } = grid(map, canvas);
+  const { text, mark: colour, paper } = PALETTES[isDark() ? 'dark' : 'light'];
+  if (column >= LEAST_MARKED && row >= LEAST_MARKED) {
+    map.rows.forEach((signs, at) => {
+      for (let op = 0; op < map.ops.length; op += 1) {
+        const [left, top] = [op * column, at * row];
+        const level = signs.charCodeAt(op) - 48;
+        context.fillStyle = level === 5 ? paper : text;
+        if (level > 0) context.fillRect(left, top + row - 3, (column * level) / 5 - 1, 2);
+        if (map.own?.[at][op] !== '1') continue;
+        context.beginPath();
+        context.moveTo(left, top);
+        context.lineTo(left + CORNER, top);
+        context.lineTo(left, top + CORNER);
+        context.fill();
+      }
+    });
+  }
+  const { culprit } = study;
+  const [at, op] = culprit ? [map.places.indexOf(culprit[map.what]), map.ops.indexOf(culprit.op)] : [-1, -1];
+  if (at >= 0 && op >= 0) {
+    const size = Math.max(column, LEAST_MARKED);
+    const tall = Math.max(row, LEAST_MARKED);
+    context.strokeStyle = colour;
+    context.lineWidth = 2;
+    context.strokeRect((op + 0.5) * column - size / 2 + 1, Math.min(height - tall, at * row) + 1, size - 2, tall - 2);
+    context.fillStyle = colour;
+    context.font = '13px sans-serif';
+    context.textBaseline = 'middle';
+    const isAtEnd = (op + 1) * column + 16 > width;
+    context.fillText('★', isAtEnd ? op * column - 15 : (op + 1) * column + 2, Math.min(height - 7, Math.max(7, (at + 0.5) * row)));
+  }
+  const cell = cells[map.what];
+  if (cell && document.activeElement === canvas) {
+    context.strokeStyle = text;
+    context.lineWidth = 2;
+    context.strokeRect(cell.op * column, cell.at * row, Math.max(column, 4), Math.max(row, 4));
+  }
+}
+
+function cellAt(map, event) {
   const { width, height } = grid(map, event.target);
-  const op = Math.min(map.ops.length - 1, Math.max(0, Math.floor((event.offsetX * map.ops.length) / width)));
-  const which = Math.min(map.places.length - 1, Math.max(0, Math.floor((event.offsetY * map.places.length) / height)));
-  const level = map.rows[which].charCodeAt(op) - 48;
-  const off = level < 0 ? t('map.not_compared') : level ? t('study.from', { value: LIMITS[level - 1] }) : t('study.less', { value: LIMITS[0] });
-  cells[map.what] = t('study.cell', { what: t(`study.${map.what}`), place: String(map.places[which]), op: map.ops[op],
-    off: map.own?.[which][op] === '1' ? t('study.own', { off }) : off });
+  const within = (offset, size, number) => Math.min(number - 1, Math.max(0, Math.floor((offset * number) / size)));
+  return { at: within(event.offsetY, height, map.places.length), op: within(event.offsetX, width, map.ops.length) };
+}
+
+function point(map, cell) {
+  cells[map.what] = cell;
   render(page(), place);
+}
+
+function choose(number, cell) {
+  chosen = { number, ...cell };
+  point(study.maps[number], cell);
+  document.getElementById('study-leaf')?.scrollIntoView({ block: 'nearest' });
+}
+
+const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+/** Arrow keys go from cell to cell, Enter chooses one. */
+function keyDown(event, number) {
+  const map = study.maps[number];
+  const last = cells[map.what] ?? { at: 0, op: 0 };
+  const step = ARROWS[event.key];
+  if (event.key === 'Enter') choose(number, last);
+  else if (step) {
+    point(map, {
+      at: Math.min(map.places.length - 1, Math.max(0, last.at + step[0])), op: Math.min(map.ops.length - 1, Math.max(0, last.op + step[1])),
+    });
+  } else return;
+  event.preventDefault();
+  draw(map);
 }
 
 function refresh() {
   render(page(), place);
-  for (const swatch of document.querySelectorAll('.swatch')) swatch.style.background = swatch.dataset.colour;
+  for (const swatch of document.querySelectorAll('.swatch')) {
+    swatch.style.background = swatch.dataset.colour;
+    swatch.style.setProperty('--level', `${swatch.dataset.level * 20}%`);
+  }
   for (const map of study.maps) draw(map);
 }
 

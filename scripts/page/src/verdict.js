@@ -1,7 +1,7 @@
 // The first screen: who is to blame, why, how sure, what to do, and what the run was.
 import { html, nothing } from 'lit-html';
 import { copy } from './csv.js';
-import { count, figure, has, percent, t } from './words.js';
+import { count, figure, has, percent, t, told } from './words.js';
 
 const PERCENTS = new Set(['own', 'rounding', 'distance', 'fed', 'lost']);
 const WHOLE = new Set(['count', 'elements', 'bytes', 'first', 'last']);
@@ -31,25 +31,21 @@ export function copyButton(line) {
   }}>${t('copy')}</button>`;
 }
 
+/** A line to be typed, with the button that copies it. */
+export const commandLine = (line) => html`<p class="command"><code class="line"><bdi>${line}</bdi></code>${copyButton(line)}</p>`;
+
 const sure = (confidence) => t(confidence >= 0.9 ? 'sure.sure' : confidence >= 0.65 ? 'sure.likely' : 'sure.guess');
 
 /** A step's line as it is typed: a command of the tool whole, a line for a file as it is. */
 const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
 
-/** The step's advice in the page's language, where it has one for this sentence. */
-export function advice(why) {
-  if (has(`step.${why}`)) return t(`step.${why}`);
-  const [n] = why.match(/\d+/) ?? [''];
-  const key = `step.${why.replace(n, '{n}')}`;
-  return n && has(key) ? t(key, { n }) : why;
-}
-
-function steps(verdict) {
+/** What to do next. */
+export function steps(verdict) {
   if (!verdict.next.length) return nothing;
   return html`<h3>${t('verdict.next')}</h3><ol class="steps">${verdict.next.map((step) => html`<li>
-    <span>${advice(step.why)}${step.file ? html` (${t('step_in')} <bdi>${
+    <span>${told(step.why)}${step.file ? html` (${t('step_in')} <bdi>${
       has(`file.${step.file}`) ? t(`file.${step.file}`) : step.file}</bdi>)` : nothing}</span>
-    ${step.line ? html`<code class="line"><bdi>${typed(step)}</bdi></code>${copyButton(typed(step))}` : nothing}</li>`)}</ol>`;
+    ${step.line ? commandLine(typed(step)) : nothing}</li>`)}</ol>`;
 }
 
 function blame(result, show) {
@@ -68,9 +64,9 @@ function blame(result, show) {
     : nothing}
       ${first.also.length ? html`<dt>${t('verdict.also')}</dt><dd>${first.also.map((name, at) => html`${
         at ? ', ' : ''}<bdi>${opLink(result, name, show)}</bdi>`)}</dd>` : nothing}
-      <dt>${t('verdict.sure')}</dt><dd>${sure(verdict.confidence)} (${Math.round(100 * verdict.confidence)} %)${
-        first.proof_key ? html`: ${t(first.proof_key)}` : nothing}
-        <meter min="0" max="1" value=${verdict.confidence} aria-label=${t('verdict.sure')}></meter></dd>
+      <dt>${t('verdict.sure')}</dt><dd><meter min="0" max="1" value=${verdict.confidence} aria-label=${
+        t('verdict.sure')}></meter>${sure(verdict.confidence)} (${Math.round(100 * verdict.confidence)} %)${
+        first.proof_key ? html`: ${t(first.proof_key)}` : nothing}</dd>
       <dt>${t('verdict.spoils')}</dt><dd>${t('verdict.followers', { count: first.followers })}${
         first.below ? html`; ${t('verdict.below', { count: first.below })}` : nothing}</dd>
     </dl>
@@ -153,11 +149,11 @@ function notCompared(result) {
   if (!list.length && !reasons.length && !gaps.length && !result.notes.length && !result.part) return nothing;
   const line = (text, number) => html`<li><bdi>${text}</bdi>${number === undefined ? nothing : html`: ${count(number)}`}</li>`;
   return html`<section class="gaps">
-    ${result.part ? html`<p class="note">${result.part}</p>` : nothing}
+    ${result.part ? html`<p class="note">${told(result.part)}</p>` : nothing}
     ${list.length ? html`<h3>${t('gaps.not_compared')}</h3><ul>${list.map(([status, number]) => line(
       has(`status.${status}`) ? t(`status.${status}`) : status, number))}</ul>` : nothing}
-    ${reasons.length ? html`<h3>${t('gaps.not_recomputed')}</h3><ul>${reasons.map(([reason, number]) => line(reason, number))}</ul>` : nothing}
-    ${gaps.length || result.notes.length ? html`<h3>${t('gaps.notes')}</h3><ul>${[...gaps, ...result.notes].map((one) => line(one))}</ul>` : nothing}
+    ${reasons.length ? html`<h3>${t('gaps.not_recomputed')}</h3><ul>${reasons.map(([reason, number]) => line(told(reason), number))}</ul>` : nothing}
+    ${gaps.length || result.notes.length ? html`<h3>${t('gaps.notes')}</h3><ul>${[...gaps, ...result.notes].map((one) => line(told(one)))}</ul>` : nothing}
   </section>`;
 }
 

@@ -28,6 +28,24 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)(?::(\w+))?\}/g, (whole, name, form) => shown(values[name], form));
 }
 
+/** Forms of sentences that the tool writes, with what they are in a language: `op(s)` stands for both numbers. */
+const forms = (table) => Object.entries(table).filter(([key]) => /^(step|told)\./.test(key)).map(([key, text]) => {
+  const parts = key.slice(key.indexOf('.') + 1).split(/\{(\w+)\}/);
+  const literal = (part) => part.replace(/[.*+?^$|()[\]{}\\]/g, '\\$&').replace(/\\\(s\\\)/g, 's?');
+  const source = parts.map((part, at) => (at % 2 ? `(?<${part}>.+)` : literal(part))).join('');
+  return { form: new RegExp(`^${source}$`, 's'), text, length: key.length };
+}).sort((a, b) => b.length - a.length);
+const FORMS = Object.fromEntries(Object.entries(TABLES).map(([name, table]) => [name, forms(table)]));
+
+/** A sentence of the tool in the language of the page, where that has one of this form; else as it is. */
+export function told(sentence) {
+  for (const { form, text } of FORMS[language]) {
+    const found = form.exec(sentence);
+    if (found) return text.replace(/\{(\w+)\}/g, (_, name) => found.groups[name]);
+  }
+  return sentence;
+}
+
 function shown(value, form) {
   if (form === 'percent') return percent(value);
   if (form === 'count') return count(value);

@@ -14,7 +14,6 @@ import numpy as np
 from precision_tool.lib.engine.compiled import kernel_of_thread
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream
-from precision_tool.lib.engine.sums import SideSums
 
 
 @dataclass(slots=True)
@@ -35,12 +34,7 @@ class AtLimitPass(Pass[Range, int]):
         return Range()
 
     def update(self, state: Range, block: Block) -> None:
-        x = block.npu
-        low, high = float(np.minimum.reduce(x)), float(np.maximum.reduce(x))
-        if not low > -inf or not high < inf:  # or NaN: both
-            side = SideSums()
-            kernel_of_thread().add_side(side, x)
-            low, high = side.minimum, side.maximum
+        low, high = kernel_of_thread().finite_range(block.npu)
         state.low, state.high = min(state.low, low), max(state.high, high)
 
     def merge(self, state: Range, other: Range) -> None:

@@ -75,7 +75,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
     if args.since is None and held is not None and not args.json:
         where = typed_path(held.file)
-        session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `ac --since {where}` compares")
+        if not held.is_same_dump:  # else nothing can have changed
+            line = f"{output.command_for(session)} ac --since {where}".lstrip()
+            session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `{line}` compares")
         held = None
     if lack is not None:
         alone = [one for one in verdicts if one is not None]

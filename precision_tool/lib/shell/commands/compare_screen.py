@@ -96,11 +96,11 @@ def _show(
                 if verdict is None or args.verbose or finding.kind in _ALWAYS_TOLD:
                     output.out.print(report.finding_panel(finding))
         if not is_many:
-            _show_since(held, output)
+            _show_since(session, held, output)
         _show_verdict(session, verdict, output, analysis.part)
     if is_many:
         _show_other(other, output)
-        _show_since(held, output)
+        _show_since(session, held, output)
         _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
         if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
             output.out.print(Heading(plain("summary")))
@@ -131,11 +131,11 @@ def _show_verdict(session: Session, verdict: Verdict | None, output: Output, par
         output.out.print(verdict_block(verdict, part, output.command_for(session)))
 
 
-def _show_since(held: Since | None, output: Output) -> None:
+def _show_since(session: Session, held: Since | None, output: Output) -> None:
     if held is not None:
         from precision_tool.lib.present.verdict import since_block
 
-        output.out.print(since_block(held))
+        output.out.print(since_block(held, output.command_for(session)))
 
 
 def _show_checks(
@@ -241,7 +241,7 @@ def finish_without_benchmark(
         output.out.file.write(report.to_json([], checks, verdicts, held) + "\n")
     else:
         _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
-        _show_since(held, output)
+        _show_since(session, held, output)
         for verdict in says:
             _show_verdict(session, verdict, output)
     if not says:

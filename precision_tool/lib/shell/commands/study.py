@@ -21,7 +21,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
     tell_notes,
 )
-from precision_tool.lib.user_files import check_on_disk
+from precision_tool.lib.urls import is_remote
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.redump import Redump
@@ -102,8 +102,9 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         def seen(study: Study) -> None:
             _tell(session, args, output, study, budget, page)
 
-    if session.settings.work is not None:
-        check_on_disk(session.settings.work)  # for the journal
+    if is_remote(session.settings.work or ""):
+        kept = session.workspace.on_disk().output_dir("study")
+        session.workspace.notes.append(f"what is done is kept in {kept}, from where it goes on: that needs a disk")
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         study = session.study(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
@@ -164,15 +165,16 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
     """What to dump whole next, and the file with the settings for it; None if no statistics ask for it."""
-    from precision_tool.lib.collect.mixlist import write_whole
+    from precision_tool.lib.storage.files import atomic_text
     from precision_tool.lib.study.redump import plan_redump
 
     redump = None if study.statistics is None else plan_redump(study.statistics, budget, study.names)
     if redump is None or not redump.layers:
         return redump, ""
-    path = session.workspace.output_dir("study") / _REDUMP
-    write_whole(path, redump.config_text())
-    return redump, str(path)
+    path = str(session.workspace.output_dir("study") / _REDUMP)
+    with atomic_text(path) as file:
+        file.write(redump.config_text())
+    return redump, path
 
 
 def _show(study: Study, output: Output, command: str, named: Sequence[str] | None) -> None:

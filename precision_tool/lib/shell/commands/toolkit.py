@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json
-from precision_tool.lib.inspect.convert import Decoded, Source
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.present import toolkit as report
 from precision_tool.lib.present.text import byte_size, plain
 from precision_tool.lib.results.result_files import TOOLKIT_PREFIX
 from precision_tool.lib.session import Session
@@ -33,11 +31,12 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary, open_text, real_path, size_of
-from precision_tool.lib.toolkit.tools import Produced
 from precision_tool.lib.workspace import lies_in, shown_path
 
-if TYPE_CHECKING:  # what compares takes long to load
+if TYPE_CHECKING:  # what compares, or decodes, takes long to load
     from precision_tool.lib.checks.analysis import Analysis
+    from precision_tool.lib.inspect.convert import Decoded, Source
+    from precision_tool.lib.toolkit.tools import Produced
 
 #: What rows say that native could not read, and that the toolkit is asked for.
 UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)
@@ -181,6 +180,8 @@ def _toolkit_parser(session: Session) -> Parser:
 
 
 def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
+    from precision_tool.lib.present import toolkit as report  # no other command here needs it
+
     found = session.toolkit()
     python = session.settings.python or sys.executable
     tell_notes(session, output)
