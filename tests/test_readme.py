@@ -1,4 +1,4 @@
-"""What the README says is there."""
+"""What the README and the guide say is there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.words import WORDS, find_word
 
 REPO = Path(__file__).resolve().parents[1]
-README = (REPO / "README.md").read_text("utf-8")
+GUIDE = (REPO / "precision_tool" / "GUIDE.md").read_text("utf-8")
+#: Both, in the order in which they are read.
+README = (REPO / "README.md").read_text("utf-8") + GUIDE
 COMMANDS = {word.name: load_command(word.name) for word in WORDS if word.name != "data"}
 COMPARING = ("ac", "vc", "vcs")
 
@@ -32,6 +34,15 @@ def options_of(command: Command) -> str:
 def test_the_files_it_names_are_there() -> None:
     for name in re.findall(r"`((?:scripts|precision_tool)/[\w/.]+|config\.example\.py)`", README):
         assert (REPO / name).exists(), name
+
+
+def test_links_lead_to_chapters_that_are_there() -> None:
+    links = re.findall(r"\]\((precision_tool/GUIDE\.md|\.\./README\.md|)(?:#([\w-]+))?\)", README)
+    assert len(links) > 20
+    for file, chapter in links:
+        document = README if not file else (REPO / file.removeprefix("../")).read_text("utf-8")
+        headings = re.findall(r"^#+ (.*)$", document, re.MULTILINE)
+        assert not chapter or chapter in {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
 
 def test_the_commands_in_its_examples_are_words_with_those_options() -> None:
@@ -96,7 +107,7 @@ FUSION, PYTORCH, RANKS = (
     for begin, end in (
         ("## Find a faulty fusion pass", "## PyTorch 1.5"),
         ("## PyTorch 1.5", "## What it reads"),
-        ("### Many ranks and steps", "### On a cluster"),
+        ("## Many ranks and steps", "## On a cluster"),
     )
 )
 

@@ -130,7 +130,7 @@ def test_the_block_of_the_readme() -> None:
     console.print(passport_lines(compare_passports(npu, other)))
     shown = file.getvalue()
     assert shown.startswith("differs    2 of 14 variables")
-    assert f"```\n{shown}```\n" in (REPO / "README.md").read_text("utf-8")
+    assert f"```\n{shown}```\n" in (REPO / "precision_tool" / "GUIDE.md").read_text("utf-8")
 
 
 # --- ac ---------------------------------------------------------------------------------------------------------------

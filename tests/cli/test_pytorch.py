@@ -706,7 +706,7 @@ def test_the_acl_dump_of_single_ops_is_listed_decoded_and_compared(tmp_path: Pat
 
 
 def test_the_readme_shows_what_is_printed(data: Path) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    readme = (Path(__file__).resolve().parents[2] / "precision_tool" / "GUIDE.md").read_text("utf-8")
     chapter = readme[readme.index("## PyTorch 1.5") :]
     (shown,) = re.findall(r"^```\n\$ precision-tool ac -c\n(.*?)^```$", chapter, re.DOTALL | re.MULTILINE)
     printed = [line.rstrip() for line in tool("ac", "-c", cwd=data, columns=80).out.splitlines()]

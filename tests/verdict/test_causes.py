@@ -220,6 +220,26 @@ def test_a_cast_through_integers(tmp_path: Path) -> None:
     assert verdict_of(through_integers(("ToInt32",)).write(tmp_path / "near")).cause is Cause.NONE
 
 
+def bfloat16(array: Array) -> Array:
+    bits = array.astype(np.float32).view(np.uint32)
+    return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"), [(np.trunc, Cause.CAST), (np.rint, Cause.CAST), (bfloat16, Cause.CAST), (negated, Cause.KERNEL)]
+)
+def test_a_cast_that_goes_through_a_narrower_type(
+    tmp_path: Path, wrong: Callable[[Array], Array], cause: Cause
+) -> None:
+    """Its values are the right ones as that type holds them; a cast that is off otherwise is a wrong kernel."""
+    network = layers()
+    kernel = next(part for part in network.parts if part.name == "two/kernel")
+    assert kernel.npu is not None
+    network = network.with_part("two/kernel", npu=kernel.npu * np.float32(16))
+    found = verdict_of(network.with_part("trans_Cast_3", wrong=wrong).write(tmp_path))
+    assert (found.culprit, found.cause) == ("trans_Cast_3", cause)
+
+
 @pytest.mark.parametrize("saturates", [True, False])
 def test_overflow(tmp_path: Path, saturates: bool) -> None:
     kernel = np.abs(numbers(16, 6, seed=3, scale=0.3)).max()

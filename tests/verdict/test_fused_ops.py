@@ -132,7 +132,7 @@ def matmul(rng: np.random.Generator, wrong: float = 0.0) -> tuple[Fused, Doubles
     )  # fmt: skip
 
 
-def test_a_matrix_product_and_a_fault_in_it(tmp_path: Path) -> None:
+def test_a_matrix_scoresand_a_fault_in_it(tmp_path: Path) -> None:
     right, true = matmul(np.random.default_rng(3))
     found = recompute(tmp_path, right)
     assert found.state is State.RIGHT
@@ -173,6 +173,28 @@ def test_a_graph_without_fusion_tells_what_is_fed(tmp_path: Path) -> None:
     assert (found.how, found.is_guessed) == (("MatMulV2", "Sub"), False)
     # Without it, whichever way round gives what was put out is taken; the wrong way round is never held against the op.
     assert recompute(tmp_path, replace(turned, unfused=())).state is State.RIGHT
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_type_that_neither_name_nor_benchmark_tells(tmp_path: Path, is_wrong: bool) -> None:
+    """The benchmark has the product and not what was multiplied with it: an addition would fit that as well."""
+    rng = np.random.default_rng(6)
+    a, b, scale = halves(rng, 4, 8), halves(rng, 8, 6), halves(rng, 1)
+    scores = a.astype(float) @ b.astype(float)
+    true = scores * scale.astype(float)
+    fused = Fused(
+        op_type="BatchMatMul", originals=("g/scores", "g/scale"),
+        inputs=[(a, "ND", "ND"), (b, "ND", "ND"), (scale, "ND", "ND")],
+        output=((-true if is_wrong else true).astype(np.float16), "ND", "ND"), attrs={},
+    )  # fmt: skip
+    feeds = {(f"in{slot}", 0): one.astype(np.float32) for slot, one in enumerate((a, b, scale))}
+    part = {**feeds, ("g_scores", 0): scores.astype(np.float32)}
+    found = recompute(tmp_path, fused, Files(tmp_path, part))
+    assert found.state is not State.WRONG
+    assert is_wrong or (found.state, found.how) == (State.RIGHT, ("BatchMatMul", "Mul"))
+    whole = {**part, ("g_scale", 0): true.astype(np.float32)}
+    found = recompute(tmp_path, fused, Files(tmp_path, whole))
+    assert (found.state, found.how) == (State.WRONG if is_wrong else State.RIGHT, ("BatchMatMul", "Mul"))
 
 
 NORM = {"epsilon": 0.001}

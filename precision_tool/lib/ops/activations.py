@@ -219,7 +219,7 @@ def prelu_gradient(call: Call) -> Outputs:
     if grads.shape != x.shape:
         raise NotComputedError(f"gradients of the shape {grads.shape} for {x.shape}")
     slopes = _slopes(call, x, weight)
-    doubtful = near(x, 0.0, needed(call, 1).dtype)
+    doubtful = near(x, 0.0, needed(call, 1).dtype) & (x != 0)
     dx = np.where(x > 0, grads, grads * slopes)
     parts = np.where(x > 0, 0.0, grads * x)
     total, squares = unbroadcast(parts, slopes.shape), unbroadcast(parts * parts, slopes.shape)
@@ -254,11 +254,15 @@ def _gradient(grad_slot: int, slope: Slope) -> Function:
 
 
 def _switch(positions: tuple[float, ...], slot: int, formula: Callable[[Call, Doubles], Doubles]) -> Slope:
-    """A slope that jumps where the other input, at `slot`, passes one of these values."""
+    """A slope that jumps where the other input, at `slot`, passes one of these values.
+
+    What stands at a value exactly, as what a Relu cut off does, is on the side that the definition says.
+    """
 
     def slope(call: Call, x: Doubles) -> tuple[Doubles, Doubles, Mask | None]:
         factor = formula(call, x)
-        first, *others = [near(x, position, needed(call, slot).dtype) for position in positions]
+        dtype = needed(call, slot).dtype
+        first, *others = [near(x, position, dtype) & (x != position) for position in positions]
         for one in others:
             first |= one
         return factor, np.abs(factor), first

@@ -45,6 +45,7 @@ _MISTAKES = {
     "permuted": "every value is there, in another order",
     "zero": "all of it is 0: nothing was written",
     "scaled": "the wrong ones are the right ones times one factor",
+    "narrowed": "the wrong ones are the right ones, rounded to a narrower type or to integers on the way",
     "tail": "only the end of it, or of its rows, is wrong",
     "not_finite": "numbers that are not finite where they should be",
 }

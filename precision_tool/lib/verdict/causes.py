@@ -219,6 +219,10 @@ class Explainer:
         wrong = [other for other in one.slots if other.beyond]
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
+        if one.op.type == "Cast" and all(
+            other.places is not None and other.places.mistake is Mistake.NARROWED for other in wrong
+        ):
+            cause = Cause.CAST  # the type that it goes through is not the one that it is told to make
         sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
         if _is_seen_apart(one) and self._is_overwritten(one, slot):
             cause, sure = Cause.STOMP, 0.7

@@ -162,8 +162,10 @@ class ChainSearch:
         if self._known.golden_inputs is not None:
             found = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
             if found is not None:
-                yield self._formula(found, certain=True)
-                return
+                is_told = self._is_told()
+                yield self._formula(found, certain=is_told)
+                if is_told:
+                    return
         self._left = _MOST_TRIED
         fitting = next(self._extend([], [], self._known.inputs, self._is_put_out), None)
         if fitting is not None:
@@ -245,6 +247,11 @@ class ChainSearch:
                     args.append(one)
             if len(args) == arity and len(self._slots) - now <= 4 * (len(self._names) - number - 1):
                 yield tuple(args)
+
+    def _is_told(self) -> bool:
+        """Whether the benchmark has a tensor of each op whose name does not tell what it is, which then only fits."""
+        ambiguous = (name for name, types in zip(self._names, self._types, strict=True) if len(types) > 1)
+        return all(self._known.golden(name, 0) is not None for name in ambiguous)
 
     def _is_golden(self, number: int, made: Sequence[Output | None]) -> bool:
         """Whether a stage gives what the benchmark has of it; True where it has nothing."""

@@ -25,6 +25,10 @@ _EXPLAINED = 0.99
 _DENSE = 0.5
 #: Elements that are looked at for a mistake at most; of larger tensors a part.
 _LOOKED_AT = 1 << 22
+#: Bits in the mantissas of narrow types, and their unit roundoff: bfloat16, float16.
+_NARROW = ((8, 2.0**-8), (11, 2.0**-11))
+#: Different values that a type must hold at least: one in eight of float16 has the mantissa of bfloat16.
+_FEW = 8
 #: Relative closeness of two values that are the same but for rounding, in units of the last place.
 _UNITS = 16.0
 
@@ -44,6 +48,8 @@ class Mistake(StrEnum):
     SCALED = "scaled"
     #: The end of the tensor, or of each row, and nothing else.
     TAIL = "tail"
+    #: The right values, rounded to a narrower type on the way: to integers, bfloat16 or float16.
+    NARROWED = "narrowed"
     #: Numbers that are not finite.
     NOT_FINITE = "not_finite"
     UNKNOWN = "unknown"
@@ -155,6 +161,8 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
     if not flat.any():
         return found | {"mistake": Mistake.ZERO}
     x, t = flat[where], right[where]
+    if _is_narrowed(x, t, unit):
+        return found | {"mistake": Mistake.NARROWED}
     squares = float(t @ t)
     if squares and (where.size > 1 or flat.size == 1):
         factor = float(x @ t) / squares
@@ -163,6 +171,18 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
     if _is_tail(bad.reshape(f.shape), where):
         return found | {"mistake": Mistake.TAIL}
     return found
+
+
+def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
+    """Whether a narrower type than theirs holds the values, all next to the right ones, and not by chance."""
+    if not x.any() or np.unique(x).size < _FEW:
+        return False
+    held = [(x == np.rint(x)) & (np.abs(x - t) <= 1)] if (t != np.rint(t)).any() else []
+    for bits, other in _NARROW:
+        if other > unit > 0:
+            mantissa = np.ldexp(np.frexp(x)[0], bits)
+            held.append((mantissa == np.rint(mantissa)) & (np.abs(x - t) <= (other + 2 * unit) * np.abs(t)))
+    return any(np.count_nonzero(one) >= _EXPLAINED * x.size for one in held)
 
 
 def _slice(bad: Flags, where: npt.NDArray[np.intp]) -> tuple[int, int] | None:

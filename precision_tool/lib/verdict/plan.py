@@ -122,7 +122,7 @@ def _is_hf32(slot: SlotJudgement) -> bool:
 
 def _is_scattered(slot: SlotJudgement) -> bool:
     """Whether numbers are inexact, rather than in wrong places or missing."""
-    return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED)
+    return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED)
 
 
 def _hf32(judged: Sequence[OpJudgement]) -> list[Step]:
