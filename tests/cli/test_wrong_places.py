@@ -27,3 +27,13 @@ def test_dumps_of_several_ranks_are_sent_to_the_study(tmp_path: Path) -> None:
     run = tool("ac", "-c", cwd=tmp_path)
     last = run.out.splitlines()[-1]
     assert last == "2 dump folders of 2 ranks and 1 step: `precision-tool ac --all` gives one verdict over them"
+
+
+def test_a_report_says_which_folder_was_made_for_it(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data")
+    tool("ac", "-c", cwd=tmp_path)
+    first = tool("report", "-o", "new/a.html", cwd=tmp_path)
+    second = tool("report", "-o", "new/b.html", cwd=tmp_path)
+    assert "made the folder new\n" in first.out
+    assert "made the folder" not in second.out
+    assert (tmp_path / "new" / "a.html").is_file()

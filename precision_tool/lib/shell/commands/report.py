@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import posixpath
 
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import DataNotFoundError, UsageError
@@ -17,6 +18,7 @@ from precision_tool.lib.shell.commands.base import (
     add_graph,
     completes,
 )
+from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.verdict.stored import StoredVerdict, read_beside, read_verdict
 from precision_tool.lib.workspace import shown_path
 
@@ -55,7 +57,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         for path in export_graphs(session, analyses, verdicts, args.exchange, graph=args.graph):
             output.out.print(plain(f"model-explorer: {shown_path(path)}"), soft_wrap=True)
         return DONE
+    folder = posixpath.dirname(posixpath.expanduser(args.output))
+    is_new = bool(folder) and not folder_exists(folder)
     path = make_report(session, analyses, verdicts, args.output, graph=args.graph)
+    if is_new:
+        output.out.print(plain(f"made the folder {shown_path(folder)}"), soft_wrap=True)
     tell_report(path, output)
     return DONE
 
