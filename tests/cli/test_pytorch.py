@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -712,6 +713,17 @@ def test_the_readme_shows_what_is_printed(data: Path) -> None:
     printed = [line.rstrip() for line in tool("ac", "-c", cwd=data, columns=80).out.splitlines()]
     assert len(shown.splitlines()) > 7
     assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+def test_what_to_do_about_the_faulty_op_can_be_typed(data: Path, tmp_path: Path) -> None:
+    """The lines below the last panel: the op's values, its copy, and the configuration to dump it alone."""
+    printed = tool("ac", "-c", cwd=data, columns=80).out.splitlines()
+    lines = [line.strip() for line in printed if line.startswith("        precision-tool ")]
+    assert printed[-1].strip() == lines[-1]
+    assert [shlex.split(line)[-1] for line in lines] == [CULPRIT, CULPRIT, "output_IR2TBE"]
+    shutil.copytree(data, tmp_path / "here")
+    for line, says in zip(lines, ("output:grad_inputs/1", "1 op copied to output.h5", "next: "), strict=True):
+        assert says in tool(*shlex.split(line)[1:], cwd=tmp_path / "here").text
 
 
 def test_the_demo_finds_what_it_did_wrong(tmp_path: Path) -> None:

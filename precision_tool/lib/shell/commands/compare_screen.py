@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import posixpath
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -43,6 +44,24 @@ def _exit_code(
     found = any(finding.grade >= Grade.WARNING for finding in findings)
     found |= any(one is not None and one.culprit is not None for one in verdicts)
     return FOUND if fail and found else DONE
+
+
+def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> None:
+    """What to do about an op of a PyTorch dump, which no verdict judges: look at it, and run it alone on the NPU."""
+    faulty = [one for one in analysis.findings if one.kind is FindingKind.FIRST_FAULTY_OP and one.op_name[:1] == "/"]
+    if not faulty or analysis.leaf is None:
+        return
+    from precision_tool.lib.present.verdict import NextSteps
+    from precision_tool.lib.verdict.model import ToldStep
+
+    name = faulty[0].op_name
+    copying = shlex.join(["h5copy", "-i", analysis.leaf.leaf.path, "-o", "output.h5", "-s", name])
+    steps = [
+        ToldStep(why="look at the values of both sides", line=shlex.join(["ni", name])),
+        ToldStep(why="copy it out, to run it alone on the NPU", line=copying),
+        ToldStep(why="and dump what it does inside the NPU", line="acl_json acl.json --dump-path output_IR2TBE"),
+    ]
+    output.out.print(NextSteps(steps, output.command_for(session)))
 
 
 def _print_path(output: Output, label: str, path: str) -> None:
@@ -96,6 +115,8 @@ def _show(
                 # What the comparison alone says is told where nothing better is known.
                 if verdict is None or args.verbose or finding.kind in _ALWAYS_TOLD:
                     output.out.print(report.finding_panel(finding))
+            if verdict is None:
+                _show_next_alone(session, analysis, output)
         if not is_many:
             _show_since(session, held, output)
         _show_verdict(session, verdict, output, analysis.part)
