@@ -30,6 +30,7 @@ from tiny_network import (
     unary,
 )
 
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
 from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.present.unseen import gap_words
@@ -783,3 +784,22 @@ def test_the_end_of_many_near_values_is_no_layout(tmp_path: Path) -> None:
     assert (found.culprit, found.cause) == ("squash", Cause.KERNEL)
     found = verdict_of(network.with_part("squash", wrong=stored_transposed).write(tmp_path / "order"))
     assert (found.culprit, found.cause) == ("squash", Cause.LAYOUT)
+
+
+@pytest.mark.parametrize(("fused", "is_wrong_too"), [(0, False), (0, True), (1, False)])
+def test_the_parts_of_a_fused_op_in_the_run_without_the_pass(tmp_path: Path, fused: int, is_wrong_too: bool) -> None:
+    truth = generate_demo(tmp_path, fault="fusion")
+    runs = tmp_path / "npu"
+    if fused == 0:
+        for old, new in ((0, 2), (1, 0), (2, 1)):
+            (runs / f"debug_{old}").rename(runs / f"debug_{new}")
+    if is_wrong_too:
+        (part,) = (runs / f"debug_{1 - fused}").rglob("Conv2D.conv2_Conv2D.*")
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-512] + np.full(256, 2.0, np.float16).tobytes())
+    found = verdict_of(tmp_path)
+    assert found.first is not None
+    assert (found.culprit, found.cause) == (truth.culprit, Cause.FUSION)
+    assert (found.first.fact("parts_right"), found.first.fact("parts_run")) == (not is_wrong_too, 1 - fused)
+    says = "wrong in {} too, where the pass is off" if is_wrong_too else "right in {}, where the pass is off"
+    assert says.format(f"debug_{1 - fused}") in " ".join(told(found).split())

@@ -55,6 +55,11 @@ _TOLD = {
     "benchmark": ", and the benchmark has the other one",
     "readers": ", and most that read it have the other one",
 }
+#: Whether a run without the pass computes right what it fuses.
+_PARTS = {
+    True: "its parts are right in {}, where the pass is off",
+    False: "its parts are wrong in {} too, where the pass is off",
+}
 #: Whether another run of the same script has the same random numbers.
 _REPEATS = {
     True: "{} has the same numbers: its seed is fixed, and the two sides draw others from it",
@@ -287,6 +292,8 @@ def _why(first: Suspect) -> list[str]:
         lines.append(_departure(first))
     if fact("repeats") is not None:
         lines.append(_REPEATS[bool(fact("repeats"))].format(f"debug_{fact('other_run')}"))
+    if fact("parts_run") is not None:
+        lines.append(_PARTS[bool(fact("parts_right"))].format(f"debug_{fact('parts_run')}"))
     if fact("status") is not None:
         lines.append(f"the device's status of it: {fact('status')} ({posixpath.basename(str(fact('status_file')))})")
     return lines

@@ -62,6 +62,8 @@ def _figures(one: Suspect) -> Iterator[Sentence]:
             yield _sentence("why.different", count=fact("different_elements"), elements=fact("elements"))
     if fact("repeats") is not None:
         yield _sentence("why.repeats" if fact("repeats") else "why.draws_again", run=str(fact("other_run")))
+    if fact("parts_run") is not None:
+        yield _sentence("why.parts_right" if fact("parts_right") else "why.parts_wrong", run=str(fact("parts_run")))
 
 
 def _where(one: Suspect) -> Iterator[Sentence]:

@@ -14,12 +14,15 @@ from precision_tool.lib.graph.named import names_in
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
+from precision_tool.lib.pairing.groups import originals
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.copies import is_repeated
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
+from precision_tool.lib.verdict.judge import Judge
+from precision_tool.lib.verdict.judgement import State
 from precision_tool.lib.verdict.model import Cause, Do, Fact, Flag, Step
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress
@@ -72,7 +75,7 @@ def judge(
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
     if first.verdict.culprit is not None:
-        return _with_repetition(first, subject, others)
+        return _with_parts(_with_repetition(first, subject, others), subject, others)
     beside: list[Judged] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
@@ -82,6 +85,7 @@ def judge(
         )  # fmt: skip
         found = judge_run(other, seconds=seconds, workers=workers, executor=executor, progress=progress)
         if found.verdict.culprit is not None:
+            found = _with_parts(found, other, [one for one in runs if one is not run])
             return replace(_with_comparison(found), beside=(first, *beside))
         beside.append(found)
         differs = unsteady(subject, other, first)
@@ -112,6 +116,29 @@ def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]
     suspects = (first, *verdict.suspects[1:])
     steps = plan(first, suspects, verdict.has_benchmark)
     return replace(found, verdict=replace(verdict, suspects=suspects, facts=facts, next=steps))
+
+
+def _with_parts(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
+    """A verdict that blames a fusion pass, with what a run without it says: whether the parts compute right there."""
+    first = found.verdict.first
+    if first is None or first.cause is not Cause.FUSION:
+        return found
+    op = next(op for op in subject.file.ops if op.name == first.culprit)
+    wanted = set(originals(op))
+    for run in others:
+        parts = [one for one in run.file.ops if originals(one) and wanted.issuperset(originals(one))]
+        made = {name for one in parts for name in originals(one)}
+        if run.leaf is None or made != wanted or any(first.pass_name in one.pass_names for one in parts):
+            continue
+        judge = Judge(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
+        states = {judge.examine(one).state for one in parts}
+        if not states <= {State.RIGHT, State.WRONG}:
+            continue
+        facts = (*first.facts, Fact(name="parts_right", value=states == {State.RIGHT}))
+        first = replace(first, facts=(*facts, Fact(name="parts_run", value=run.number)))
+        verdict = replace(found.verdict, suspects=(first, *found.verdict.suspects[1:]), facts=first.facts)
+        return replace(found, verdict=verdict)
+    return found
 
 
 def _with_comparison(found: Judged) -> Judged:
