@@ -131,11 +131,13 @@ def metric(folder: Path, name: str, body: str = "pass") -> Path:
 def test_what_a_lost_worker_had_is_done_by_another(data: Path, tmp_path: Path, cluster: ClusterExecutor) -> None:
     once = tmp_path / "once"
     once.touch()
-    # Who removes it ends; two workers may both find it there.
-    ends = (
-        f"try:\n        os.unlink({str(once)!r})\n    except FileNotFoundError:\n        pass\n"
-        "    else:\n        os._exit(1)"
-    )
+    # One of those that find the file at the same moment removes it.
+    ends = f"""try:
+        pathlib.Path({str(once)!r}).unlink()
+    except FileNotFoundError:
+        pass
+    else:
+        os._exit(1)"""
     rows = compared(data, cluster, metric(tmp_path, "ends", ends))
     assert not once.exists()
     assert list(map(repr, rows)) == list(map(repr, alone(data, cluster, metric(tmp_path, "plain"))))
