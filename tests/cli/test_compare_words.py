@@ -640,7 +640,9 @@ def test_the_models_name_is_no_markup(several: SmallTree, tmp_path: Path) -> Non
 
 def test_a_summary_of_several_results(several: SmallTree, tmp_path: Path) -> None:
     run = tool("ac", "-c", cwd=tmp_path)
-    *agreeing, wrong = run.out.splitlines()[-4:]
+    *agreeing, wrong, study = run.out.splitlines()[-5:]
+    assert "of 2 ranks" in study
+    assert "precision-tool ac --all" in study
     assert agreeing == [
         f"device {leaf.replace('_', ' ', 1)[:-2]} step 0: every compared tensor reaches a cosine of 0.98"
         if leaf.endswith("_0")
