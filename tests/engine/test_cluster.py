@@ -47,7 +47,6 @@ from precision_tool.lib.verdict.judgement import OpJudgement
 
 pytest.importorskip("distributed")  # in the extra `cluster`, which the extra `test` has
 
-pytestmark = pytest.mark.slow
 _SCRIPT = Path(__file__).parents[2] / "scripts/local_cluster.py"
 
 
