@@ -194,6 +194,11 @@ def test_from_few_bits() -> None:
             close(found, np.maximum(wanted, 0) if relu else wanted)
     with pytest.raises(NotComputedError):
         arrays_of("AscendDequant", sums, np.ones(5))
+    images = whole((2, 4, 3, 4), 7, -5000, 5000)
+    (found,) = arrays_of("AscendDequant", images, scale, layout="NCHW")
+    close(found, images * scale.astype(np.float64)[:, None, None])
+    (found,) = arrays_of("AscendDequant", images, scale, layout="NHWC")
+    close(found, images * scale.astype(np.float64))
 
 
 # --- boxes ------------------------------------------------------------------------------------------------------------
@@ -214,6 +219,17 @@ def test_boxes_that_stay(tensorflow: TensorFlow, lowest: float, seed: int) -> No
     (wanted,) = tensorflow.run("NonMaxSuppressionV3", given_inputs)
     (found,) = arrays_of("NonMaxSuppressionV3", boxes, scores, *limits)
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_threshold_of_boxes_as_an_attribute() -> None:
+    """An overlap of 0.6; a box farther away comes third."""
+    boxes, scores = np.array([[0, 0, 1, 1], [0, 0, 1, 0.6], [2, 2, 3, 3]]), np.array([0.9, 0.8, 0.7])
+    for threshold, wanted in ((0.7, [0, 1]), (0.5, [0, 2])):
+        (found,) = arrays_of("NonMaxSuppression", boxes, scores, i32(2), iou_threshold=threshold)
+        assert found.tolist() == wanted
+    assert arrays_of("NonMaxSuppression", boxes, scores, i32(2))[0].tolist() == [0, 2]
+    with pytest.raises(NotComputedError, match="offset"):
+        arrays_of("NonMaxSuppressionV3", boxes, scores, i32(2), 0.5, 0.0, offset=1)
 
 
 def test_boxes_that_hang_on_rounding_are_refused() -> None:

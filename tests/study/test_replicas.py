@@ -113,6 +113,21 @@ def test_numbers_as_people_write_them() -> None:
     assert spans([]) == ""
 
 
+def test_groups_that_no_graph_names_are_no_fault() -> None:
+    """Ranks 0 and 1 got the sum of what they put in, 2 and 3 that of theirs; with another sum one of them is wrong."""
+    for second, is_named in ((7.0, False), (8.0, True)):
+        ballots = []
+        for rank in range(4):
+            fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
+            total = 3.0 if rank < 2 else second
+            came = BlockMeans(means=(total,), sizes=(total,), rounding=2**-23)
+            one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
+                       outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
+            ballots.append((rank, "n", [one]))
+        sums = count_votes(0, ballots).sums
+        assert bool(sums.open or sums.wrong) is is_named
+
+
 def reduced(sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce") -> Conclusion:
     """One all-reduce a step, of which these come out, of 1, 2, 3, … put in by the ranks."""
     votes = []

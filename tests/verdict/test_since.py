@@ -144,6 +144,27 @@ def test_what_still_holds_and_what_is_mended(tmp_path: Path, cause: str) -> None
         assert (found["state"], found["mended"]) == (MENDED[cause], True)
 
 
+@pytest.mark.parametrize("cause", ["weights", "random"])
+def test_what_takes_a_benchmark_to_be_seen(tmp_path: Path, cause: str) -> None:
+    collect(CAUSES[cause], tmp_path)
+    tool("ac", "-c", cwd=tmp_path)
+    collect(layers(), tmp_path, benchmark=False)
+    found = since(tmp_path)
+    assert (found["state"], found["mended"]) == ("unseen", False)
+    assert "was not looked at this time" in tool("ac", "-c", "--since", cwd=tmp_path).text
+
+
+def test_overwritten_memory_of_an_op_that_was_not_dumped_again(tmp_path: Path) -> None:
+    collect(CAUSES["stomp"], tmp_path)
+    tool("ac", "-c", cwd=tmp_path)
+    culprit = since(tmp_path)["culprit"]
+    collect(layers(), tmp_path, benchmark=False)
+    name = culprit.replace("/", "_")
+    (file,) = (tmp_path / "precision_data").rglob(f"*.{name}.*")
+    file.unlink()
+    assert since(tmp_path)["mended"] is False
+
+
 def test_what_takes_two_runs_to_be_seen(tmp_path: Path) -> None:
     """An op that does not repeat itself: a dump of one run cannot tell that it does now."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import ROUNDOFF, Array, numbers, scalar, single_number
+from precision_tool.lib.ops.arguments import ROUNDOFF, Array, integer, numbers, real, scalar, single_number
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.products import limited
 from precision_tool.lib.ops.windows import expected
@@ -37,7 +37,9 @@ def non_max_suppression(call: Call) -> Outputs:
         raise NotComputedError(f"{scores.shape} scores of {boxes.shape} boxes")
     most = single_number(call, "max_output_size", slot=2)
     limited(16.0 * min(most, len(scores)) * len(scores), len(scores))
-    threshold = scalar(call, 3) if len(call.inputs) > 3 else 0.5
+    if integer(call, "offset", default=0):
+        raise NotComputedError("what an offset does to the boxes is not documented")
+    threshold = scalar(call, 3) if len(call.inputs) > 3 else real(call, "iou_threshold", default=0.5)
     lowest = scalar(call, 4) if len(call.inputs) > 4 else -np.inf
     boxes = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     unit = max(ROUNDOFF.get(needed(call, slot).dtype, ROUNDOFF["float32"]) for slot in (0, 1))

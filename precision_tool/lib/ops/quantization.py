@@ -11,6 +11,7 @@ import numpy as np
 from precision_tool.lib.ops.arguments import ROUNDOFF, common_shape, flag, floats, numbers, real, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.tracked import Tracked, maximum
+from precision_tool.lib.ops.windows import has_channels_first
 
 _ROUND = {"Round": np.rint, "Floor": np.floor, "Ceil": np.ceil, "Ceiling": np.ceil, "Trunc": np.trunc}
 _ROUND |= {"Truncate": np.trunc}
@@ -82,6 +83,8 @@ def from_sums(call: Call) -> Outputs:
     if given.dtype == "uint64":
         bits = np.asarray(given.array, np.uint64) & np.uint64(0xFFFFFFFF)
         scale = bits.astype(np.uint32).view(np.float32).astype(np.float64)
+    if scale.ndim == 1 and scale.size > 1 and x.ndim > 2 and has_channels_first(call, needed(call, 0)):
+        scale = scale.reshape(-1, *[1] * (x.ndim - 2))
     if common_shape(call, x, scale) != x.shape:
         raise NotComputedError(f"scales of the shape {scale.shape} for {x.shape}")
     y = Tracked(x) * scale

@@ -128,6 +128,7 @@ _STATES = {
     "not_recomputed": "could not be recomputed this time", "gone": "is no longer in the graph",
     "agrees": "agrees with the other side now", "repeats": "repeats itself now", "fits": "overflows no more",
     "whole": "reads what was put out now", "keeps": "loses nothing any more",
+    "unseen": "was not looked at this time: its dump or the benchmark is missing",
     "one_run": "may still differ between runs: only one run was judged this time",
 }  # fmt: skip
 #: What is still so, by how the verdict names it now.

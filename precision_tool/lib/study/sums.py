@@ -93,8 +93,13 @@ def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
 
 
 def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
-    """Whether what ranks put in was written over by what came out, or the mean of all came out."""
+    """Whether what ranks put in was written over by what came out, the mean of all came out, or sums of groups did."""
     votes = list(by_rank.values())
+    groups: dict[object, dict[int, Vote]] = {}
+    for rank, vote in by_rank.items():  # ranks that got the same may be a group of their own, which no graph names
+        groups.setdefault(vote.came, {})[rank] = vote
+    if 1 < len(groups) < len(votes) and not any(any((_off(some) or {0: True}).values()) for some in groups.values()):
+        return True
     if all(vote.fed == vote.came == votes[0].came for vote in votes):
         return True
     shares = [

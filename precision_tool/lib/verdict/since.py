@@ -42,7 +42,8 @@ class Since:
 
     `state` is what became of the former culprit. Where today's verdict names it still, it is by today's cause, "wrong"
     or one of `_STILL`; where it does not, one of `_NO_MORE`, "agrees" for data and variables, which nothing recomputes,
-    "one_run" where the fault takes two runs to be seen, "gone" for an op that is no longer in the graph, or one of
+    "one_run" where the fault takes two runs to be seen, "unseen" where it takes
+    a benchmark or a dump that is missing, "gone" for an op that is no longer in the graph, or one of
     `JudgedOp.state`. `next_culprit` is whom today's verdict names, None for nobody. `is_same_dump` tells that nothing
     was collected since.
     """
@@ -114,15 +115,22 @@ def _still(suspect: Mapping[str, Any]) -> str:
 def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None, after: JudgedOp | None) -> str:
     """What became of the former culprit, whom today's verdict does not name."""
     cause = earlier.verdict["cause"]
+    is_bare = earlier.verdict["benchmark"] and not now.verdict["benchmark"]
     if after is None:  # data or a variable, which no op computes, if it was not judged before
-        return "agrees" if before is None else "gone"
+        return "gone" if before is not None else "unseen" if is_bare else "agrees"
     if after.state == "wrong":
         return "wrong"
     if earlier.verdict["suspects"][0]["proof"] == Proof.RUNS:
         return "repeats" if len(now.runs) > 1 else "one_run"
     if cause == Cause.OVERFLOW and after.overflowed:
         return "overflows"
-    if after.state == "right" or cause in (Cause.STOMP, Cause.RANDOM):  # these two need no recomputing to be seen
+    if cause == Cause.RANDOM:  # this needs no recomputing to be seen, but another side
+        return "unseen" if is_bare else _NO_MORE[cause]
+    if cause == Cause.STOMP and after.is_fed_by_others:
+        return "unseen"
+    if cause == Cause.STOMP and before is not None and (after.state, after.reason) == (before.state, before.reason):
+        return _NO_MORE[cause]  # what it reads is known as it was then
+    if after.state == "right":
         return _NO_MORE.get(cause, "right")
     return after.state
 
