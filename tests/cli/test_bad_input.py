@@ -594,7 +594,7 @@ FOLDER_DAMAGES: dict[str, tuple[Callable[[SmallTree], object], tuple[str, ...], 
     "empty leaf": (lambda tree: empty(tree.leaf), (), "dump: no dump file below this folder", "collect dump data"),
     "a file as dump folder": (
         lambda tree: a_file_instead(tree.dump_path),
-        (), "npu/debug_0/dump: no NPU dump", "-lt",
+        (), "npu/debug_0/dump: a file where a folder should be", "move it away",
     ),
     "a file as data folder": (
         lambda tree: a_file_instead(tree.root), (), "precision_data: a file where the data folder should be", "--data",

@@ -37,3 +37,8 @@ def test_a_report_says_which_folder_was_made_for_it(tmp_path: Path) -> None:
     assert "made the folder new\n" in first.out
     assert "made the folder" not in second.out
     assert (tmp_path / "new" / "a.html").is_file()
+
+
+def test_a_study_is_not_held_against_an_earlier_verdict(tmp_path: Path) -> None:
+    run = tool("ac", "--all", "--since", cwd=tmp_path, code=2)
+    assert run.err.startswith("error: ac: --since does not go with --all\n")

@@ -151,7 +151,8 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     if earlier is None and args.since is not None:
         raise DataNotFoundError(
             f"{session.workspace.root}: no earlier verdict that names a culprit",
-            "`ac -c` keeps one with each result; name a verdict_*.json of elsewhere with --since FILE",
+            "once collected again, `ac -c --since` holds the verdict of then against the last one; "
+            "--since FILE names a verdict_*.json of elsewhere",
         )
     return earlier
 

@@ -92,6 +92,10 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     for name, option in _OF_ONE.items():
         if getattr(args, name, None):
             raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
+    if args.since is not None:
+        raise UsageError(
+            "ac: --since does not go with --all", "`ac -c --since -lt FOLDER` holds one dump against before"
+        )
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
