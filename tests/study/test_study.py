@@ -23,13 +23,14 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present.study import study_block
+from precision_tool.lib.storage.fingerprint import looked_at
 from precision_tool.lib.storage.store import Stat
 from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.study import running
 from precision_tool.lib.study import study as study_module
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
-from precision_tool.lib.study.leaves import looked_at, parse_numbers
+from precision_tool.lib.study.leaves import parse_numbers
 from precision_tool.lib.study.plan import Judging, Task
 from precision_tool.lib.study.preparing import StudyOptions, prepare
 from precision_tool.lib.study.study import Runner, Study, run_study

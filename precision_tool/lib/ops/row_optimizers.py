@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Array, attribute, numbers
+from precision_tool.lib.ops.arguments import Array, attribute, distinct, numbers
 from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.optimizers import (
     Rule,
@@ -45,7 +45,7 @@ def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
         if var.ndim < 1:
             raise NotComputedError("rows of a single number")
         rows = indices_of(needed(call, slots["indices"]), var.shape[0])
-        if rows.ndim != 1 or len(np.unique(rows)) != rows.size:
+        if rows.ndim != 1 or len(distinct(rows)) != rows.size:
             raise NotComputedError("an index that comes twice: the order of its updates is not defined")
         whole = numbers(call, *(slots[name] for name in state))
         if any(array.shape != var.shape for array in whole):

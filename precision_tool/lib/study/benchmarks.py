@@ -13,8 +13,9 @@ from precision_tool.lib.data.sides import benchmark_folder
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.storage.fingerprint import looked_at
 from precision_tool.lib.storage.stores import check_folder
-from precision_tool.lib.study.leaves import StudyLeaf, looked_at, placed
+from precision_tool.lib.study.leaves import StudyLeaf, placed
 from precision_tool.lib.workspace import open_workspace
 
 

@@ -5,7 +5,6 @@ Names are listed folder by folder and forgotten again, so that a tree of a milli
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,11 +17,10 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.walk import MAPPING_FILE, is_status_file
-from precision_tool.lib.storage.stores import folder_exists, store_of
+from precision_tool.lib.storage.fingerprint import looked_at
+from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.workspace import open_workspace
 
-#: Of files that a server has to be asked of one by one so many are, of a folder, spread evenly.
-_LOOKED_AT = 256
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
 _STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
 #: How time folders are named, and how far apart those of one step may be.
@@ -221,20 +219,6 @@ def placed(folder: str) -> tuple[int | None, int | None]:
         elif (match := _RANK_FOLDER.fullmatch(part)) is not None:
             rank = int(match[1])
     return step, rank
-
-
-def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
-    """How many bytes the files have, and what changes when they do: names, sizes and modification times of all.
-
-    Where each would be a request of its own (HTTP), only some are asked for: what is put in the place of a file under
-    the same name may then go unnoticed, and the bytes are an estimate.
-    """
-    digest = hashlib.sha256("\0".join(file_names).encode("utf-8", "surrogateescape"))
-    store = store_of(folder)
-    chosen = file_names if store.lists_sizes else file_names[:: -(-len(file_names) // _LOOKED_AT) or 1]
-    known = list(store.sizes_and_times(folder, chosen))
-    digest.update(repr(known).encode())
-    return sum(size for size, _ in known) * len(file_names) // max(len(chosen), 1), digest.hexdigest()
 
 
 def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:

@@ -19,6 +19,7 @@ from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
 from precision_tool.lib.storage.files import atomic_text
+from precision_tool.lib.storage.fingerprint import looked_at
 from precision_tool.lib.storage.stores import (
     exists,
     is_folder,
@@ -26,7 +27,6 @@ from precision_tool.lib.storage.stores import (
     open_binary,
     read_text,
     real_path,
-    signature_of,
 )
 from precision_tool.lib.urls import is_remote
 from precision_tool.lib.workspace import Workspace
@@ -130,12 +130,8 @@ def _collection(folder: str) -> str:
     """What tells the files of a dump from those of another collection, by names, sizes and times of change."""
     if is_remote(folder):  # a request for each file
         return ""
-    digest = hashlib.sha256()
     with suppress(PrecisionToolError):
-        for name in list_folder(folder):
-            size, changed = (signature_of(posixpath.join(folder, name)) or (0, 0))[:2]
-            digest.update(f"{name}\0{size}\0{changed}\0".encode(errors="surrogateescape"))
-        return digest.hexdigest()
+        return looked_at(folder, list_folder(folder))[1]
     return ""
 
 
