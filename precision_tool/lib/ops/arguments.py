@@ -169,7 +169,7 @@ def same_shape(call: Call, *arrays: Array) -> None:
         raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(array.shape for array in arrays)))
 
 
-def reshaped(array: Array, shape: Sequence[int], what: str) -> Array:
+def reshaped(array: Array, shape: Sequence[int]) -> Array:
     """The array in another shape, of which one axis may be −1."""
     check_size([max(size, 1) for size in shape])
     known = prod(size for size in shape if size != -1)

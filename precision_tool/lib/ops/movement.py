@@ -123,7 +123,7 @@ def reshape(call: Call) -> Outputs:
         shape = tuple(size for axis, size in enumerate(x.shape) if axis not in dropped)
     if shape is None:
         raise NotComputedError(Reason(Why.NO_OUTPUT_SHAPE))
-    return one(reshaped(x, shape, "the wanted shape"))
+    return one(reshaped(x, shape))
 
 
 @op("Shape", kind=Kind.EXACT, inputs=("x",))
@@ -172,8 +172,8 @@ def transpose_and_reshape(call: Call) -> Outputs:
     if attribute(call, "transpose_first") is None:
         raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name="transpose_first"))
     if flag(call, "transpose_first"):
-        return one(reshaped(_transposed(call, x, perm), shape, "the shape"))
-    return one(_transposed(call, reshaped(x, shape, "the shape"), perm))
+        return one(reshaped(_transposed(call, x, perm), shape))
+    return one(_transposed(call, reshaped(x, shape), perm))
 
 
 @op("BroadcastTo", "BroadcastToD", "Expand", "ExpandD", kind=Kind.EXACT, inputs=("x", "shape"))

@@ -83,8 +83,9 @@ def blame(
     file = leaf.graph.file
     fused = [op for op in file.ops if op.pass_names or is_fused(op)]
     if not any(op.pass_names for op in fused):
-        what = f"{counted(len(fused), 'fused op')}, but none names its pass" if fused else "no op that a pass made"
-        raise UsageError(f"{file.path}: has {what}", COLLECT_PASSES)
+        if not fused:
+            raise UsageError(f"{file.path}: has no op that a pass made", COLLECT_PASSES)
+        raise UsageError(f"{file.path}: has {counted(len(fused), 'fused op')}, but none names its pass", COLLECT_PASSES)
     agreements = {op.op_name: op for op in analysis.ops}
     values = RunValues(leaf.leaf, file, benchmark)
     agreements |= {
