@@ -47,7 +47,7 @@ setup(
     ext_modules=[
         Extension(
             "precision_tool.lib.native.kernel",
-            [f"precision_tool/lib/native/{name}.c" for name in ("kernel", "values", "elements", "layouts")],
+            [f"precision_tool/lib/native/{name}.c" for name in ("kernel", "values", "integers", "elements", "layouts")],
             depends=["precision_tool/lib/native/lanes.h"],
             extra_compile_args=FLAGS,
             libraries=["m"],

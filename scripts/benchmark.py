@@ -28,12 +28,12 @@ from process_memory import peak_memory
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.kernel import KL_FLOOR, ZERO_BELOW
+from precision_tool.lib.engine.second_task import KL_FLOOR
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
-from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.comparison import ZERO_BELOW, Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import data_types, layouts
 from precision_tool.lib.storage.cache_files import CacheFiles

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from precision_tool.lib.engine.compiled import CompiledKernel
 from precision_tool.lib.engine.kernel import Kernel
 from precision_tool.lib.engine.sums import KlSums, SideSums, Sums
+from precision_tool.lib.engine.workers import reuse_memory
 from precision_tool.lib.native.library import library
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.decode import Bytes, Numbers
@@ -28,6 +29,7 @@ _PAIRS = (
     ("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"),
     ("bfloat16", "bfloat16"), ("float8_e4m3fn", "float32"), ("float8_e5m2", "float32"), ("hifloat8", "float32"),
     ("int8", "int8"), ("int32", "int32"), ("float64", "float64"), ("int64", "int64"),
+    ("uint64", "int64"),
 )  # fmt: skip
 
 
@@ -102,6 +104,7 @@ def bench_kernels() -> None:
     if compiled is None:
         print("  the compiled kernel was not built here")
         return
+    reuse_memory()  # as every worker of a comparison does
     kernels = Kernel(), CompiledKernel(compiled)
     print(f"  {'':28}" + "".join(f"{name:>16}" for name in ("decoding", "first pass", "second pass", "one side")))
     for npu, golden, spoil in (*((*pair, 0.0) for pair in _PAIRS), ("float32", "float32", 0.1)):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ import numpy as np
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.report.study import write_study
 from precision_tool.lib.sources import walk
+from precision_tool.lib.storage import fingerprint
 from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.study import leaves as study_leaves
 from precision_tool.lib.study.conclusion import conclude
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames
@@ -100,7 +101,7 @@ def simulated_files(size: Size) -> Iterator[None]:
 
     with (
         patch.object(walk, "list_folders", list_folders),
-        patch.object(study_leaves, "store_of", lambda _: _Simulated()),
+        patch.object(fingerprint, "store_of", lambda _: _Simulated()),
     ):
         yield
 
@@ -231,7 +232,7 @@ def statistics(size: Size) -> None:
     for step in range(2):
         leaves: list[LeafStatistics] = []  # those of the step before go first
         leaves = [leaf(step, rank) for rank in range(size.ranks)]
-        found = timed(f"statistics: step {step}", lambda leaves=leaves: judge.step(leaves))
+        found = timed(f"statistics: step {step}", partial(judge.step, leaves))
     places = {(one.rank, one.op) for one in found}
     assert places == {(lone, size.op(wrong)[0])}, places
     print(f"  found: {places}")

@@ -1,7 +1,8 @@
 """`scripts/bench --vendor`: the vendor's msaccucmp and ours on one generated tree, side by side.
 
-Both run as a user runs them, one process each with its own workers, in turns; every file is read once before. Time and
-memory are of all its processes. Ratios are printed, never a pass or fail.
+Both run as a user runs them, one process each with its own workers, in turns; every file is read once before each run,
+as the system may drop pages while a run of minutes goes on. Time and memory are of all its processes. Ratios are
+printed, never a pass or fail.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ class Side:
     words: Callable[[Path], Sequence[str]]
     environment: dict[str, str]
 
-    def run(self, folder: Path, result: str, memory: bool = False) -> float:
-        """Seconds of a run, or with `memory` the peak megabytes of all its processes."""
+    def run(self, folder: Path, files: list[str], result: str, memory: bool = False) -> float:
+        """Seconds of a run over these files, or with `memory` the peak megabytes of all its processes."""
         out, log = folder / f"{self.name}_out", folder / "log"
         out.mkdir()
+        read_files(files)
         start = time.perf_counter()
         with log.open("wb") as file:
             process = subprocess.Popen(self.words(out), env=self.environment, stdout=file, stderr=subprocess.STDOUT)
@@ -68,14 +70,17 @@ class Side:
         return peak / 1e6 if memory else taken
 
 
-def side_by_side(what: str, theirs: Side, ours: Side, folder: Path, repeats: int, result: str, wanted: float) -> None:
+def side_by_side(
+    what: str, sides: tuple[Side, Side], folder: Path, files: list[str], repeats: int, result: str, wanted: float
+) -> None:
     """Runs both in turns and prints their figures; `result` is a pattern that a file they write must fit."""
+    theirs, ours = sides
     best = {theirs.name: inf, ours.name: inf}
     for _ in range(repeats):
-        for side in (theirs, ours):
-            best[side.name] = min(best[side.name], side.run(folder, result))
-    peak = {side.name: side.run(folder, result, memory=True) for side in (theirs, ours)}
-    for side in (theirs, ours):
+        for side in sides:
+            best[side.name] = min(best[side.name], side.run(folder, files, result))
+    peak = {side.name: side.run(folder, files, result, memory=True) for side in sides}
+    for side in sides:
         print(f"  {what:8} {side.name:10} {best[side.name]:9.2f} s {peak[side.name]:8.0f} MB")
     ratio, share = best[theirs.name] / best[ours.name], peak[ours.name] / peak[theirs.name]
     print(f"  {what:8} {ratio:.1f} times as fast (wanted: {wanted:g}), memory {share:.2f} of theirs (wanted: 1)")
@@ -91,8 +96,8 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bo
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     leaf, golden = str(truth.dump_dir), str(truth.golden_dir)
-    read_files([str(path) for path in (*truth.dump_dir.iterdir(), *truth.golden_dir.iterdir())])
-    nbytes = sum(path.stat().st_size for part in (truth.dump_dir, truth.golden_dir) for path in part.iterdir())
+    files = [str(path) for path in (*truth.dump_dir.iterdir(), *truth.golden_dir.iterdir())]
+    nbytes = sum(os.path.getsize(path) for path in files)
     print(f"vendor: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {nbytes / 1e9:.2f} GB")
     tool = [sys.executable, "-m", "precision_tool"]
     own = [leaf, "-g", str(truth.graph_path), "--workers", str(workers)]
@@ -107,12 +112,12 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bo
         lambda out: ["compare", "-m", leaf, "-g", golden, "-f", str(graph), "-out", str(out)],
         lambda out: ["vc", "-rt", golden, "-lt", *own],
     )
-    side_by_side("compare", *compare, folder, repeats, "result_*.csv", 20)
+    side_by_side("compare", compare, folder, files, repeats, "result_*.csv", 20)
     convert = sides(
         lambda out: ["convert", "-d", leaf, "-out", str(out)],
         lambda out: ["dc", "-o", str(out / "npy"), *own],
     )
-    side_by_side("convert", *convert, folder, repeats, "*.npy", 4)
+    side_by_side("convert", convert, folder, files, repeats, "*.npy", 4)
     start = time.perf_counter()
     shutil.copytree(leaf, folder / "copy")
     print(f"  floor    copying the dump, once {time.perf_counter() - start:9.2f} s")

@@ -177,6 +177,9 @@ def random_cases(seed: int) -> list[Case]:
         cases.append(case(*sides((h, w, c, 10 * n)), "FRACTAL_Z", "HWCN"))
         cases.append(case(*sides((h * 9, w * c)), "FRACTAL_NZ", "ND"))
     cases.append(case(*sides((2, 3, 9, 9, 20)), "NDC1HWC0", "NDHWC"))
+    for kind in (np.int64, np.uint64):  # of which one is split
+        long = rng.integers(2**40, 2**50, 40_000 if kind is np.int64 else 6000)
+        cases.append(case((long + rng.integers(-(2**30), 2**30, long.size)).astype(kind), long))
     for one in list(cases):
         if one.golden.size > 100 and one.npu.dtype.kind == "f" and rng.random() < 0.4:
             npu, golden = one.npu.copy(), one.golden.copy()

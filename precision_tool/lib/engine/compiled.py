@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.kernel import LARGEST, SMALLEST, ErrorsCounted, Kernel, Ranges
+from precision_tool.lib.engine.kernel import LARGEST, SMALLEST, ErrorsCounted, Kernel
+from precision_tool.lib.engine.second_task import Extent, Ranges
 from precision_tool.lib.engine.sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, KlSums, SideSums, Sums
 from precision_tool.lib.native import library as native
 from precision_tool.lib.native.library import Library, address, library
@@ -22,6 +23,7 @@ Doubles = npt.NDArray[np.float64]
 _LIMITS: Final = np.array([SMALLEST, LARGEST, SMALLEST_DOUBLE, LARGEST_DOUBLE], np.float64)
 #: What the first pass returns: done, there is NaN or Inf, a side's largest value is beyond the limits.
 _DONE, _NOT_FINITE, _BEYOND = range(3)
+_LONG: Final = (np.dtype(np.int64), np.dtype(np.uint64))
 #: Places of items are told in 32 bits.
 _MOST_ITEMS = 2**31 - 1
 
@@ -42,11 +44,21 @@ def kernel_of_thread() -> Kernel:
     return kernel
 
 
+def _are_long(a: Numbers) -> bool:
+    """True for integers of 64 bits that the compiled functions take."""
+    return a.dtype in _LONG and 0 < a.size <= _MOST_ITEMS and a.flags.c_contiguous
+
+
+def _is_unsigned(a: Numbers) -> bool:
+    return a.dtype.kind == "u"
+
+
 class CompiledKernel(Kernel):
-    """Floats by the compiled functions; integers of 64 bits, and what leaves float64's range, as in `Kernel`."""
+    """By the compiled functions; what leaves float64's range as in `Kernel`."""
 
     def __init__(self, compiled: Library) -> None:
         super().__init__()
+        self._compiled = compiled.functions
         self._functions: dict[tuple[str, np.dtype], Callable[..., int]] = {
             (name, np.dtype(kind)): getattr(compiled.functions, f"pt_{name}_{kind}")
             for name in ("first", "second", "side", "together", "bins", "errors")
@@ -57,9 +69,9 @@ class CompiledKernel(Kernel):
         self._side = native.SideSums()
         self._together = native.Together()
         self._errors = native.ErrorsFound()
+        self._integer_sides = native.IntegerSums(), native.IntegerSums()
+        self._integer_pairs = native.IntegerPairs()
         self._ranges = np.zeros(4)
-        #: The NPU's values of the block that was added last, if all are finite, of which `_first` tells.
-        self._added: Numbers | None = None
         self._room = np.empty((2, 0), np.float64), np.empty(0, np.int32)
 
     def _function(self, name: str, *arrays: Numbers) -> Callable[..., int] | None:
@@ -81,20 +93,20 @@ class CompiledKernel(Kernel):
 
     # -- first pass -------------------------------------------------------------------------------------------------
 
-    def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
+    def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> Extent | None:
         code = self._first_pass(x, y)
-        self._added = x if code == _DONE else None
         if code == _DONE:
             sums.size += x.size
             self._take_sides(sums, x.size)
             self._take_pairs(sums, x, y, offset)
-        elif code == _NOT_FINITE:
+            return self._first.npu_low, self._first.npu_high
+        if code == _NOT_FINITE:
             self._add_together(sums, x, y, offset)
-        elif code == _BEYOND and x.dtype == np.float32:
+            return None
+        if code == _BEYOND and x.dtype == np.float32:
             # In memory of their own: finite pairs are brought together in that of `_space`.
-            self.add_block(sums, x.astype(np.float64), y.astype(np.float64), offset)
-        else:
-            super().add_block(sums, x, y, offset)
+            return self.add_block(sums, x.astype(np.float64), y.astype(np.float64), offset)
+        return super().add_block(sums, x, y, offset)
 
     def _first_pass(self, x: Numbers, y: Numbers) -> int | None:
         """What the compiled first pass says; None if it does not take these arrays."""
@@ -102,6 +114,30 @@ class CompiledKernel(Kernel):
         if first is None:
             return None
         return first(address(x), address(y), x.size, address(_LIMITS), ctypes.byref(self._first))
+
+    def _add_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> Extent | None:
+        if not (_are_long(x) and _are_long(y)):
+            return super()._add_integers(sums, x, y, offset)
+        npu, golden = self._integer_sides
+        x_low, x_high = self._add_integer_side(sums.npu, x, npu)
+        y_low, y_high = self._add_integer_side(sums.golden, y, golden)
+        found = self._integer_pairs
+        self._compiled.pt_first_integers(
+            address(x), _is_unsigned(x), address(y), _is_unsigned(y), x.size, ctypes.byref(found)
+        )
+        sums.size += x.size
+        self._take_sums(sums, x, y, offset, found)
+        sums.add_ranges(x_low, x_high, y_low, y_high)
+        return x_low, x_high
+
+    def _add_integer_side(self, side: SideSums, a: Numbers, found: native.IntegerSums) -> tuple[int, int]:
+        """Adds integers to the sums of one side; the least and the largest one."""
+        unsigned = _is_unsigned(a)
+        self._compiled.pt_side_integers(address(a), a.size, unsigned, ctypes.byref(found))
+        total = (found.high_total << 32) + found.low_total - (0 if unsigned else a.size << 63)
+        low, high = (value % 2**64 if unsigned else value for value in (found.low, found.high))
+        side.add_values(a.size, total, found.deviations, low, high, found.zeros)
+        return low, high
 
     def _take_sides(self, sums: Sums, count: int) -> None:
         found = self._first
@@ -119,6 +155,18 @@ class CompiledKernel(Kernel):
     ) -> None:
         """Takes over what was found of items that are finite on both sides; `places` are theirs in the block."""
         found = self._first
+        self._take_sums(sums, x, y, offset, found, places)
+        sums.add_ranges(found.npu_low, found.npu_high, found.golden_low, found.golden_high)
+
+    def _take_sums(
+        self,
+        sums: Sums,
+        x: Numbers,
+        y: Numbers,
+        offset: int,
+        found: native.FirstSums | native.IntegerPairs,
+        places: npt.NDArray[np.int32] | None = None,
+    ) -> None:
         sums.count += x.size
         sums.dot += found.dot
         sums.npu_squares += found.npu_squares
@@ -126,7 +174,6 @@ class CompiledKernel(Kernel):
         sums.error_squares += found.error_squares
         sums.error_total += found.error_total
         sums.add_relative(found.relative_total)
-        sums.add_ranges(found.npu_low, found.npu_high, found.golden_low, found.golden_high)
         if found.max_error > sums.max_error:
             at = found.max_error_at
             sums.max_error, sums.max_error_at = found.max_error, offset + (at if places is None else int(places[at]))
@@ -171,6 +218,16 @@ class CompiledKernel(Kernel):
             return super()._finite_pairs(x, y)
         return self._brought_together(x, y)[:2]
 
+    def _offsets(self, x: Numbers, y: Numbers, x_low: int, y_low: int) -> tuple[Floats, Floats]:
+        if not (_are_long(x) and _are_long(y)):
+            return super()._offsets(x, y, x_low, y_low)
+        one, two, _ = self._space(x.size)
+        return self._above(x, x_low, one), self._above(y, y_low, two)
+
+    def _above(self, a: Numbers, base: int, out: Doubles) -> Doubles:
+        self._compiled.pt_offsets(address(a), a.size, _is_unsigned(a), base % 2**64, address(out))
+        return out
+
     def _add_scaled(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
         second = self._function("second", x, y)
         if second is None:
@@ -186,12 +243,10 @@ class CompiledKernel(Kernel):
 
     # -- one side ---------------------------------------------------------------------------------------------------
 
-    def finite_range(self, a: Numbers) -> tuple[float, float]:
-        if a is self._added:
-            return self._first.npu_low, self._first.npu_high
-        return super().finite_range(a)
-
     def add_side(self, side: SideSums, a: Numbers) -> None:
+        if _are_long(a):
+            self._add_integer_side(side, a, self._integer_sides[0])
+            return
         function = self._function("side", a)
         if function is None:
             super().add_side(side, a)
@@ -205,6 +260,8 @@ class CompiledKernel(Kernel):
             side.add_values(found.count, found.total, found.deviations, found.low, found.high, found.zeros)
 
     def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
+        if high > low and _are_long(a):
+            a, low, high = self._above(a, int(low), self._space(a.size)[0]), 0.0, float(high - low)
         function = self._function("bins", a)
         if function is None or not 0 < high - low < np.inf:
             super().add_bins(counts, a, low, high)

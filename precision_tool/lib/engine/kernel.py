@@ -16,13 +16,13 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine import integers
+from precision_tool.lib.engine.second_task import Extent, Ranges, SecondTask, second_task
 from precision_tool.lib.engine.sums import RELATIVE_SCALE, KlSums, SideSums, Sums
 from precision_tool.lib.model.comparison import ZERO_BELOW
 from precision_tool.lib.native.library import ErrorsAsked, ErrorsFound
 from precision_tool.lib.numbers.decode import Floats, Numbers, as_float64
 
-#: Lower clamp of the scaled values in the KL divergence: float32's epsilon.
-KL_FLOOR = float(np.finfo(np.float32).eps)
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show. Where registers have four
 #: numbers, equal ones lose a digit more, so there rows are shorter, as those of native/lanes.h are.
 _ROW = 256 if platform.machine() in ("aarch64", "arm64") else 1024
@@ -35,8 +35,6 @@ _PIECE = 1 << 13
 _CANCELLED = 0.25
 #: Largest magnitudes of a block between which a row's sum of squares, errors' too, is right in float32.
 SMALLEST, LARGEST = 1e-12, 1e17
-#: Spans of both sides between which their quotients, down to the floor, are in float32's range.
-_SMALLEST_SPAN, _LARGEST_SPAN = 1e-15, 1e15
 #: Larger errors leave float64's range when they are divided by ZERO_BELOW.
 _LARGEST_ERROR = 1e290
 
@@ -74,7 +72,7 @@ class Kernel:
     def __init__(self) -> None:
         self._buffers: dict[np.dtype[Any], _Buffers] = {}
         self._ones = {kind: np.ones((_ROW, 1), kind) for kind in (np.dtype(np.float32), np.dtype(np.float64))}
-        self._task: _SecondTask | None = None
+        self._task: SecondTask | None = None
 
     def _temporaries(self, like: Floats) -> _Buffers:
         buffers = self._buffers.get(like.dtype)
@@ -99,28 +97,36 @@ class Kernel:
 
     # -- first pass -------------------------------------------------------------------------------------------------
 
-    def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
-        """Adds a block of the NPU side `x` and the benchmark `y`; `offset` is the index of its first element."""
-        whole = x.size // _ROW * _ROW
+    def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> Extent | None:
+        """Adds a block of the NPU side `x` and the benchmark `y`; `offset` is the index of its first element.
+
+        The least and the largest value of `x`, where all are finite and these were found on the way.
+        """
         if not (_are_floats(x) and _are_floats(y)):
-            for start, stop in pairwise((*range(0, whole, _PIECE), whole, x.size)):
-                if start < stop:
-                    self._add_integers(sums, x[start:stop], y[start:stop], offset + start)
-            return
+            return self._add_integers(sums, x, y, offset)
+        whole = x.size // _ROW * _ROW
         with np.errstate(all="ignore"):
             if whole:
                 self._add_rows(sums, x[:whole], y[:whole], offset)
             if whole < x.size:  # less than a row: in float64, so that its one sum loses nothing
                 self._add_rows(sums, x[whole:].astype(np.float64), y[whole:].astype(np.float64), offset + whole)
+        return None
 
-    def _add_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
+    def _add_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> Extent | None:
         """Adds a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
+        whole = x.size // _ROW * _ROW
+        for start, stop in pairwise((*range(0, whole, _PIECE), whole, x.size)):
+            if start < stop:
+                self._add_piece_of_integers(sums, x[start:stop], y[start:stop], offset + start)
+        return None
+
+    def _add_piece_of_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
         a, b = x.astype(np.float64), y.astype(np.float64)
         sums.size += x.size
-        _add_integers(sums.npu, x)
-        _add_integers(sums.golden, y)
+        integers.add_side(sums.npu, x)
+        integers.add_side(sums.golden, y)
         ranges = (int(x.min()), int(x.max()), int(y.min()), int(y.max()))
-        self._add_finite(sums, a, b, offset, ranges, both=False, exact_error=integer_errors(x, y))
+        self._add_finite(sums, a, b, offset, ranges, both=False, exact_error=integers.errors(x, y))
 
     def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         ranges = _ranges(x, y)
@@ -265,22 +271,26 @@ class Kernel:
             return
         # Differences from the least integer hold what rounding the integers themselves would lose.
         (x_low, _), (y_low, _) = first.pair_npu_range, first.pair_golden_range
-        self._add_second(sums, self._task_of(first, False), offsets(x, int(x_low)), offsets(y, int(y_low)))
+        self._add_second(sums, self._task_of(first, False), *self._offsets(x, y, int(x_low), int(y_low)))
 
-    def _task_of(self, first: Sums, are_floats: bool) -> _SecondTask:
+    def _offsets(self, x: Numbers, y: Numbers, x_low: int, y_low: int) -> tuple[Floats, Floats]:
+        """How far the integers of both sides are above their least ones."""
+        return integers.offsets(x, x_low), integers.offsets(y, y_low)
+
+    def _task_of(self, first: Sums, are_floats: bool) -> SecondTask:
         task = self._task
         if task is None or task.first is not first or task.are_floats is not are_floats:
-            task = self._task = _second_task(first, are_floats)
+            task = self._task = second_task(first, are_floats)
         return task
 
-    def _add_second(self, sums: KlSums, task: _SecondTask, x: Floats, y: Floats) -> None:
+    def _add_second(self, sums: KlSums, task: SecondTask, x: Floats, y: Floats) -> None:
         if not task.is_plain:
             with np.errstate(all="ignore"):
                 x, y = self._prepared(sums, task, x, y)
         if x.size:
             self._add_scaled(sums, task.ranges, task.floors, x, y)
 
-    def _prepared(self, sums: KlSums, task: _SecondTask, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    def _prepared(self, sums: KlSums, task: SecondTask, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         """What is finite on both sides, scaled or in float64 where it has to be; adds what only scaled values give."""
         first = task.first
         for side, a, name in ((first.npu, x, "npu"), (first.golden, y, "golden")):
@@ -332,7 +342,7 @@ class Kernel:
 
     # -- one side ---------------------------------------------------------------------------------------------------
 
-    def finite_range(self, a: Numbers) -> tuple[float, float]:
+    def finite_range(self, a: Numbers) -> Extent:
         """The least and the largest finite value; inf and -inf where there is none."""
         low, high = float(np.minimum.reduce(a)), float(np.maximum.reduce(a))
         if isfinite(low) and isfinite(high):  # NaN is both
@@ -349,7 +359,7 @@ class Kernel:
                 if _are_floats(piece):
                     _add_floats(side, piece)
                 else:
-                    _add_integers(side, piece)
+                    integers.add_side(side, piece)
 
     def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
         """Adds values, of which the least and the largest finite one of all are told, to counts of equal bins.
@@ -386,38 +396,11 @@ def _bins(a: Numbers, low: float, high: float, number: int) -> npt.NDArray[np.in
     if high == low:
         return np.bincount(np.zeros(a.size, np.intp), minlength=number)
     if not _are_floats(a):
-        a, low, high = offsets(a, int(low)), 0.0, float(high - low)
+        a, low, high = integers.offsets(a, int(low)), 0.0, float(high - low)
     if high - low == inf:  # halves of both are in range
         a, low, high = a / 2, low / 2, high / 2
     places = ((a - low) / (high - low) * number).astype(np.intp)
     return np.bincount(np.minimum(places, number - 1), minlength=number)
-
-
-def _add_integers(side: SideSums, a: Numbers) -> None:
-    """Adds 64-bit integers to the sums of one side, exactly where float64 would round them."""
-    low, high = int(a.min()), int(a.max())
-    above = a.view(np.uint64) - np.uint64(low % 2**64)
-    # In halves, whose sums no block makes too large for 64 bits.
-    total = (int((above >> np.uint64(32)).sum()) << 32) + int((above & np.uint64(0xFFFFFFFF)).sum())
-    centred = above.astype(np.float64) - total / a.size
-    deviation_squares = float(np.dot(centred, centred))
-    side.add_values(a.size, low * a.size + total, deviation_squares, low, high, a.size - int(np.count_nonzero(a)))
-
-
-def integer_errors(x: Numbers, y: Numbers) -> npt.NDArray[np.float64]:
-    """x - y of 64-bit integers, from the integers themselves where the difference is small beside their rounding."""
-    error = x.astype(np.float64) - y.astype(np.float64)
-    # Integers are subtracted modulo 2**64, also signed from unsigned ones: right for all differences that fit.
-    # For the others, rounding of the sides is nothing beside the difference.
-    exact = (x.view(np.int64) - y.view(np.int64)).astype(np.float64)
-    np.copyto(error, exact, where=np.abs(error) < 2.0**62)
-    return error
-
-
-def offsets(integers: Numbers, base: int) -> npt.NDArray[np.float64]:
-    """How far 64-bit integers are above `base`, which none of them is below: exact to float64's rounding."""
-    # Modulo 2**64, which is right for signed integers too: no two of them are further apart.
-    return (integers.view(np.uint64) - np.uint64(base % 2**64)).astype(np.float64)
 
 
 def deviations(side: SideSums, a: Numbers) -> tuple[float, float]:
@@ -442,66 +425,3 @@ def _squares_fit(ranges: tuple[float, float, float, float]) -> bool:
 
 def _are_floats(a: Numbers) -> TypeGuard[Floats]:
     return a.dtype.kind == "f"
-
-
-#: (min, max) of the NPU side and of the benchmark
-Ranges = tuple[tuple[float, float], tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class _SecondTask:
-    """What the second pass has to know of the first one's sums, the same for all blocks.
-
-    The blocks are taken as they are where it `is_plain`, in float64 where the spans are wide or small (`is_wide`).
-    """
-
-    first: Sums
-    are_floats: bool
-    ranges: Ranges
-    floors: tuple[float, float]
-    is_plain: bool
-    is_wide: bool
-
-
-def _second_task(first: Sums, are_floats: bool) -> _SecondTask:
-    ranges = first.pair_npu_range, first.pair_golden_range
-    if not are_floats:
-        (x_low, x_high), (y_low, y_high) = ranges
-        ranges = (0.0, float(x_high - x_low)), (0.0, float(y_high - y_low))
-    is_extreme = first.is_extreme
-    if is_extreme:
-        ranges = _scaled_ranges(first)
-    spans = [high - low for low, high in ranges if high > low]
-    is_wide = bool(spans) and not _SMALLEST_SPAN < min(spans) <= max(spans) < _LARGEST_SPAN
-    return _SecondTask(
-        first=first,
-        are_floats=are_floats,
-        ranges=ranges,
-        floors=_floors(first, ranges),
-        is_plain=not is_extreme and not is_wide and first.count == first.size,
-        is_wide=is_wide,
-    )
-
-
-def _scaled_ranges(first: Sums) -> Ranges:
-    """The ranges of the pairs' values, scaled as the second pass sees them."""
-    npu, golden = first.npu.scale, first.golden.scale
-    (x_low, x_high), (y_low, y_high) = first.pair_npu_range, first.pair_golden_range
-    return (x_low * npu, x_high * npu), (y_low * golden, y_high * golden)
-
-
-def _floors(first: Sums, ranges: Ranges) -> tuple[float, float]:
-    """Lower clamps of both sides' values, less their minimum, in the KL divergence.
-
-    A constant tensor is all floor. Any floor will do for it; the mean of the other side keeps the logarithms of the
-    quotients small, which then lose nothing.
-    """
-    spans = [high - low for low, high in ranges]
-    floors = [KL_FLOOR * span for span in spans]
-    for side, other in ((0, 1), (1, 0)):
-        if not spans[side] > 0:
-            values = (first.npu, first.golden)[other]
-            # Of extreme values inf or nan: then the span or the floor will do.
-            mean = (values.mean - values.minimum) * values.scale
-            floors[side] = min(max(floors[other], mean), spans[other]) if spans[other] > 0 else 1.0
-    return floors[0], floors[1]

@@ -52,15 +52,20 @@ class Span:
             done += stop - at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
-    """Items of both sides: `start` and on of a box, `position` and on in the order of the boxes."""
+    """Items of both sides: `start` and on of a box, `position` and on in the order of the boxes.
+
+    Its arrays are filled anew for the next block, so what a pass finds out for those behind it belongs here.
+    """
 
     npu: Numbers
     golden: Numbers
     position: int
     box: Box
     start: int
+    #: The least and the largest of the NPU's values where all are finite, once a pass has found them.
+    npu_range: tuple[float, float] | None = None
 
     def span(self, shape: tuple[int, ...] | None) -> Span:
         """Where the block lies in the tensor; `shape` is that of the indices where the boxes are of a flat stream."""

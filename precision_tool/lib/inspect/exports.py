@@ -11,8 +11,8 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine import integers
 from precision_tool.lib.engine.elements import elements_of
-from precision_tool.lib.engine.kernel import integer_errors
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.decoded_npy import result_type, write_npy
@@ -124,7 +124,7 @@ def _errors(x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.float64], npt.NDArra
     golden = y.astype(np.float64)
     with np.errstate(all="ignore"):
         if x.dtype.kind in "iu":
-            error = np.abs(integer_errors(x, y))
+            error = np.abs(integers.errors(x, y))
         else:
             npu = x.astype(np.float64)
             error = np.abs(npu - golden)

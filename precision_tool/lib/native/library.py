@@ -19,7 +19,7 @@ from precision_tool.lib.user_files import environment
 #: Names the kernel that is to do the work: "numpy" instead of the compiled one.
 VARIABLE = "PRECISION_TOOL_KERNEL"
 #: INTERFACE of kernel.c, of which this module is the other side.
-_INTERFACE = 5
+_INTERFACE = 6
 
 #: Largest relative error of a sum of equal squares: lanes stay below 3e-7, a sum one after the other does not.
 _SUM_ERROR = 7e-7
@@ -55,6 +55,28 @@ class SideSums(ctypes.Structure):
         *((name, ctypes.c_int64) for name in (
             "count", "zeros", "nans", "positive_infinities", "negative_infinities",
         )),
+    )  # fmt: skip
+
+
+class IntegerSums(ctypes.Structure):
+    """The sums of one side of integers; the total is that of halves, as of 2**63 more where they are signed."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("high_total", "low_total")),
+        *((name, ctypes.c_int64) for name in ("low", "high", "zeros")),
+        ("deviations", ctypes.c_double),
+    )
+
+
+class IntegerPairs(ctypes.Structure):
+    """What the first pass adds up over pairs of integers."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in (
+            "dot", "npu_squares", "golden_squares", "error_squares", "error_total", "relative_total",
+            "max_error", "max_relative",
+        )),
+        ("max_error_at", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -189,6 +211,9 @@ def _load(path: Path) -> Library:
     for bits in (16, 32, 64):
         getattr(functions, f"pt_codes_{bits}").argtypes = (address, count, count, ctypes.POINTER(Codes))
     functions.pt_decode_float16.argtypes = functions.pt_decode_bfloat16.argtypes = (address, address, count)
+    functions.pt_side_integers.argtypes = (address, count, count, ctypes.POINTER(IntegerSums))
+    functions.pt_first_integers.argtypes = (address, count, address, count, count, ctypes.POINTER(IntegerPairs))
+    functions.pt_offsets.argtypes = (address, count, count, ctypes.c_uint64, address)
     functions.pt_copy_axes.argtypes = (count, count, address, address, address, address, address)
     functions.pt_decode_byte.argtypes = (address, address, address, count)
     _check_sums(functions)

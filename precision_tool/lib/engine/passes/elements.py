@@ -17,9 +17,9 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine import integers
 from precision_tool.lib.engine.blocks import Scratch
 from precision_tool.lib.engine.compiled import kernel_of_thread
-from precision_tool.lib.engine.kernel import integer_errors
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, SecondPass
 from precision_tool.lib.engine.stream import Block, PairStream, Span
@@ -296,7 +296,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
     def _errors(self, x: Numbers, y: Numbers, name: str) -> Floats:
         """|x - y|; 0 where both are the same NaN or Inf, inf where only one is finite."""
         if x.dtype.kind != "f" or y.dtype.kind != "f":
-            return np.abs(integer_errors(x, y))
+            return np.abs(integers.errors(x, y))
         error = self._temporary(name, x)
         np.subtract(x, y, out=error)
         np.abs(error, out=error)

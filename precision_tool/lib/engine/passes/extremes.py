@@ -34,7 +34,7 @@ class AtLimitPass(Pass[Range, int]):
         return Range()
 
     def update(self, state: Range, block: Block) -> None:
-        low, high = kernel_of_thread().finite_range(block.npu)
+        low, high = block.npu_range or kernel_of_thread().finite_range(block.npu)
         state.low, state.high = min(state.low, low), max(state.high, high)
 
     def merge(self, state: Range, other: Range) -> None:

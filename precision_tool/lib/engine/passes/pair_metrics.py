@@ -31,7 +31,7 @@ class MetricsPass(Pass[Sums, MetricsResult]):
         return Sums()
 
     def update(self, state: Sums, block: Block) -> None:
-        kernel_of_thread().add_block(state, block.npu, block.golden, block.position)
+        block.npu_range = kernel_of_thread().add_block(state, block.npu, block.golden, block.position)
 
     def merge(self, state: Sums, other: Sums) -> None:
         state.add(other)
