@@ -52,6 +52,22 @@ def test_the_suspect_what_feeds_it_and_a_rank_to_hold_against_it() -> None:
     assert plan.without == ("op_2", "op_1", "op_0")
 
 
+def test_what_communication_put_out_is_dumped_on_all_its_ranks_as_far_as_the_budget_goes() -> None:
+    told = found([1000, 1000], {1: EvidenceKind.BENCHMARK}, ranks=(2,), right=(0,))
+    (first,) = told.suspicions
+    told = replace(told, suspicions=(replace(first, type="HcomAllReduce", unknown=(1, 3)),))
+    for budget, ranks, layers in (
+        (8 * (1000 + HEADER), (2, 0, 1, 3), ("op_0", "op_1")),
+        (3 * (1000 + HEADER), (2, 0, 1), ("op_1",)),
+        (1000 + HEADER, (2,), ("op_1",)),
+        (100, (2,), ()),
+    ):
+        plan = plan_redump(told, budget)
+        assert plan is not None
+        assert (plan.ranks, plan.layers) == (ranks, layers)
+        assert plan.nbytes <= budget
+
+
 def test_all_ranks_are_suspect() -> None:
     plan = plan_redump(found([100, 100], {1: EvidenceKind.JUMP}, ranks=(0, 1, 2), right=()), 10**6)
     assert plan is not None
@@ -151,6 +167,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert truth.culprit in tight["layers"]
     assert "goes with --all only" in tool("ac", "--budget", "1GB", cwd=where, code=2).err
     assert "no number of bytes" in tool("ac", "--all", "--budget", "much", cwd=where, code=2).err
+
+
+def test_a_benchmark_of_one_rank_tells_nothing_of_the_others(tmp_path: Path) -> None:
+    generate_ranks(tmp_path / "x", ranks=3, steps=1, fault="fused", fault_step=0, statistics=True, benchmark="one")
+    told = json.loads(tool("ac", "--all", "--json", cwd=tmp_path / "x").out)
+    first = told["statistics"]["suspicions"][0]
+    assert (first["ranks"], first["right"], first["unknown"]) == ([0], [], [1, 2])
+    shown = tool("ac", "--all", cwd=tmp_path / "x").text
+    assert "step 0, rank 0: conv2" in shown
+    assert "not known of 2 other ranks: without a benchmark" in shown
 
 
 def test_a_clean_run_asks_for_nothing(tmp_path: Path) -> None:

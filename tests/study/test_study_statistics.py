@@ -32,14 +32,15 @@ from precision_tool.lib.study.leaf_statistics import (
 )
 from precision_tool.lib.study.packed import coded, pack
 from precision_tool.lib.study.preparing import StudyOptions
-from precision_tool.lib.study.statistics import StatisticsJudge, Suspicion, suspicions
+from precision_tool.lib.study.statistics import LookedAt, StatisticsJudge, Suspicion, suspicions
 from precision_tool.lib.study.study import run_study
 
 RANKS = 6
 
 
 def first(evidence: Sequence[Evidence], ranks: int = RANKS) -> Suspicion:
-    return suspicions(evidence, dict.fromkeys(range(100), range(ranks)))[0]
+    looked_at = [LookedAt(rank, frozenset(one.op for one in evidence)) for rank in range(ranks)]
+    return suspicions(evidence, dict.fromkeys(range(100), looked_at))[0]
 
 
 def judged(fault: str, fault_step: int, fault_rank: int | None = None, *, large: bool = False) -> Suspicion:
@@ -168,6 +169,21 @@ def test_the_benchmark_tells_of_a_fault_that_was_always_there() -> None:
     assert (found.op, found.kinds, found.ranks) == (
         "conv2_Conv2Dconv2_BiasAddconv2_Relu", (EvidenceKind.BENCHMARK,), (0,),
     )  # fmt: skip
+
+
+def against(kind: EvidenceKind, rank: int) -> Evidence:
+    return Evidence(
+        kind=kind, step=1, rank=rank, op="a", type="Mul", tensor="a:output:0", number=3, value=2.0, expected=1.0
+    )
+
+
+def test_a_rank_is_right_in_what_something_tells_of_it() -> None:
+    runs, other = frozenset({"a"}), frozenset({"b"})
+    looked_at = {1: [LookedAt(0, runs, True), LookedAt(1, runs, True), LookedAt(2, runs), LookedAt(3, other, True)]}
+    (found,) = suspicions([against(EvidenceKind.BENCHMARK, 0)], looked_at)
+    assert (found.ranks, found.right, found.unknown) == ((0,), (1,), (2,)), "rank 3 does not run it"
+    (found,) = suspicions([against(EvidenceKind.NAN, 0), against(EvidenceKind.BENCHMARK, 1)], looked_at)
+    assert (found.ranks, found.right, found.unknown) == ((0, 1), (2,), ()), "NaN needs no benchmark"
 
 
 def of(

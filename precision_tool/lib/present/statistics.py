@@ -30,6 +30,8 @@ def statistics_block(found: StatisticsFound, redump: Redump | None, written: str
         head.append(f" ({safe(first.type)})" if first.type else "")
         for number, one in enumerate({one.kind: one for one in reversed(first.evidence)}.values()):
             rows.append(("evidence" if not number else "", plain(evidence_line(one))))
+        if first.unknown:
+            rows.append(("not known", plain(f"of {counted(len(first.unknown), 'other rank')}: without a benchmark")))
         rows.append(("holds", plain(_holds(first))))
         for number, later in enumerate(found.suspicions[1 : 1 + _FURTHER]):
             kinds = ", ".join(map(str, later.kinds))
@@ -51,7 +53,7 @@ def statistics_block(found: StatisticsFound, redump: Redump | None, written: str
 def _ranks(one: Suspicion) -> str:
     if len(one.ranks) == 1:
         return f"rank {one.ranks[0]}" + (" alone" if one.right else "")
-    return f"ranks {spans(one.ranks)}" if one.right else f"all {len(one.ranks)} ranks"
+    return f"ranks {spans(one.ranks)}" if one.right or one.unknown else f"all {len(one.ranks)} ranks"
 
 
 def _holds(one: Suspicion) -> str:

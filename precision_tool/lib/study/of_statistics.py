@@ -17,7 +17,7 @@ from precision_tool.lib.study.exact import edges
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, OpStatistics, of_ops
 from precision_tool.lib.study.packed import Columns
 from precision_tool.lib.study.states import LeafState
-from precision_tool.lib.study.statistics import StatisticsJudge, Suspicion, suspicions
+from precision_tool.lib.study.statistics import LookedAt, StatisticsJudge, Suspicion, suspicions
 
 #: What of a leaf's rows tells of its benchmark.
 NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
@@ -55,6 +55,7 @@ class StatisticsFound:
         found = [
             {
                 "step": one.step, "op": one.op, "type": one.type, "ranks": list(one.ranks), "right": list(one.right),
+                "unknown": list(one.unknown),
                 "certain": one.is_certain, "kinds": [str(kind) for kind in one.kinds],
                 "evidence": [{**_plain(asdict(each)), "kind": str(each.kind)} for each in one.evidence],
             }
@@ -86,7 +87,8 @@ def judge_statistics(
     told.sort(key=lambda state: (state.leaf.step, state.leaf.model, state.leaf.rank))
     judges: dict[str, StatisticsJudge] = {}
     evidence: list[Evidence] = []
-    ranks: dict[int, list[int]] = {}
+    looked_at: dict[int, list[LookedAt]] = {}
+    runs: dict[int, frozenset[str]] = {}  # of the names that ranks with one network share
     ops: dict[str, OpBytes] = {}
     unread: list[str] = []
     tensors = 0
@@ -104,15 +106,18 @@ def judge_statistics(
             unread += leaf.unread
             rows = columns(state, NEEDED) if state.is_own else None
             if rows is not None:
-                golden[leaf.rank] = benchmark_of(rows, step, leaf.rank)
-        ranks.setdefault(step, []).extend(leaf.rank for leaf in leaves)
+                benchmark = benchmark_of(rows, step, leaf.rank)
+                if benchmark.names.ops:
+                    golden[leaf.rank] = benchmark
         for leaf in leaves:
+            of_names = runs.setdefault(id(leaf.names), frozenset(leaf.names.ops))
+            looked_at.setdefault(step, []).append(LookedAt(leaf.rank, of_names, leaf.rank in golden))
             if not set(leaf.names.ops) <= ops.keys():
                 ops |= op_bytes(leaf)
         evidence += judge.step(leaves, golden)
     return StatisticsFound(
-        suspicions=tuple(suspicions(evidence, ranks)[:_KEPT]), leaves=len(told), tensors=tensors, ops=ops,
-        ranks=tuple(sorted({rank for of_step in ranks.values() for rank in of_step})), unread=tuple(unread),
+        suspicions=tuple(suspicions(evidence, looked_at)[:_KEPT]), leaves=len(told), tensors=tensors, ops=ops,
+        ranks=tuple(sorted({one.rank for of_step in looked_at.values() for one in of_step})), unread=tuple(unread),
     )  # fmt: skip
 
 

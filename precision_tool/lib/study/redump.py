@@ -7,6 +7,9 @@ have made what only shows there, less the farther away they are.
 
 That is of the earliest step. A later one is dumped too where another op is suspected than before, as long as there is
 room for all that is dumped at that step as well: GE dumps the same ops at every step that it is told.
+
+It is made on the first rank that is suspected and, to hold against it, on one that is not. What comes out of
+communication depends on what every rank put in, so that is dumped on all of them, as far as the budget goes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.settings import Settings, with_settings
 from precision_tool.lib.study.of_statistics import OpBytes, StatisticsFound
 from precision_tool.lib.study.statistics import Suspicion
+from precision_tool.lib.study.votes import is_communication
 
 _CERTAIN, _PRODUCER, _NEAR = 3.0, 1 / 3, 0.05
 #: A dump file's header, and the directory's share of it.
@@ -86,14 +90,13 @@ def parse_bytes(text: str) -> int:
 def plan_redump(found: StatisticsFound, budget: int, names: Mapping[str, str] | None = None) -> Redump | None:
     """The dump to make of the earliest step with a suspicion, and of later ones with others; None without one.
 
-    `names` are the ops' names in the graph by those in file names. It is made on the first rank that is suspected and,
-    to hold against it, on one that is not.
+    `names` are the ops' names in the graph by those in file names.
     """
     if not found.suspicions:
         return None
     first = found.suspicions[0]
     of_step = [one for one in found.suspicions if one.step == first.step]
-    ranks = (first.ranks[0], *first.right[:1])
+    ranks = _ranks(first, found.ops, budget)
     values = _values(of_step, found.ops)
     order = sorted(values, key=lambda name: (name != first.op, -values[name] / _cost(found.ops[name]), name))
     chosen: list[str] = []
@@ -122,6 +125,15 @@ def plan_redump(found: StatisticsFound, budget: int, names: Mapping[str, str] | 
         steps=tuple(steps), ranks=tuple(on_ranks), layers=tuple(real.get(name, name) for name in chosen), nbytes=total,
         budget=budget, without=tuple(real.get(name, name) for name in without),
     )  # fmt: skip
+
+
+def _ranks(first: Suspicion, ops: Mapping[str, OpBytes], budget: int) -> tuple[int, ...]:
+    others = (*first.right, *first.unknown)
+    if not is_communication(first.type):
+        return (first.ranks[0], *others[:1])
+    all_of_them = (*first.ranks, *others)
+    room = budget // _cost(ops[first.op]) if first.op in ops else len(all_of_them)
+    return all_of_them[: max(room, 1)]
 
 
 def _add_steps(found: StatisticsFound, steps: list[int], ranks: list[int], chosen: list[str], budget: int) -> int:

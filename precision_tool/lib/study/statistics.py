@@ -67,7 +67,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """All evidence against an op at a step: `ranks` it is of, `right` those of the same network without any."""
+    """All evidence against an op at a step: `ranks` it is of, `right` those that run the op too and have none.
+
+    `unknown` run it too, and nothing tells of them: all that speaks against it is a benchmark, which they have not.
+    """
 
     step: int
     op: str
@@ -76,12 +79,22 @@ class Suspicion:
     kinds: tuple[EvidenceKind, ...]
     ranks: tuple[int, ...]
     right: tuple[int, ...]
+    unknown: tuple[int, ...] = ()
     evidence: tuple[Evidence, ...] = field(repr=False)
 
     @property
     def is_certain(self) -> bool:
         """Whether any of it holds by itself."""
         return any(kind in CERTAIN for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """A rank of a step: the ops that it runs, and whether it has a benchmark."""
+
+    rank: int
+    ops: frozenset[str]
+    has_benchmark: bool = False
 
 
 @dataclass(slots=True)
@@ -345,23 +358,27 @@ def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Re
         )
 
 
-def suspicions(evidence: Iterable[Evidence], ranks: Mapping[int, Sequence[int]]) -> list[Suspicion]:
-    """The evidence by step and op, the earliest first. `ranks` are those that have each step."""
+def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[LookedAt]]) -> list[Suspicion]:
+    """The evidence by step and op, the earliest first. `looked_at` are the ranks that have each step."""
     groups: dict[tuple[int, int, str], list[Evidence]] = {}
     for one in evidence:
         groups.setdefault((one.step, one.number, one.op), []).append(one)
     found = []
     for (step, number, op), of_op in sorted(groups.items()):
-        wrong = sorted({one.rank for one in of_op})
+        wrong = {one.rank for one in of_op}
+        kinds = {one.kind for one in of_op}
+        others = [one for one in looked_at.get(step, ()) if one.rank not in wrong and op in one.ops]
+        right = {one.rank for one in others if one.has_benchmark or kinds != {EvidenceKind.BENCHMARK}}
         found.append(
             Suspicion(
                 step=step,
                 op=op,
                 type=of_op[0].type,
                 number=number,
-                kinds=tuple(sorted({one.kind for one in of_op})),
-                ranks=tuple(wrong),
-                right=tuple(rank for rank in ranks.get(step, ()) if rank not in wrong),
+                kinds=tuple(sorted(kinds)),
+                ranks=tuple(sorted(wrong)),
+                right=tuple(sorted(right)),
+                unknown=tuple(sorted({one.rank for one in others} - right)),
                 evidence=tuple(of_op),
             )
         )
