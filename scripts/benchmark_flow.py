@@ -89,7 +89,7 @@ def measure_flow(data: Path, tensors: int, repeats: int, vendor: float = 0.0) ->
     paths = _files(data)
     total = read_files(paths)
     print(f"         {total / 1e9:.2f} GB in all, {tensors} NPU tensors; processes from start to exit, files in the")
-    print("         page cache, each figure the best of its runs; peak memory of all our processes, in a run of its own")
+    print("         page cache, each figure the best of its runs; peak memory of all our processes in another run")
     for workers in (1, 2):
         floor = inf
         best = {(word, kernel): inf for word in ("vc", "ac") for kernel in ("compiled", "numpy")}
