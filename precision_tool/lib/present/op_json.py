@@ -15,6 +15,7 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.present.op import _LONGEST_VALUE, _VALUE, OpReport, _shown_attributes, attribute_text
 from precision_tool.lib.present.text import json_text
+from precision_tool.lib.results.columns import IN_NI
 
 
 def to_json(
@@ -102,6 +103,12 @@ def row_json(row: Row, threshold: float) -> dict[str, Any]:
         "benchmark": _side_json(pair.golden, row.golden),
         "cosine": None if row.metrics is None else row.metrics.cosine,
         "agrees": agrees(row, threshold),
+        # Figures of one side are in its summary.
+        **{
+            column.json or column.field.rpartition(".")[2]: column.held(row)
+            for column in IN_NI
+            if column.json or column.part not in ("npu", "golden")
+        },
     }
 
 
