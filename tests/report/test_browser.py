@@ -21,7 +21,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import write_page
-from precision_tool.lib.results.columns import read_text
+from precision_tool.lib.results.forms import read_text
 
 Browse = Callable[..., Any]
 

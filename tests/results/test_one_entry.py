@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from command_line import by_tensor, only_result, tool
+from command_line import by_tensor, only_result, result_files, tool
 from report_files import result_of
 from small_tree import chain, small_tree
 
@@ -27,13 +29,13 @@ RECIPE = (
     ),
     (
         "results/columns.py",
-        '    _metric("MeanRelativeError", "mean_relative_error"),\n',
+        '    _vendors("MeanRelativeError", "mean_relative_error", "mean_relative_error"),\n',
         f'    _metric("{COLUMN}", "{FIELD}"),\n',
     ),
     (
         "results/columns.py",
-        '    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops"),\n',
-        '    Column(name="Elements", field="npu.count", form=_WHOLE, json="elements"),\n',
+        '    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_UNSEEN),\n',
+        '    Column(name="Elements", field="npu.count", form=WHOLE, json="elements"),\n',
     ),
 )
 TENSOR = "middle/Mul:output:0"
@@ -84,10 +86,36 @@ def test_it_can_be_asked_for_alone(extended: dict[str, str], folder: Path) -> No
     assert metrics["mean_relative_error"] is None
 
 
-def test_the_report_has_it(extended: dict[str, str], folder: Path) -> None:
+def test_the_vendors_file_is_as_it_was(extended: dict[str, str], folder: Path, tmp_path: Path) -> None:
+    found = []
+    for name, environment in (("with", extended), ("without", {})):
+        copy = tmp_path / name / "precision_data"
+        shutil.copytree(folder / "precision_data", copy)
+        tool("vc", "--compat", cwd=copy.parent, env=environment)
+        found.append(result_files(copy)[-1].read_bytes())
+    assert found[0] == found[1]
+
+
+def test_ni_has_it_in_its_table_and_its_json(extended: dict[str, str], folder: Path) -> None:
+    screen = tool("ni", "middle/Mul", cwd=folder, env=extended).out
+    header, *lines = screen[screen.index("dump analysis") :].splitlines()[1:]
+    npu, benchmark = next(pair for pair in pairwise(lines) if pair[0].startswith("output:0"))
+    # Cells are right of their heading's end: one of the NPU's tensor in its line, one of both below it.
+    assert npu[: header.index("Elements") + len("Elements")].split()[-1] == "1024"
+    assert benchmark[: header.index(COLUMN) + len(COLUMN)].split()[-1] == "512"
+    (op,) = json.loads(tool("ni", "middle/Mul", "--json", cwd=folder, env=extended).out)["ops"]
+    (row,) = [row for row in op["tensors"] if row["slot"] == "output:0"]
+    assert (row[FIELD], row["elements"]) == (512, 1024)
+
+
+def test_the_report_has_it_and_tells_its_page_to_show_it(extended: dict[str, str], folder: Path) -> None:
     tool("ac", "-c", "--report", "report.html", cwd=folder, env=extended, code=None)
-    tensors = result_of(folder / "report.html")["tensors"]
-    assert 512 in tensors[FIELD]
+    result = result_of(folder / "report.html")
+    assert 512 in result["tensors"][COLUMN]
+    assert 1024 in result["tensors"]["Elements"]
+    shown = {one["key"]: one for one in result["tensor_columns"]}
+    assert shown[COLUMN] == {"key": COLUMN, "name": COLUMN, "part": "metrics", "look": "figure"}
+    assert shown["Elements"] == {"key": "Elements", "name": "Elements", "part": "npu", "look": "count"}
 
 
 def test_a_study_keeps_it_in_its_table_and_its_result_files(extended: dict[str, str], folder: Path) -> None:

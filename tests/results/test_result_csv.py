@@ -20,6 +20,7 @@ from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.results import columns as column_table
+from precision_tool.lib.results.cells import cells_of
 from precision_tool.lib.results.columns import METRIC_COLUMNS, columns_of, headers, parse_metrics
 from precision_tool.lib.results.result_csv import read_result, write_mapping, write_own_errors, write_result
 from precision_tool.lib.results.result_files import find_results
@@ -561,7 +562,7 @@ def test_cells_of_a_row_are_those_of_its_columns(golden_address: bool, own_error
         row(status=Status.NO_BENCHMARK, note="+no", name="-op"),
     ]
     columns = columns_of(choice)
-    cells = column_table.cells_of(columns, choice)
+    cells = cells_of(columns, choice)
     for one in rows:
         assert cells(one) == [column.cell(one, choice) for column in columns]
     side = columns.index(next(column for column in columns if column.name == "NPUMin"))

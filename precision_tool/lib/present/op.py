@@ -18,7 +18,6 @@ from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.implementation import implementation
 from precision_tool.lib.graph.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
-from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.table import Row
@@ -28,11 +27,14 @@ from precision_tool.lib.present.examined import source_lines, verdict_lines
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import LabelledLines, marked_pass, plain, row_text, safe, shown_reason, whole_path
 from precision_tool.lib.present.whole import Heading, NameTable
+from precision_tool.lib.results.columns import IN_NI
 
 #: Columns that one of several graphs needs at least beside the others.
 _COLUMN = 50
 #: Readers of an output, or ops that wait for the op, that are listed without -a.
 _LISTED = 8
+#: Figures of each tensor, which stand first; other columns follow in their order.
+_FIRST_FIGURES = ("max", "min", "mean")
 #: Characters of an attribute that are shown.
 _VALUE = 400
 #: Characters that are shown of one that was asked for.
@@ -309,30 +311,55 @@ def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
 
 
 def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
-    """Both sides of each tensor of an op, a line each."""
+    """Both sides of each tensor of an op, a line each, with the columns of a result that say so."""
+    rows = [row for row in rows if row.pair.slot]
+    figures = _figures(rows)
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("slot", no_wrap=True)
     table.add_column("side", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     table.add_column("shape")
-    for name in ("max", "min", "mean"):
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True, min_width=9)
-    for row in rows:
-        if not row.pair.slot:
-            continue
-        table.add_row(plain(row.pair.slot, "bold"), "NPU", *_cells(row.pair.npu, row.npu))
+    for at, row in enumerate(rows):
+        npu, golden = ([sides[side][at] for sides in figures.values()] for side in (0, 1))
+        table.add_row(plain(row.pair.slot, "bold"), "NPU", *_stored_as(row.pair.npu), *npu)
         shown = row_text(row, agrees(row, threshold))
         table.add_row(
-            Text.assemble("" if row.is_scalar else "cos ", shown), "benchmark", *_cells(row.pair.golden, row.golden)
+            Text.assemble("" if row.is_scalar else "cos ", shown), "benchmark", *_stored_as(row.pair.golden), *golden
         )
     return table
 
 
-def _cells(tensor: AnyTensor | None, summary: Summary | None) -> list[Text]:
+def _stored_as(tensor: AnyTensor | None) -> list[Text]:
     if tensor is None:
-        return [Text("-", style="dim")] * 5
-    values = ["-"] * 3 if summary is None else [f"{v:.4g}" for v in (summary.maximum, summary.minimum, summary.mean)]
-    return [plain(tensor.dtype), plain(shape_text(tensor.shape)), *map(Text, values)]
+        return [Text("-", style="dim")] * 2
+    return [plain(tensor.dtype), plain(shape_text(tensor.shape))]
+
+
+def _figures(rows: Sequence[Row]) -> dict[str, tuple[list[Text], list[Text]]]:
+    """By heading the cells in the NPU's lines and in the benchmark's, where what is told of both sides stands.
+
+    Figures of each tensor are always there, the others where one row has a value.
+    """
+    found: dict[str, tuple[list[Text], list[Text]]] = {
+        name: ([_no_figure(row.pair.npu) for row in rows], [_no_figure(row.pair.golden) for row in rows])
+        for name in _FIRST_FIGURES
+    }
+    for column in IN_NI:
+        values = [column.held(row) for row in rows]
+        if all(value in (None, "", ()) for value in values):
+            continue
+        both = found.setdefault(column.ni_heading, ([Text()] * len(rows), [Text()] * len(rows)))
+        lines = both[column.part != "npu"]
+        for at, value in enumerate(values):
+            if value is not None:
+                lines[at] = plain(column.shown(value))
+    return found
+
+
+def _no_figure(tensor: AnyTensor | None) -> Text:
+    return Text("-", style="dim" if tensor is None else "")
 
 
 def row_notes(row: Row) -> Iterator[str]:

@@ -8,7 +8,7 @@ columns, those of tensors, are texts with a sign a value (`columns.signs`, `colu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from operator import attrgetter
@@ -30,10 +30,11 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, sound
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
-from precision_tool.lib.results.columns import METRIC_FIELDS, READABLE
+from precision_tool.lib.results.columns import IN_REPORT, Column
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
@@ -48,30 +49,11 @@ _MOST_NAMED = 3
 _DIGITS, _FEWER, _MANY_TENSORS = 6, 4, 20000
 #: The cosine, by which ops are judged, keeps its digits.
 _COSINE_DIGITS = 9
-#: Metrics that a report leaves out, or has beside the others; and those that it calls otherwise than their field.
-_LEFT_OUT = ("cosine", "accumulated_relative_error", "kullback_leibler_divergence", "root_mean_square_error")
-_METRIC_NAMES = {"relative_euclidean_distance": "relative_distance"}
-#: Numbers of a tensor: their field in a row.
-TENSOR_NUMBERS = {
-    **{_METRIC_NAMES.get(name, name): f"metrics.{name}" for name in METRIC_FIELDS if name not in _LEFT_OUT},
-    **{
-        f"{side}_{short}": f"{side}.{name}"
-        for side in ("npu", "golden")
-        for short, name in (("min", "minimum"), ("max", "maximum"), ("mean", "mean"), ("std", "std"))
-    },
-}
-#: Those that are counts.
-TENSOR_COUNTS = {
-    "mismatches": "metrics.non_finite_mismatches",
-    **{
-        f"{side}_{short}": f"{side}.{name}"
-        for side in ("npu", "golden")
-        for short, name in (
-            ("nan", "nan_count"), ("pos_inf", "positive_inf_count"), ("neg_inf", "negative_inf_count"),
-            ("zeros", "zero_count"),
-        )
-    },
-}  # fmt: skip
+#: The columns of a result that the table of tensors has beside the op, the cosine and what is found of them here.
+_NUMBERS = tuple(column for column in IN_REPORT if column.form.kind == "number")
+_COUNTS = tuple(column for column in IN_REPORT if column.form.kind == "whole")
+_SHAPES = tuple(column for column in IN_REPORT if column.form.kind == "indices")
+_TEXTS = tuple(column for column in IN_REPORT if column not in (*_NUMBERS, *_COUNTS, *_SHAPES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +182,10 @@ class _Result:
             "findings": self._findings(),
             "ops": ops,
             "tensors": self._tensors(),
+            "tensor_columns": [
+                {"key": one.report_key, "name": one.name, "part": one.part, "look": one.report_look}
+                for one in IN_REPORT
+            ],
             **self._map(verdict),
             "details": self._details(),
             "attributes": self._attributes(),
@@ -254,7 +240,8 @@ class _Result:
             one.worst / one.slack if one is not None and one.worst is not None and one.slack else None for one in ops
         ]
         return {
-            "state": [one and texts[one.state] for one in ops], "reason": [one and texts[one.reason] for one in ops],
+            "state": [one and texts[one.state] for one in ops],
+            "reason": [one and texts[reason_words(one.reason)] for one in ops],
             "how": [one and texts[", ".join(one.how)] for one in ops],
             "own": numbers([None if one is None else one.own_error for one in ops], 4),
             "rounding": numbers([None if one is None else one.rounding for one in ops], 4),
@@ -288,32 +275,27 @@ class _Result:
 
     def _tensors(self) -> dict[str, Any]:
         texts, threshold, rows = self.texts, self.material.threshold, self.slotted
-        npu_type, golden_type = READABLE["DataType"].value, READABLE["GroundTruthDataType"].value
-        assert npu_type is not None
-        assert golden_type is not None
         choice = self.material.analysis.choice if self.material.analysis is not None else ColumnChoice()
         columns: dict[str, Any] = {
             "op": signs([self._op_of_row[id(row)] for row in rows]),
             "slot": signs([texts[row.slot] for row in rows]),
-            "status": signs([texts[row.status] for row in rows]),
-            "reason": signs([texts[row.reason] for row in rows]),
             "agree": [agrees(row, threshold) for row in rows],
-            "shape": signs([self._shape(row.shape) for row in rows]),
-            "npu_type": signs([texts[npu_type(row, choice) or ""] for row in rows]),
-            "golden_type": signs([texts[golden_type(row, choice) or ""] for row in rows]),
-            "golden_tensor": signs([texts[row.golden_tensor] for row in rows]),
             "worst_at": signs([self._shape(row.max_error_index or None) for row in rows]),
             "cosine": decimals([row.cosine for row in rows], _COSINE_DIGITS),
             "headroom": decimals([None if isnan(room) else room for room in self._rooms()], 3),
         }
+        for column in _TEXTS:
+            held = (column.held(row, choice) for row in rows)
+            columns[column.report_key] = signs([texts[column.text(value)] for value in held])
+        for column in _SHAPES:
+            columns[column.report_key] = signs([self._shape(column.held(row, choice)) for row in rows])
         integers = _integers(rows)
-        for part in ("metrics", "npu", "golden"):
-            wanted = {name: path for name, path in {**TENSOR_NUMBERS, **TENSOR_COUNTS}.items() if path.startswith(part)}
-            for name, column in zip(wanted, _values(rows, part, list(wanted.values())), strict=True):
-                if name in TENSOR_NUMBERS:
-                    columns[name] = decimals(column, self.digits, integers.get(name, ()))
-                else:  # a column of nothing but zeros is left out, None is none
-                    columns[name] = [] if not any(column) and None not in column else list(column)
+        for column, values in _values(rows, (*_NUMBERS, *_COUNTS), choice):
+            key = column.report_key
+            if column in _NUMBERS:
+                columns[key] = decimals(values, self.digits, integers.get(key, ()))
+            else:  # a column of nothing but zeros is left out, None is none
+                columns[key] = [] if not any(values) and None not in values else list(values)
         return columns
 
     def _shape(self, shape: tuple[int, ...] | None) -> int:
@@ -427,9 +409,24 @@ def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
     return {sound(name): sound(attribute_text(op, name)) for name in names}
 
 
-def _values(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Columns of fields of one part of each row; None where a row has no such part, or its file lacked the field."""
-    take = attrgetter(*(path.partition(".")[2] for path in paths))
+def _values(
+    rows: Sequence[Row], columns: Sequence[Column], choice: ColumnChoice
+) -> Iterator[tuple[Column, Sequence[Any]]]:
+    """The values of columns: those that are fields of one part of a row together, as there are very many rows."""
+    parts: dict[str, list[Column]] = {}
+    for column in columns:
+        if column.value is None and column.part:
+            parts.setdefault(column.part, []).append(column)
+        else:
+            yield column, [column.held(row, choice) for row in rows]
+    for part, together in parts.items():
+        yield from zip(together, _fields(rows, part, [column.field for column in together]), strict=True)
+
+
+def _fields(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Fields of one part of each row; None where a row has no such part, or its file lacked the field."""
+    names = [path.rpartition(".")[2] for path in paths]
+    take = attrgetter(*names) if len(names) > 1 else lambda holder: (getattr(holder, names[0]),)
     nothing = (None,) * len(paths)
     wanted = frozenset(paths)
     found = []

@@ -12,21 +12,18 @@ from typing import Any, NamedTuple
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import MAX_NAMES, ColumnChoice, Row, Table
+from precision_tool.lib.results.cells import cells_of
 from precision_tool.lib.results.columns import (
-    ALL_NAMES,
     COSINE,
     METRIC_COLUMNS,
-    NAMES,
     SCALAR_NOTE,
     Column,
-    cells_of,
     columns_of,
     field_of,
     headers,
     mapping_columns,
-    read_number,
-    read_text,
 )
+from precision_tool.lib.results.forms import ALL_NAMES, NAMES, read_number, read_text
 from precision_tool.lib.results.rows import RowReader
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import open_text

@@ -11,15 +11,8 @@ from typing import Any, NamedTuple
 
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import Row, joined
-from precision_tool.lib.results.columns import (
-    COSINE,
-    NO_RESULT,
-    READABLE,
-    SCALAR_NOTE,
-    read_custom,
-    read_number,
-    read_text,
-)
+from precision_tool.lib.results.columns import COSINE, READABLE, SCALAR_NOTE
+from precision_tool.lib.results.forms import NO_RESULT, read_custom, read_number, read_text
 
 _UNLISTED = re.compile(r"… \(\+(\d+) more\)")
 _DEVIATION = re.compile(r"\((.*);(.*)\),\((.*);(.*)\)")

@@ -18,7 +18,8 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.results.columns import READABLE, Column, field_of, read_indices, write_indices
+from precision_tool.lib.results.columns import READABLE, Column, field_of
+from precision_tool.lib.results.forms import read_indices, write_indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)

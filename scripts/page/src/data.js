@@ -30,9 +30,8 @@ export function number(value) {
 }
 
 const TEXT_COLUMNS = ['name', 'type', 'graph', 'kernel', 'state', 'reason', 'how', 'status', 'dtype'];
-const TENSOR_TEXTS = ['slot', 'status', 'reason', 'shape', 'npu_type', 'golden_type', 'golden_tensor', 'worst_at'];
-const NOT_NUMBERS = new Set([...TEXT_COLUMNS, ...TENSOR_TEXTS, 'op', 'agree', 'agree_in', 'pass', 'originals',
-  'inputs', 'outputs']);
+const TENSOR_TEXTS = ['slot', 'worst_at'];
+const NOT_NUMBERS = new Set(['op', 'agree', 'agree_in', 'pass', 'originals', 'inputs', 'outputs']);
 
 const NO_PLACES = '@'.charCodeAt(0);
 const [ZERO, NONE] = [0x2800, 0xE000];
@@ -67,7 +66,7 @@ function prepareColumns(columns, texts, textColumns, count) {
     columns[name] = column.length ? column.map((at) => texts[at ?? 0]) : new Array(count).fill('');
   }
   for (const [name, packed] of Object.entries(columns)) {
-    if (NOT_NUMBERS.has(name)) continue;
+    if (NOT_NUMBERS.has(name) || textColumns.includes(name)) continue;
     const column = packed.places === undefined ? packed : decimals(packed);
     columns[name] = column;
     if (!column.length) columns[name] = new Array(count).fill(0);
@@ -87,7 +86,8 @@ export class Result {
     for (const op of Object.keys(this.overflowed)) if (this.ops.state[op] === 'right') this.ops.state[op] = 'beyond';
     this.tensors.op = integers(raw.tensors.op);
     this.tensorCount = this.tensors.op.length;
-    prepareColumns(this.tensors, raw.texts, TENSOR_TEXTS, this.tensorCount);
+    const texts = raw.tensor_columns.filter((one) => one.look === 'text').map((one) => one.key);
+    prepareColumns(this.tensors, raw.texts, [...TENSOR_TEXTS, ...texts], this.tensorCount);
     this.byName = new Map();
     this.inGraph = raw.map ? raw.map.parent.length - raw.map.groups.name.length : 0;
     for (let op = this.count - 1; op >= 0; op -= 1) {

@@ -1,14 +1,17 @@
 // A table of many rows, of which only those in sight are in the page.
 import { html, render } from 'lit-html';
 import { copy, download, toCsv } from './csv.js';
-import { count, t } from './words.js';
+import { count, has, t } from './words.js';
 
 const ROW = 28;
 const BEYOND = 12;
 
+/** The heading of a column; of one that the page has no word for its name in the data. */
+const headingOf = ({ key, name }) => (has(`column.${key}`) || !name ? t(`column.${key}`) : name);
+
 export class GridTable {
   /**
-   * `columns`: {key, value(row), show(value, row), isNumber, wide}; `rows` are numbers; `chosen(row)` on a click.
+   * `columns`: {key, name, value(row), show(value, row), isNumber, wide}; `rows` are numbers; `chosen(row)` on a click.
    * `accepts(row)` is the filter from outside.
    */
   constructor(holder, { columns, rows, name, chosen, selected }) {
@@ -70,7 +73,7 @@ export class GridTable {
   }
 
   header() {
-    return this.columns.map((column) => t(`column.${column.key}`));
+    return this.columns.map(headingOf);
   }
 
   csv(rows) {
@@ -143,7 +146,7 @@ export class GridTable {
 
   head(column) {
     const isSorted = this.sortBy === column.key;
-    const name = t(`column.${column.key}`);
+    const name = headingOf(column);
     return html`<div role="columnheader" aria-sort=${
       isSorted ? (this.descending ? 'descending' : 'ascending') : 'none'}>
       <button class="grid-sort" data-key=${column.key} title=${name} @click=${() => this.sortOn(column.key)}>${

@@ -27,28 +27,37 @@ function opColumns(result) {
   ];
 }
 
+/** Columns of tensors that stand at places of their own, not where the data list them. */
+const PLACED = new Set(['npu_type', 'golden_type', 'shape', 'status', 'golden_tensor', 'reason']);
+
+/** The columns of tensors that the data list, of one part of a row or of the others. */
+function listed(result, parts) {
+  const { tensors } = result;
+  const typed = (side) => (one, row) => shownAs(tensors[`${side}_type`][row])(one, 5);
+  return result.tensor_columns.filter(({ key, part }) => !PLACED.has(key) && parts(part)).map(({ key, name, part, look }) => {
+    const column = { key, name, value: (row) => tensors[key][row] };
+    if (look === 'text') return column;
+    const looks = { percent, count, exact: typed(part === 'golden' ? 'golden' : 'npu') };
+    return { ...number(key, column.value, looks[look]), name };
+  });
+}
+
 function tensorColumns(result) {
   const { ops, tensors } = result;
   const of = (name) => (row) => tensors[name][row];
-  const isWhole = new Set(['nan', 'pos_inf', 'neg_inf', 'zeros']);
-  const value = (side) => (one, row) => shownAs(tensors[`${side}_type`][row])(one, 5);
-  const difference = (one, row) => shownAs(tensors.npu_type[row])(one, 5);
+  const sides = ['npu', 'golden'];
   return [
     { key: 'name', value: (row) => ops.name[tensors.op[row]], wide: 320 },
     { key: 'slot', value: of('slot'), wide: 90 },
     { ...number('cosine', of('cosine'), cosine), mark: (row) => (tensors.agree[row] === false ? 'is-bad' : '') },
-    number('max_absolute_error', of('max_absolute_error'), difference),
-    number('relative_distance', of('relative_distance'), percent),
-    number('mean_absolute_error', of('mean_absolute_error')),
-    number('max_relative_error', of('max_relative_error')),
-    number('mismatches', of('mismatches'), count),
+    ...listed(result, (part) => part === 'metrics'),
     { key: 'worst_at', value: of('worst_at'), wide: 110 },
     { key: 'npu_type', value: of('npu_type'), wide: 96 },
     { key: 'golden_type', value: of('golden_type'), wide: 96 },
     { key: 'shape', value: of('shape') },
     number('headroom', of('headroom'), (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
-    ...['npu', 'golden'].flatMap((side) => ['min', 'max', 'mean', 'std', 'nan', 'pos_inf', 'neg_inf', 'zeros']
-      .map((name) => number(`${side}_${name}`, of(`${side}_${name}`), isWhole.has(name) ? count : value(side)))),
+    ...sides.flatMap((side) => listed(result, (part) => part === side)),
+    ...listed(result, (part) => part !== 'metrics' && !sides.includes(part)),
     { key: 'status', value: of('status'), show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'), wide: 200 },
     { key: 'golden_tensor', value: of('golden_tensor'), wide: 260 },
     { key: 'reason', value: of('reason'), wide: 320 },
