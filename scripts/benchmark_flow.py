@@ -88,10 +88,8 @@ def measure_flow(data: Path, tensors: int, repeats: int, vendor: float = 0.0) ->
     """
     paths = _files(data)
     total = read_files(paths)
-    print(
-        f"         {total / 1e9:.2f} GB in all, {tensors} NPU tensors; processes from start to exit, page cache warm,"
-    )
-    print("         each figure the best of its runs; peak memory of all our processes, of a run of its own")
+    print(f"         {total / 1e9:.2f} GB in all, {tensors} NPU tensors; processes from start to exit, files in the")
+    print("         page cache, each figure the best of its runs; peak memory of all our processes in another run")
     for workers in (1, 2):
         floor = inf
         best = {(word, kernel): inf for word in ("vc", "ac") for kernel in ("compiled", "numpy")}
@@ -101,7 +99,7 @@ def measure_flow(data: Path, tensors: int, repeats: int, vendor: float = 0.0) ->
                 for word, kernel in best:
                     taken = _run(_words(data, word, workers), given={VARIABLE: kernel})
                     best[word, kernel] = min(best[word, kernel], taken)
-        print(f"  {workers} workers: reading all files once          {floor:8.2f} s")
+        print(f"  workers {workers}: reading all files once          {floor:8.2f} s")
         for (word, kernel), taken in best.items():
             peak = _run(_words(data, word, workers), memory=True, given={VARIABLE: kernel})
             name = "ac -c, no verdict" if word == "ac" else "vc"

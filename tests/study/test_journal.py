@@ -85,7 +85,10 @@ def test_a_second_study_of_this_process_is_told_and_takes_nothing(tmp_path: Path
             open_journal(f"{tmp_path}/.", fresh=True),
         ):
             pass
-        line = "import sys; from precision_tool.lib.study.journal import open_journal\nwith open_journal(sys.argv[1]): pass"
+        line = (
+            "import sys; from precision_tool.lib.study.journal import open_journal\n"
+            "with open_journal(sys.argv[1]): pass"
+        )
         other = subprocess.run([sys.executable, "-c", line, str(tmp_path)], capture_output=True, text=True, check=False)
         assert "another study is at work" in other.stderr
         assert list(journal.known([PLAN], "o"))

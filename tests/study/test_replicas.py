@@ -130,7 +130,21 @@ def test_groups_that_no_graph_names_are_no_fault() -> None:
         assert bool(sums.open or sums.wrong) is is_named
 
 
-def reduced(sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce") -> Conclusion:
+def test_what_another_rank_put_in_wrong_is_no_fault_of_the_all_reduce_that_summed_it() -> None:
+    """Of its own benchmark, a rank sees its right part and the wrong sum."""
+    charges = {0: accused("conv"), 1: accused("reduce", epoch=1), 2: accused("reduce", epoch=1)}
+    found = reduced([6.0], charges=charges)
+    assert found.culprit is not None
+    assert (found.culprit.rank, found.culprit.op, found.further) == (0, "conv", ())
+    assert reduced([6.0], charges={1: charges[1]}).culprit is None
+    wrong = reduced([7.0], charges={1: charges[1]}).culprit
+    assert wrong is not None
+    assert wrong.op == "reduce", "it is no sum"
+
+
+def reduced(
+    sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce", charges: dict[int, Accused] | None = None
+) -> Conclusion:
     """One all-reduce a step, of which these come out, of 1, 2, 3, … put in by the ranks."""
     votes = []
     for step, total in enumerate(sums):
@@ -142,7 +156,9 @@ def reduced(sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "re
                        outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
             ballots.append((rank, "n", [one]))
         votes.append(count_votes(step, ballots))
-    return conclude([state(step, rank) for step in range(len(sums)) for rank in ranks], votes)
+    of = charges or {}
+    states = [state(step, rank, *([of[rank]] if rank in of else ())) for step in range(len(sums)) for rank in ranks]
+    return conclude(states, votes)
 
 
 def test_the_only_all_reduce_of_a_step_is_no_sum() -> None:
