@@ -15,9 +15,9 @@ import precision_tool
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.present.study import HeatMapView, reach_sentence, study_block
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
+from precision_tool.lib.study.conclusion import Conclusion, Culprit, Ground, Reach
 from precision_tool.lib.study.outcome import FirstOp, Role
-from precision_tool.lib.study.preparing import StudyOptions
+from precision_tool.lib.study.preparing import StudyOptions, prepare
 from precision_tool.lib.study.replicas import Departure
 from precision_tool.lib.study.study import Study, run_study
 
@@ -156,3 +156,36 @@ def test_servers_that_a_pattern_names_hold_their_data_folders(tmp_path: Path) ->
     assert json.loads(done.out)["ranks"] == list(range(9))
     found = tool("--data", "server_*", "ls", "--step", "0", "--rank", "8", cwd=tmp_path)
     assert "server_1/precision_data" in "".join((found.out + found.err).split())
+
+
+def test_what_nothing_tells_of_is_not_acquitted(tmp_path: Path) -> None:
+    """Statistics without a benchmark and without replicas: no figure speaks for an op, and none against one."""
+    generate_ranks(tmp_path, ranks=1, steps=1, fault="none", benchmark="none", statistics=True)
+    done = tool("--data", "precision_data", "ac", "--all", "--fail", cwd=tmp_path, code=1)
+    assert "not known: statistics cannot be recomputed" in done.out
+    assert "nothing computes wrong" not in done.out
+
+
+def test_what_is_off_and_was_not_recomputed_is_not_acquitted(studied: Studied) -> None:
+    _, _, study = studied
+    blind = tuple(replace(one, has_verdict=False, first=None, accused=()) for one in study.leaves)
+    bare = replace(study, leaves=blind, conclusion=Conclusion(culprit=None))
+    assert "off the benchmark, and nothing could be recomputed" in shown(study_block(bare))
+    failed = replace(bare, leaves=tuple(replace(one, failure="gone", compared=0, below=0) for one in blind), votes=())
+    assert "nothing could be judged" in shown(study_block(failed))
+
+
+def test_where_later_steps_were_not_recomputed_the_fault_is_not_of_one_step_alone() -> None:
+    one = culprit(Reach.ALL_RANKS, "kernel")
+    assert "in step 1 (later ones were not recomputed)" in reach_sentence(one, (0, 1, 2), {0, 1})
+    assert "in step 1:" in reach_sentence(one, (0, 1, 2), {0, 1, 2})
+    assert "in step 1:" in reach_sentence(one, (0, 1), {0, 1})
+    assert "from step 1 on:" in reach_sentence(replace(one, steps=(1, 2)), (0, 1, 2), {0, 1})
+
+
+def test_a_data_folder_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=2, steps=1, fault="none", benchmark="none")
+    folder = str(tmp_path / truth.data[0])
+    found = prepare(StudyOptions(folders=[folder, f"{folder}/../{Path(folder).name}"]))
+    assert [plan.leaf.rank for plan in found.plans] == [0, 1]
+    assert any(note.startswith("named twice, and taken once: ") for note in found.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import isinf, isnan
 from typing import Any
 
@@ -41,6 +41,14 @@ _BLOCKS, _ASCII = "·░▒▓█", ".-+*#"
 _ALONE = "':;%@"
 _STYLES = ("dim", "green", "yellow", "red", "bold red")
 _ROWS = 24
+_WITHOUT_CULPRIT = {
+    "see_statistics": "statistics cannot be recomputed; what they tell is below",
+    "off_benchmark": "off the benchmark, and no op is known to compute wrong",
+    "off_unknown": "off the benchmark, and nothing could be recomputed: which op computes wrong is not known",
+    "clean": "nothing computes wrong, as far as could be seen",
+    "unknown": "nothing could be judged",
+    "statistics_unknown": "not known: statistics cannot be recomputed, and they speak against no op",
+}
 _FAILURES, _FURTHER = 3, 5
 
 
@@ -54,13 +62,9 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     off = None if culprit is not None else _first_off(study)
     rows: list[tuple[str, Text]] = []
     if culprit is None:
-        failed = len(study.failures) == len(study.leaves)
-        head = Text("nothing could be judged" if failed else "nothing computes wrong, as far as could be seen")
-        style = "yellow" if failed or not any(one.has_verdict for one in study.leaves) else "green"
-        if off is not None:
-            head, style = Text("off the benchmark, and no op is known to compute wrong"), "yellow"
-        if study.statistics is not None and study.statistics.suspicions:
-            head, style = Text("statistics cannot be recomputed; what they tell is below"), "yellow"
+        told = told_without_culprit(study)
+        head = Text(_WITHOUT_CULPRIT[told])
+        style = "green" if study.is_recomputed and told == "clean" else "yellow"
     else:
         head, style = _head(study, culprit), "bold red" if culprit.ground is not Ground.COMPARED else "bold yellow"
         rows += _rows(study, culprit)
@@ -78,6 +82,19 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     return Group(block, NextSteps(next_steps(study, named), command))
 
 
+def told_without_culprit(study: Study) -> str:
+    """The key of what to say where no op is accused: that is no acquittal where nothing could be looked at."""
+    if study.statistics is not None and study.statistics.suspicions:
+        return "see_statistics"
+    if _first_off(study) is not None:
+        return "off_benchmark"
+    if not study.is_recomputed and any(one.below for one in study.leaves):
+        return "off_unknown"
+    if study.tells:
+        return "clean"
+    return "unknown" if study.statistics is None else "statistics_unknown"
+
+
 def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
     """Where NaN or Inf was first, and whether the other ranks got it from there."""
     step, rank, tensor = place
@@ -91,15 +108,18 @@ def _not_finite_line(study: Study, place: tuple[int, int, str]) -> str:
 def _head(study: Study, culprit: Culprit) -> Text:
     text = Text.assemble((f"step {culprit.step}, rank {culprit.rank}: ", "bold"), (safe(culprit.op), "bold red"))
     text.append(f" ({safe(culprit.type)})\n" if culprit.type else "\n")
-    text.append(reach_sentence(culprit, study.steps), style="bold")
+    judged = {one.leaf.step for one in study.leaves if one.has_verdict and one.leaf.rank in culprit.ranks}
+    text.append(reach_sentence(culprit, study.steps, judged), style="bold")
     return text
 
 
-def reach_sentence(culprit: Culprit, steps: Sequence[int]) -> str:
-    """Where it is wrong, and what that tells."""
+def reach_sentence(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None = None) -> str:
+    """Where it is wrong, and what that tells. `judged` are the steps that were recomputed there, by default all."""
     later = [step for step in steps if step >= culprit.step]
     goes_on = len(later) > 1 and set(later) <= set(culprit.steps)
     since = f"from step {culprit.step} on" if goes_on else f"in step {culprit.step}"
+    if judged is not None and len(later) > 1 and not {*later[1:]} & {*culprit.steps, *judged}:
+        since += " (later ones were not recomputed)"
     many = len(culprit.ranks)
     if culprit.reach is Reach.ALL_RANKS:
         all_of = f"all {many} ranks" if not culprit.unknown else f"all {many} ranks that were judged"

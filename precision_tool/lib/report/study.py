@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from precision_tool import __version__
-from precision_tool.lib.present.study import next_steps, study_block
+from precision_tool.lib.present.study import next_steps, study_block, told_without_culprit
 from precision_tool.lib.report.document import SCHEMA
 from precision_tool.lib.report.page import page_with
 from precision_tool.lib.storage.files import atomic_text
@@ -57,6 +57,7 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
         "schema": SCHEMA, "tool": tool, "time": time, "results": [],
         "study": {
             "culprit": None if conclusion.culprit is None else _culprit(conclusion.culprit),
+            "without_culprit": None if conclusion.culprit is not None else told_without_culprit(study),
             "further": [_culprit(one) for one in conclusion.further[:_TOLD]],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
             "leaves": len(leaves), "steps": spans(study.steps), "ranks": spans(study.ranks),

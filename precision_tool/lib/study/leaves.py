@@ -20,7 +20,7 @@ from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.walk import MAPPING_FILE, is_status_file
 from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.stores import folder_exists
+from precision_tool.lib.storage.stores import folder_exists, real_path
 from precision_tool.lib.workspace import open_workspace
 
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
@@ -145,7 +145,12 @@ def list_leaves(
     notes: list[str] = []
     refused: list[PrecisionToolError] = []
     found: list[tuple[int, StudyLeaf]] = []
+    named: set[str] = set()
     for number, source in enumerate(sources):
+        if source.dump and real_path(source.dump) in named:
+            notes.append(f"named twice, and taken once: {source.data or source.dump}")
+            continue
+        named.add(real_path(source.dump))
         if source.failure:
             refused.append(DataNotFoundError(source.failure))
             notes.append(f"left out: {source.failure}")

@@ -94,6 +94,17 @@ class Study:
         """The dump folders that nothing could be made of; each has its reason."""
         return tuple(one for one in self.leaves if one.failure)
 
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether ops of any dump folder were recomputed, which alone tells that they compute right."""
+        return any(one.has_verdict for one in self.leaves)
+
+    @property
+    def tells(self) -> bool:
+        """Whether anything speaks for or against the ops: what was recomputed or compared, or replicas."""
+        voted = any(one.agreed or one.departures for one in self.votes)
+        return voted or self.is_recomputed or any(one.compared for one in self.leaves)
+
     def to_dict(self) -> dict[str, Any]:
         """It as JSON."""
         culprit = self.conclusion.culprit
@@ -105,6 +116,8 @@ class Study:
             "steps": list(self.steps),
             "ranks": list(self.ranks),
             "judging": str(self.judging),
+            "tells": self.tells,
+            "is_recomputed": self.is_recomputed,
             "threshold": self.threshold,
             "leaves": [_leaf(one) for one in self.leaves],
             "votes": [

@@ -51,8 +51,7 @@ function nextTheme() {
 function verdict() {
   const { culprit } = study;
   if (!culprit) {
-    const key = study.statistics?.length ? 'study.see_statistics' : 'study.clean';
-    return html`<article id="study-verdict" class="verdict is-doubtful"><p class="kicker">${t('verdict.verdict')}</p><h2>${t(key)}</h2>${
+    return html`<article id="study-verdict" class="verdict is-doubtful"><p class="kicker">${t('verdict.verdict')}</p><h2>${t(`study.${study.without_culprit}`)}</h2>${
       steps(study)}</article>`;
   }
   return html`<article id="study-verdict" class="verdict is-bad"><p class="kicker">${t('verdict.culprit')}</p>
