@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from precision_tool.lib.study.conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.study.leaves import StudyLeaf, spans
 from precision_tool.lib.study.outcome import BlockMeans, Role, Vote
@@ -180,3 +182,15 @@ def test_an_all_reduce_that_was_written_over_tells_nothing() -> None:
                outputs=("a",), fed=(came,), came=(came,))  # fmt: skip
     votes = count_votes(0, [(rank, "n", [one]) for rank in range(3)])
     assert conclude([state(0, rank) for rank in range(3)], [votes]).culprit is None
+
+
+@pytest.mark.parametrize("departs_in", [0, 1])
+def test_a_rank_that_runs_a_network_as_two_models_votes_with_each(departs_in: int) -> None:
+    ballots = [
+        (rank, "n", [vote("wrong" if (rank, model) == (2, departs_in) else "right")])
+        for rank in range(3)
+        for model in range(2)
+    ]
+    found = count_votes(0, ballots)
+    assert found.agreed == 1
+    assert [one.ranks for one in found.departures] == [(2,)]

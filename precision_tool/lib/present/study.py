@@ -201,7 +201,7 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     looked = f"{counted(len(leaves), 'dump folder')}: {where}"
     rows = [("looked at", plain(looked, "dim"))]
     below = sum(one.below for one in leaves)
-    rows.append(("compared", plain(f"{compared:,} tensors, {below:,} below {study.threshold:g}", "dim")))
+    rows.append(("compared", plain(f"{counted(compared, 'tensor')}, {below:,} below {study.threshold:g}", "dim")))
     recomputed = sum(one.judged and one.has_verdict for one in leaves)
     line = f"{recomputed:,} of {counted(len(leaves), 'folder')}"
     reasons = []

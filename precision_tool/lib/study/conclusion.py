@@ -221,7 +221,9 @@ def _culprit(
 ) -> Culprit:
     state, accused = charge.state, charge.accused
     peers = [
-        one for one in of_step if one.network == state.network or (one.failure and one.leaf.model == state.leaf.model)
+        one
+        for one in of_step
+        if one.network == state.network or (one.failure and one.leaf.program == state.leaf.program)
     ]
     wrong: set[int] = set()
     right: set[int] = set()
