@@ -234,6 +234,15 @@ def test_a_part_of_several_names_lists_ten(tree: SmallTree) -> None:
     assert error.value.message.endswith("block/9 and 4 more")
 
 
+def test_of_several_ops_that_a_part_fits_the_nearest_come_first(tree: SmallTree) -> None:
+    names = ["conv1/Conv2Dconv1/BiasAdd", "gradients/conv2/Conv2DBackpropInput", "conv2_1/Relu", "conv2/kernel"]
+    write_graph(tree.graph, ops_named("first/Add", *names, "conv2/Relu"))
+    with pytest.raises(UsageError) as error:
+        session_of(tree.root).find_ops("conv2")
+    told = error.value.message.partition(": ")[2].split(", ")
+    assert told == ["conv2/kernel", "conv2/Relu", "conv2_1/Relu", names[1], names[0]]
+
+
 def test_an_unknown_name_lists_the_closest(tree: SmallTree) -> None:
     with pytest.raises(DataNotFoundError) as error:
         session_of(tree.root).find_ops("midle/Mul")

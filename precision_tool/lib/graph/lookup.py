@@ -47,7 +47,7 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     found = [
         FoundOp(run=run, op=op, graph=graph) for run, graph, op in every_op(runs) if part in flatten(op.name).lower()
     ]
-    different = list(dict.fromkeys(hit.op.name for hit in found))
+    different = sorted(dict.fromkeys(hit.op.name for hit in found), key=lambda other: _distance(part, other))
     if len(different) == 1:
         return tuple(found)
     if different:
@@ -58,6 +58,13 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
         f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",
         closest_hint(name, known | originals, "`ls` lists the ops"),
     )
+
+
+def _distance(part: str, name: str) -> tuple[bool, bool, bool]:
+    """How far a name that holds `part` is from it, to sort by: begins with it as a whole scope, begins so, has one."""
+    flat = flatten(name).lower()
+    scopes = [flatten(scope).lower() for scope in name.split("/")]
+    return not f"{flat}_".startswith(f"{part}_"), not flat.startswith(part), part not in scopes
 
 
 def where_of(runs: Iterable[RunGraph]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precision_tool.lib.model.judged import JudgedOp
-from precision_tool.lib.present.text import off_by, percent
+from precision_tool.lib.present.text import counted, off_by, percent
 
 
 def judged_words(judged: JudgedOp) -> str:
@@ -13,7 +13,8 @@ def judged_words(judged: JudgedOp) -> str:
     figures = f"{off_by(judged.own_error)} what its inputs say, where rounding explains {percent(judged.rounding)}"
     if judged.overflowed:
         at = "its true result" if judged.state != "wrong" else "it is also wrong; its true result"
-        words = f"{at} is beyond the range of its type in {judged.overflowed:,} elements, up to {judged.largest:.6g}"
+        where = f"{counted(judged.overflowed, 'element')}, up to {judged.largest:.6g}"
+        words = f"{at} is beyond the range of its type in {where}"
         return words if judged.state != "wrong" else f"{words}; the others are {figures}"
     if judged.state == "right":
         return f"it computes right what it is fed: {figures}{allowed_words(judged)}"
