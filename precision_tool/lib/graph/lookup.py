@@ -47,7 +47,7 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     found = [
         FoundOp(run=run, op=op, graph=graph) for run, graph, op in every_op(runs) if part in flatten(op.name).lower()
     ]
-    different = sorted(dict.fromkeys(hit.op.name for hit in found), key=lambda other: _distance(part, other))
+    different = sorted(dict.fromkeys(hit.op.name for hit in found), key=lambda other: _farness(part, other))
     if len(different) == 1:
         return tuple(found)
     if different:
@@ -60,11 +60,11 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     )
 
 
-def _distance(part: str, name: str) -> tuple[bool, bool, bool]:
-    """How far a name that holds `part` is from it, to sort by: begins with it as a whole scope, begins so, has one."""
-    flat = flatten(name).lower()
-    scopes = [flatten(scope).lower() for scope in name.split("/")]
-    return not f"{flat}_".startswith(f"{part}_"), not flat.startswith(part), part not in scopes
+def _farness(part: str, name: str) -> int:
+    """0 for a name that begins with this part, 1 where a piece between slashes is the part, 2 for any other."""
+    if flatten(name).lower().startswith(part):
+        return 0
+    return 1 if part in map(str.lower, name.split("/")) else 2
 
 
 def where_of(runs: Iterable[RunGraph]) -> str:

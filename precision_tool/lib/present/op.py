@@ -22,12 +22,11 @@ from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.model.wording import counted, shape_text
 from precision_tool.lib.present.examined import source_lines, verdict_lines
 from precision_tool.lib.present.tensors import non_finite_text
 from precision_tool.lib.present.text import (
     LabelledLines,
-    counted,
     marked_pass,
     plain,
     row_text,
@@ -401,8 +400,14 @@ def _files(report: OpReport) -> list[tuple[str, Text]]:
 
 def drawing_lines(hood: Neighbourhood, gv: str, svg: str | None, run: str) -> RenderableType:
     """Where a drawing is, and of how much."""
-    around = f"in up to {counted(hood.depth, 'step')} around {hood.op.name}, {run}"
-    rows = [("drawn", plain(f"{counted(len(hood.nodes), 'op')} {around}"))]
+    rows = [
+        (
+            "drawn",
+            plain(
+                f"{counted(len(hood.nodes), 'op')} in up to {counted(hood.depth, 'step')} around {hood.op.name}, {run}"
+            ),
+        )
+    ]
     rows += [("", whole_path(path)) for path in (svg, gv) if path is not None]
     return LabelledLines(rows)
 

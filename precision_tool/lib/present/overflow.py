@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
 from math import inf, isnan
 from typing import Any
 
@@ -38,7 +37,7 @@ from precision_tool.lib.present.evidence.overflow import (
     unit_words,
 )
 from precision_tool.lib.present.evidence.overflow_advice import advice_words, loss_scale_words, scale_reason
-from precision_tool.lib.present.judged import judged_words
+from precision_tool.lib.present.judged import judged_json, judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
     byte_size,
@@ -384,7 +383,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "type": op.op_type,
         "origin": op.origin,
         "why": origin_words(op.evidence),
-        "judged": None if op.judged is None else asdict(op.judged),
+        "judged": None if op.judged is None else judged_json(op.judged),
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
         "gradient": op.is_gradient,

@@ -24,7 +24,7 @@ from precision_tool.lib.checks.random_errors import (
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.present.evidence.random_errors import advice_words, op_words, slot_words
-from precision_tool.lib.present.judged import judged_words
+from precision_tool.lib.present.judged import judged_json, judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -297,7 +297,7 @@ def _op_json(op: RandomOp) -> dict[str, Any]:
         "type": op.op_type,
         "kind": op.kind,
         "why": op_words(op),
-        "judged": [asdict(one) for one in op.judged],
+        "judged": [judged_json(one) for one in op.judged],
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
         "tensors": [

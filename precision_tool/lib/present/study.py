@@ -139,9 +139,7 @@ def _of_one(culprit: Culprit) -> str:
     """What one rank alone has: its device, and unless it was fed as the others its data too."""
     if culprit.cause in _FROM_OUTSIDE:
         return f"its {_FROM_OUTSIDE[culprit.cause]}"
-    departure = culprit.departure
-    is_fed_alike = departure is not None and departure.op == culprit.op and departure.fed_alike
-    return "its device" if is_fed_alike else "its device, or its data"
+    return "its device" if culprit.is_fed_alike else "its device, or its data"
 
 
 def _device(culprit: Culprit) -> str:
@@ -285,7 +283,8 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldSte
 def _other_device(culprit: Culprit) -> list[ToldStep]:
     """How to tell a device from the data that its rank has."""
     again = f"run from step {culprit.step} again with rank {culprit.rank} on another device"
-    stays = "" if culprit.ground is Ground.REPLICAS else "; where the error stays with the rank, it is its data"
+    is_its_device = culprit.is_fed_alike or culprit.ground is Ground.REPLICAS
+    stays = "" if is_its_device else "; where the error stays with the rank, it is its data"
     found = f"{again}, and look for memory errors of its device (`npu-smi info -t ecc`)"
     return [ToldStep(why=f"{found}: where the error is gone then, take that device out{stays}")]
 

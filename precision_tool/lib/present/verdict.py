@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from precision_tool.lib.present.reasons import reason_counts, reason_words
 from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -286,7 +287,7 @@ def _why(first: Suspect) -> list[str]:
             lines.append(f"its output is {off_by(fact('distance'))}, its inputs {percent(fact('fed'))}")
         else:
             lines.append("its inputs agree with the other side and its output does not")
-        lines.append(f"not recomputed: {fact('not_recomputed')}")
+        lines.append(f"not recomputed: {reason_words(fact('not_recomputed'))}")
     elif fact("same_inputs"):
         lines.append(
             f"the same inputs gave another output {fact('output')} in the other run: {off_by(fact('distance'))}, "
@@ -391,9 +392,10 @@ def _judged(verdict: Verdict) -> str:
     beyond = sum(_is_beyond(one) for one in verdict.suspects)
     if beyond:
         line += f", and the true result of {beyond:,} is beyond its type"
-    if tally.reasons:
-        shown = "; ".join(f"{reason} ({count:,})" for reason, count in tally.reasons[:_SHOWN])
-        more = len(tally.reasons) - _SHOWN
+    reasons = reason_counts(tally)
+    if reasons:
+        shown = "; ".join(f"{reason} ({count:,})" for reason, count in reasons[:_SHOWN])
+        more = len(reasons) - _SHOWN
         line += f"; not recomputed {tally.not_recomputed:,}: {shown}" + (f"; and {more} more" if more > 0 else "")
     return line
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from precision_tool.lib.errors import DataNotFoundError, OutputError
-from precision_tool.lib.storage.files import LocalFile, temporary_file
+from precision_tool.lib.storage.files import temporary_file
+from precision_tool.lib.storage.kept_open import open_local
 from precision_tool.lib.storage.store import Entry, Kind, NewFile, Stat, Store, StoredFile
 from precision_tool.lib.user_files import folder_error
 
@@ -17,7 +18,7 @@ class LocalStore(Store):
     """Files by the paths that the operating system gives them."""
 
     def open(self, path: str) -> StoredFile:
-        return LocalFile(path)
+        return open_local(path)
 
     def stat(self, path: str) -> Stat | None:
         try:

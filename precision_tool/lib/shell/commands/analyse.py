@@ -24,6 +24,7 @@ from precision_tool.lib.shell.commands.compare_parsers import ac_parser
 from precision_tool.lib.shell.commands.compare_screen import finish, finish_without_benchmark
 from precision_tool.lib.shell.commands.study import check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import engine_of
+from precision_tool.lib.storage.kept_open import files_kept_open
 from precision_tool.lib.workspace import typed_path
 
 if TYPE_CHECKING:  # the verdict is loaded when it is asked for
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # the verdict is loaded when it is asked for
     from precision_tool.lib.verdict.stored import StoredVerdict
 
 
+@files_kept_open()
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.all:
         return run_study_command(session, args, output)

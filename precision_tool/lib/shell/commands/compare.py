@@ -17,6 +17,7 @@ from precision_tool.lib.shell.commands.compare_parsers import vc_parser, vcs_par
 from precision_tool.lib.shell.commands.compare_screen import finish, finish_mapping
 from precision_tool.lib.shell.commands.toolkit import ask_toolkit, engine_of
 from precision_tool.lib.sources.kinds import kind_at
+from precision_tool.lib.storage.kept_open import files_kept_open
 
 
 def compare_sides(
@@ -58,6 +59,7 @@ def compare_sides(
     return analyses
 
 
+@files_kept_open()
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     options = compare_options(args)
     analyses = compare_sides(session, args, output, options)

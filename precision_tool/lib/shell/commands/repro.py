@@ -6,6 +6,7 @@ import argparse
 import posixpath
 
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -57,7 +58,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     folder = write_repro(asked or _default(session, hits[0].op.name), repro)
     output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
     if repro.reason:
-        output.err.print(plain(f"note: not recomputed: {repro.reason}", "yellow"))
+        output.err.print(plain(f"note: not recomputed: {reason_words(repro.reason)}", "yellow"))
     output.out.print(plain(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
     return DONE
 
