@@ -14,6 +14,7 @@ import pytest
 from markupsafe import escape
 from report_files import hash_of
 
+from precision_tool.lib.model.comparison import NO_GRAPH, STATISTICS_AGREE, STATISTICS_DIFFER
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.present import unseen
 from precision_tool.lib.present.reasons import WORDS
@@ -163,6 +164,20 @@ def test_every_advice_has_its_chinese() -> None:
 def test_every_gap_of_a_verdict_has_its_chinese() -> None:
     written = sentences("present/unseen.py", sorted({one.__name__ for one in unseen.WORDS.values()}))
     assert len(written) > 8
+    assert untranslated(written, forms("told")) == []
+
+
+def test_why_tensors_were_not_compared_has_its_chinese() -> None:
+    """Sentences of rows that a user of any dump meets; what is told of the other kinds of sources is in English."""
+    written = [
+        *sentences("pairing/match.py", ["_why_missing", "_with_dump_notes", "_match_op"]),
+        *sentences("pairing/match_names.py", ["match_by_name", "_match_name"]),
+        *sentences("pairing/origins.py", ["of", "_own"]),
+        *sentences("pairing/align.py", ["_targets"]),
+        *sentences("engine/bundles.py", ["_reason", "_nothing_finite"]),
+        NO_GRAPH, STATISTICS_AGREE, STATISTICS_DIFFER,
+    ]  # fmt: skip
+    assert len(written) > 20
     assert untranslated(written, forms("told")) == []
 
 
