@@ -33,7 +33,6 @@ from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.numbers.decode import Numbers
 
 #: The largest float16, and it and infinity as they are stored, without their signs.
@@ -204,9 +203,8 @@ def _reason(pair: Pair, result: MetricsResult) -> str:
     if metrics is None:
         return "This tensor is empty."
     if metrics.non_finite_mismatches:
-        one_or_many = "is" if metrics.non_finite_mismatches == 1 else "are"
         return (
-            f"{counted(metrics.non_finite_mismatches, 'element')} {one_or_many} NaN or Inf on one side only, first at "
+            f"{metrics.non_finite_mismatches} elements are NaN or Inf on one side only, first at "
             f"{list(metrics.first_mismatch_index or ())}: NPU {metrics.npu_at_max_error:g}, "
             f"benchmark {metrics.golden_at_max_error:g}"
         )
@@ -223,8 +221,7 @@ def _nothing_finite(result: MetricsResult) -> str:
     if not npu.count or npu.nan_count + npu.inf_count < npu.count:
         return ""
     what = "Inf" if not npu.nan_count else "NaN or Inf" if npu.inf_count else "NaN"
-    whole = "the one element is" if npu.count == 1 else f"all {npu.count:,} elements are"
-    return f"{whole} {what} on both sides: the cosine is that of no number"
+    return f"all {npu.count} elements are {what} on both sides: the cosine is that of no number"
 
 
 def failed_row(pair: Pair, error: BaseException) -> Row:
