@@ -26,7 +26,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputErro
 from precision_tool.lib.sources import tfdbg_runs
 from precision_tool.lib.sources.walk import list_folders
 from precision_tool.lib.storage import files, filesystems, remote, stores
-from precision_tool.lib.storage.filesystems import filesystem_of
+from precision_tool.lib.storage.filesystems import error_of, filesystem_of
 from precision_tool.lib.storage.remote import RemoteStore
 from precision_tool.lib.storage.store import Entry, Kind
 from precision_tool.lib.storage.stores import read_bytes, store_of
@@ -530,3 +530,13 @@ def test_credentials_that_have_expired_are_told_as_such() -> None:
     with pytest.raises(FormatError, match=r"no permission to read it .*ExpiredToken") as caught:
         store.entries(urls.path_of("s3://bucket/run"))
     assert "renew the credentials" in caught.value.hint
+
+
+class NoCredentialsError(Exception):
+    """As botocore's, where nothing is set."""
+
+
+def test_credentials_that_are_not_set_are_told_as_such() -> None:
+    told = error_of("s3://bucket/run", NoCredentialsError("Unable to locate credentials"))
+    assert "no permission to read it (NoCredentialsError: Unable to locate credentials)" in str(told)
+    assert "set or renew the credentials" in told.hint

@@ -70,6 +70,15 @@ class Input:
     dtype: str = "float32"
     layout: str = "ND"
 
+    def in_doubles(self) -> Input:
+        """The same, its floating numbers as float64."""
+        return replace(self, array=in_doubles(self.array))
+
+
+def in_doubles(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """float32 as float64, all else as it is."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:

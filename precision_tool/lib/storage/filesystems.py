@@ -145,12 +145,14 @@ def error_of(path: str, error: BaseException) -> PrecisionToolError:
             "connect once with `ssh` as the same user: it shows the key, which its owner can confirm, and keeps it in "
             "~/.ssh/known_hosts",
         )
-    is_refused = isinstance(error, PermissionError) or name in _REFUSALS
+    is_refused = (
+        isinstance(error, PermissionError) or name in _REFUSALS or "Credential" in name
+    )  # none, or no good ones
     if is_refused or status in (401, 403) or "Expired" in str(error):
         return FormatError.of(
             path,
             f"no permission to read it ({_reason(error)})",
-            "renew the credentials, which fsspec finds in its own ways (environment, profile, ~/.config/fsspec)",
+            "set or renew the credentials, which fsspec finds in its own ways (environment, profile, ~/.config/fsspec)",
         )
     if isinstance(error, IsADirectoryError):
         return FormatError.of(path, "a folder where a file should be", "name a file inside it")

@@ -23,7 +23,7 @@ from precision_tool.lib.ops import table
 from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.sources.dumps import BenchmarkSide
-from precision_tool.lib.verdict.beside import Beside
+from precision_tool.lib.verdict.beside import Beside, is_obeyed
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.formulas import Formula, is_fused, noise_between
 from precision_tool.lib.verdict.glance import right_at_a_glance
@@ -31,7 +31,7 @@ from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narr
 from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
 from precision_tool.lib.verdict.row_sums import odd_rows
-from precision_tool.lib.verdict.rows import Rows, spread
+from precision_tool.lib.verdict.rows import Rows, spread, telling_rows
 from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
@@ -41,7 +41,6 @@ from precision_tool.lib.verdict.values import (
     NoValueError,
     Root,
     RunValues,
-    in_doubles,
     missing_reason,
 )
 from precision_tool.lib.verdict.ways import Ways
@@ -56,12 +55,6 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
-#: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
-_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
-#: In how many pieces these rows lie at most.
-_TELLING_PIECES = 64
-#: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
-_OBEYS = 2e-3
 
 
 class _NotLightError(Exception):
@@ -283,7 +276,12 @@ class Judge:
             raise _NotLightError
         base = _told_finite(base, fed.inputs)
         fed.widen()
-        got = {slot: in_doubles(one) for slot, one in got.items()}
+        got = {slot: one.in_doubles() for slot, one in got.items()}
+        return self._by_formulas(base, fed, got)
+
+    def _by_formulas(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement:
+        """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
+        op = base.op
         chosen: OpJudgement | None = None
         key = self.key(op)
         reason = joined(tuple(fed.missing.values()))
@@ -306,7 +304,7 @@ class Judge:
         for formula, found in tried:
             if known is not None and formula.shape == known:
                 split = self._split(found, formula, fed.inputs, got)
-                obeys = split is not None and _is_obeyed(split)
+                obeys = split is not None and is_obeyed(split)
                 chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
@@ -326,7 +324,7 @@ class Judge:
             split = self._split(found, formula, fed.inputs, got)
             if split is None:
                 continue
-            if _is_obeyed(split):
+            if is_obeyed(split):
                 self.fitting.setdefault(key, formula.shape)
                 return replace(split, is_confirmed=True)
             if formula.is_certain and best is None:
@@ -407,8 +405,8 @@ class Judge:
         cut: frozenset[int],
     ) -> OpJudgement:
         """The op judged by some rows of its batch, which the inputs in `cut` have."""
-        few = {slot: in_doubles(one) for slot, one in rows.cut(inputs, cut).items()}
-        part = {slot: in_doubles(one) for slot, one in rows.cut(got, frozenset(got)).items()}
+        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
+        part = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
         judged = self._whole(base, formula.unshaped(), few, part)
         told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(told))
@@ -417,7 +415,7 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement | None:
         """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
-        few = _telling_rows(formula, inputs, got)
+        few = telling_rows(formula.batch_of(inputs), got)
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
@@ -426,7 +424,7 @@ class Judge:
         """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
         if found.is_sampled:
-            few = _telling_rows(formula, inputs, got)
+            few = telling_rows(formula.batch_of(inputs), got)
         return self._beside.split(found, formula, inputs, *(few or ()))
 
     def _whole(
@@ -484,31 +482,8 @@ class Judge:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
-def _telling_rows(
-    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-) -> tuple[Rows, frozenset[int]] | None:
-    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
-
-    None where there is no batch, or that would be most of it.
-    """
-    batch = formula.batch_of(inputs)
-    if batch is None or len(got) != 1:
-        return None
-    count, cut = batch
-    size = max(one.array.size for one in got.values())
-    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
-    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
-        return None
-    return rows, cut
-
-
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
     return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
-
-
-def _is_obeyed(split: OpJudgement) -> bool:
-    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
-    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)
 
 
 def _made_again(

@@ -30,7 +30,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
-from precision_tool.lib.ops.base import Input
+from precision_tool.lib.ops.base import Input, in_doubles
 from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.pairing.groups import groups_of, in_order
 from precision_tool.lib.pairing.match import input_places
@@ -141,7 +141,7 @@ class Fed:
 
     def widen(self) -> None:
         """Turns what was loaded as it was stored into float64."""
-        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
+        self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
 
 
 class NoValueError(Exception):
@@ -388,7 +388,7 @@ class RunValues:
         if known is None:
             narrow = self._cache.get((key, True))
             if narrow is not None:
-                known = (widened(narrow[0]), narrow[1])
+                known = (in_doubles(narrow[0]), narrow[1])
             else:
                 opens = self._opens if rows is None else self._opens_parts
                 known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
@@ -433,16 +433,6 @@ class RunValues:
             return None
         layout = origin.layout if origin.layout and len(origin.layout) == array.ndim else layout
         return Loaded(Input(array=array, dtype=golden.dtype, layout=layout or "ND"), "benchmark", None, golden)
-
-
-def widened(array: Numbers) -> Numbers:
-    """float32 as float64, all else as it is."""
-    return array.astype(np.float64) if array.dtype == np.float32 else array
-
-
-def in_doubles(one: Input) -> Input:
-    """An input whose floating numbers are float64."""
-    return replace(one, array=widened(one.array))
 
 
 def read_values(
