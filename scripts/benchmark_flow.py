@@ -80,11 +80,16 @@ def bench_resnet(folder: Path, workers: int, repeats: int) -> None:
     measure_decode(folder, twin.dump_dir, workers, repeats)
 
 
-def measure_flow(data: Path, tensors: int, repeats: int) -> None:
-    """`vc`, and `ac -c` without its verdict, over the read floor: 1 and 2 workers, with and without compiled kernel."""
+def measure_flow(data: Path, tensors: int, repeats: int, vendor: float = 0.0) -> None:
+    """`vc`, and `ac -c` without its verdict, over the read floor: 1 and 2 workers, with and without compiled kernel.
+
+    Also how many times as fast as msaccucmp, if it is told in how many seconds that compares the same files. At last
+    how often files are opened, and how many of their bytes are read.
+    """
     paths = _files(data)
     total = read_files(paths)
-    print(f"         {total / 1e9:.2f} GB in all, {tensors} NPU tensors; processes from start to exit, page cache warm")
+    print(f"         {total / 1e9:.2f} GB in all, {tensors} NPU tensors; processes from start to exit, files in the")
+    print("         page cache, each figure the best of its runs; peak memory of all our processes in another run")
     for workers in (1, 2):
         floor = inf
         best = {(word, kernel): inf for word in ("vc", "ac") for kernel in ("compiled", "numpy")}
@@ -94,11 +99,14 @@ def measure_flow(data: Path, tensors: int, repeats: int) -> None:
                 for word, kernel in best:
                     taken = _run(_words(data, word, workers), given={VARIABLE: kernel})
                     best[word, kernel] = min(best[word, kernel], taken)
-        print(f"  {workers} workers: reading all files once          {floor:8.2f} s")
+        print(f"  workers {workers}: reading all files once          {floor:8.2f} s")
         for (word, kernel), taken in best.items():
             peak = _run(_words(data, word, workers), memory=True, given={VARIABLE: kernel})
             name = "ac -c, no verdict" if word == "ac" else "vc"
-            print(f"    {name:18} {kernel:9} {taken:16.2f} s   over floor {taken / floor:6.1f}   {peak:6.0f} MB")
+            beside = f"   msaccucmp / ours {vendor / taken:6.1f}" if vendor else ""
+            print(f"    {name:18} {kernel:9} {taken:8.2f} s   over floor {taken / floor:6.1f}{beside}   {peak:6.0f} MB")
+    print("  ac -c, no verdict, one worker:")
+    _print_opens(data)
 
 
 def bench_opens(folder: Path, nbytes: int) -> None:
@@ -107,8 +115,12 @@ def bench_opens(folder: Path, nbytes: int) -> None:
         data = folder / size / "precision_data"
         generate_demo(data, bytes_total=nbytes, ops=ops)
         print(f"opens:   ac -c without its verdict, {nbytes / 1e9:.1f} GB in {size} tensors")
-        command = [sys.executable, _ALONE, "count", "--data", str(data), "ac", "-c", "--workers", "1"]
-        print(*(line for line in _output(command).splitlines() if line.startswith("  ")), sep="\n")
+        _print_opens(data)
+
+
+def _print_opens(data: Path) -> None:
+    command = [sys.executable, _ALONE, "count", "--data", str(data), "ac", "-c", "--workers", "1"]
+    print(*(line for line in _output(command).splitlines() if line.startswith("  ")), sep="\n")
 
 
 def bench_profile(folder: Path, nbytes: int) -> None:

@@ -20,8 +20,9 @@ from math import inf
 from pathlib import Path
 
 from benchmark import read_files
+from benchmark_flow import measure_flow
 from process_memory import peak_memory
-from resnet_twin import generate_twin
+from resnet_twin import Twin, generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
@@ -72,8 +73,11 @@ class Side:
 
 def side_by_side(
     what: str, sides: tuple[Side, Side], folder: Path, files: list[str], repeats: int, result: str, wanted: float
-) -> None:
-    """Runs both in turns and prints their figures; `result` is a pattern that a file they write must fit."""
+) -> float:
+    """Runs both in turns and prints their figures; `result` is a pattern that a file they write must fit.
+
+    The best of theirs, in seconds.
+    """
     theirs, ours = sides
     best = {theirs.name: inf, ours.name: inf}
     for _ in range(repeats):
@@ -84,6 +88,7 @@ def side_by_side(
         print(f"  {what:8} {side.name:10} {best[side.name]:9.2f} s {peak[side.name]:8.0f} MB")
     ratio, share = best[theirs.name] / best[ours.name], peak[ours.name] / peak[theirs.name]
     print(f"  {what:8} {ratio:.1f} times as fast (wanted: {wanted:g}), memory {share:.2f} of theirs (wanted: 1)")
+    return best[theirs.name]
 
 
 def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bool) -> None:
@@ -112,7 +117,10 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bo
         lambda out: ["compare", "-m", leaf, "-g", golden, "-f", str(graph), "-out", str(out)],
         lambda out: ["vc", "-rt", golden, "-lt", *own],
     )
-    side_by_side("compare", compare, folder, files, repeats, "result_*.csv", 20)
+    theirs = side_by_side("compare", compare, folder, files, repeats, "result_*.csv", 20)
+    print("ours:   where the data lie as they were collected, the graph not told, beside msaccucmp's time above,")
+    tensors = truth.tensors if isinstance(truth, Twin) else len(truth.tensors)
+    measure_flow(folder / "data", tensors, repeats, theirs)
     convert = sides(
         lambda out: ["convert", "-d", leaf, "-out", str(out)],
         lambda out: ["dc", "-o", str(out / "npy"), *own],

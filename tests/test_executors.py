@@ -19,6 +19,7 @@ from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.inspect.convert import convert_files, find_sources
 from precision_tool.lib.inspect.named_tensors import tensors_of_pair, views_of
 from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.session import Session
 from precision_tool.lib.verdict.judgement import State
 
@@ -137,7 +138,7 @@ def test_ops_that_no_worker_can_judge_say_so_and_the_others_are_judged(data: Pat
     session = open_data(data, work=tmp_path)
     (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), executor=Poisoned())
     assert judged is not None
-    lost = [op for op in judged.ops if op.reason == "not done: the worker that had it ended, 3 times"]
+    lost = [op for op in judged.ops if reason_words(op.reason) == "not done: the worker that had it ended, 3 times"]
     assert lost
     assert all(op.state is State.NOT_RECOMPUTED for op in lost)
     assert judged.verdict.tally.right > len(lost)

@@ -122,7 +122,6 @@ ON_THE_SYSTEM = {
     "lib/collect/": "the training side has no stores",
     "cli.py": "starts in any Python",
     "lib/arguments.py": "the user's shell",
-    "lib/old_settings.py": "paths of files that older releases read",
     "lib/settings.py": "the environment",
     "lib/urls.py": "takes what os.PathLike is",
     "lib/user_files.py": "opens what the user has, on Python 3.7 too",

@@ -11,22 +11,16 @@ import pytest
 
 LIB = Path(__file__).resolve().parents[1] / "precision_tool" / "lib"
 #: The rooms, below `present`, whose sentences are counted.
-ROOMS = ("checks", "verdict")
-#: Reasons, gaps and next steps are texts in stored verdicts, which are read back.
-_STORED = "stored with a verdict as text"
+ROOMS = ("checks", "ops", "verdict")
 #: Texts of three words and more that stay: how many of a module (None: any number), and why. One that goes away is
 #: taken off here.
 STAY: dict[str, tuple[int | None, str]] = {
-    "checks/comparing.py": (3, "a note to the user, taken back by its text, and parts of an error's message"),
+    "checks/comparing.py": (1, "a note to the user, taken back by its text"),
     "checks/overflow.py": (1, "the value of a key of JSON"),
     "checks/passports.py": (1, "a note to the user, said once"),
     "checks/similarity.py": (1, "stands where the name of an op does"),
-    "verdict/blame.py": (2, "parts of an error's message"),
-    "verdict/judge.py": (None, _STORED),
-    "verdict/judgement.py": (None, _STORED),
-    "verdict/runs.py": (None, _STORED),
-    "verdict/spread.py": (None, _STORED),
-    "verdict/values.py": (None, _STORED),
+    "ops/optimizers.py": (None, "names of inputs, one after the other"),
+    "ops/row_optimizers.py": (None, "names of inputs, one after the other"),
 }
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _LOGS = ("log", "logger", "logging", "warnings")

@@ -4,7 +4,7 @@ A few are settings under another name; the others have no effect, which is said 
 have the value that the manuals show and so ask for nothing. This module runs on Python 3.7.
 """
 
-import os
+import posixpath
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 #: The data folder below ROOT_DIR.
@@ -86,7 +86,7 @@ LOG_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal"
 def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
     """The setting, by field name, and its value that an old name stands for; None for one without effect."""
     if name == "ROOT_DIR" and isinstance(value, str):
-        return "data", os.path.join(value, _DATA_NAME)
+        return "data", posixpath.join(value, _DATA_NAME)
     return ("data", value) if name in _DATA_NAMES else None
 
 
@@ -121,7 +121,7 @@ def _of(name: str) -> OldName:
 def _asks_nothing(one: OldSetting, known: OldName, data: str) -> bool:
     """Whether the value is the one that the manuals show: then all is as it says, or it never mattered."""
     if one.name in _PLACES and isinstance(one.value, str):
-        return os.path.normpath(one.value) == os.path.normpath(os.path.join(data, _PLACES[one.name]))
+        return posixpath.normpath(one.value) == posixpath.normpath(posixpath.join(data, _PLACES[one.name]))
     if one.name in _USUAL_ENDS:
         return str(one.value).rstrip("/").endswith(_USUAL_ENDS[one.name])
     return one.value in known.shown

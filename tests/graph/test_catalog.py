@@ -856,3 +856,10 @@ def test_the_choice_is_a_small_file_of_its_own(tree: SmallTree) -> None:
     found = json.loads((tree.root / "temp" / "graph_choice.json").read_text())
     assert found == {"graph": str(tree.graph.relative_to(tree.root))}
     assert sorted(path.name for path in (tree.root / "temp").iterdir()) == ["graph_choice.json"]
+
+
+def test_a_part_lists_the_names_that_begin_with_it_first(tree: SmallTree) -> None:
+    write_graph(tree.graph, ops_named("conv1/Conv2D", "gradients/conv2/Grad", "conv2/BiasAdd", "conv2/bias"))
+    with pytest.raises(UsageError) as error:
+        session_of(tree.root).find_ops("conv2")
+    assert error.value.message.endswith("ops: conv2/BiasAdd, conv2/bias, gradients/conv2/Grad, conv1/Conv2D")

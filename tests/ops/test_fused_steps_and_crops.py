@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from op_data import FEW, Array, close, i32, seeds, shapes, values, whole
 from opcalls import arrays_of, outputs_of
+from refusals import refused
 from tensorflow_oracle import TensorFlow
-
-from precision_tool.lib.ops.base import NotComputedError
 
 Shape = tuple[int, ...]
 same = np.testing.assert_array_equal
@@ -205,7 +204,7 @@ def test_adam_with_decay(maximize: bool, shape: Shape, seed: int, before: int) -
 
 
 def test_adam_with_the_largest_moment_is_refused() -> None:
-    with pytest.raises(NotComputedError, match="amsgrad"):
+    with refused("amsgrad"):
         arrays_of("ApplyAdamW", *[np.ones(3)] * 3, *[0.1] * 7, np.ones(3), amsgrad=True)
 
 
@@ -214,20 +213,32 @@ def test_adam_with_the_largest_moment_is_refused() -> None:
     [
         ("LambNextRight", [np.ones(3), np.ones(4), *[1.0] * 4], "do not broadcast"),
         ("LambUpdateWithLrV2", [np.ones(3)] * 6, "input 6 of LambUpdateWithLrV2 is not connected"),
-        ("ConfusionSoftmaxGrad", [np.ones(()), np.ones(())], "of a number"),
-        ("SparseSegmentSum", [np.ones((3, 2)), i32([0, 1]), i32([0])], "segments of the shape"),
-        ("SparseSegmentMean", [np.ones((3, 2)), i32([0, 1]), i32([1, 0])], "the segments are not sorted"),
-        ("SparseSegmentMean", [i32([[3, 4]]), i32([0]), i32([0])], "the mean of whole numbers"),
+        ("ConfusionSoftmaxGrad", [np.ones(()), np.ones(())], "x of the shape \\(\\)"),
+        ("SparseSegmentSum", [np.ones((3, 2)), i32([0, 1]), i32([0])], "segment_ids of the shape"),
+        (
+            "SparseSegmentMean",
+            [np.ones((3, 2)), i32([0, 1]), i32([1, 0])],
+            "segment_ids of SparseSegmentMean are not sorted",
+        ),
+        ("SparseSegmentMean", [i32([[3, 4]]), i32([0]), i32([0])], "with x of type int32"),
         ("MatrixDiag", [np.ones(2**14)], "has more than"),
-        ("MatrixDiagPart", [np.ones(3)], "the diagonal of the shape"),
-        ("MatrixSetDiag", [np.ones((2, 3)), np.ones(3)], "diagonals of the shape"),
+        ("MatrixDiagPart", [np.ones(3)], "does not take x of the shape"),
+        ("MatrixSetDiag", [np.ones((2, 3)), np.ones(3)], "diagonal of the shape"),
         ("LinSpace", [0.0, 1.0, np.int64(2**40)], "has more than"),
-        ("CropAndResize", [np.ones((1, 4, 4, 1)), np.ones((2, 4)), i32([0, 1]), i32([2, 2])], "in image 1 of 1"),
+        (
+            "CropAndResize",
+            [np.ones((1, 4, 4, 1)), np.ones((2, 4)), i32([0, 1]), i32([2, 2])],
+            "box_index 1 outside of 1",
+        ),
         ("CropAndResize", [np.ones((1, 4, 4, 1)), np.ones((2, 3)), i32([0, 0]), i32([2, 2])], "boxes of the shape"),
-        ("CropAndResize", [np.ones((1, 4, 4, 1)), np.ones((1, 4)), i32([0]), i32([2, 0])], "crops of the size"),
-        ("LinSpace", [0.0, 1.0, np.int64(0)], "a LinSpace of 0 numbers"),
+        (
+            "CropAndResize",
+            [np.ones((1, 4, 4, 1)), np.ones((1, 4)), i32([0]), i32([2, 0])],
+            "crop_size of CropAndResize cannot be",
+        ),
+        ("LinSpace", [0.0, 1.0, np.int64(0)], "num of LinSpace cannot be 0"),
     ],
 )
 def test_refusals(op_type: str, inputs: list[Array], reason: str) -> None:
-    with pytest.raises(NotComputedError, match=reason):
+    with refused(reason):
         arrays_of(op_type, *inputs)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from op_data import FEW, SOME, Array, i32, i64, seeds, shapes, values, whole
 from opcalls import arrays_of, outputs_of
+from refusals import refused
 from tensorflow_oracle import OracleError, TensorFlow
 
 from precision_tool.lib.ops.base import NotComputedError, Wanted
@@ -55,7 +56,7 @@ def test_a_transpose_and_a_reshape_in_one() -> None:
         assert heads[n, head, token, place] == x[n, token, 2 * head + place]
     attrs = {"perm": [0, 2, 1, 3], "shape": [2, 6, 4], "transpose_first": True}
     same(arrays_of("ConfusionTransposeD", heads, **attrs)[0], x)
-    with pytest.raises(NotComputedError, match="has no attribute transpose_first"):
+    with refused("has no attribute transpose_first"):
         arrays_of("ConfusionTransposeD", x, perm=[0, 1, 2], shape=[2, 24])
 
 
@@ -186,7 +187,7 @@ def test_pads(tensorflow: TensorFlow, shape: Shape, seed: int, margins: list[int
         try:
             (wanted,) = tensorflow.run("MirrorPad", {"input": x, "paddings": paddings}, mode=mode)
         except OracleError:
-            with pytest.raises(NotComputedError, match="mirror more than"):
+            with refused("outside of the shape"):
                 arrays_of("MirrorPad", x, paddings, mode=mode)
         else:
             same(arrays_of("MirrorPad", x, paddings, mode=mode)[0], wanted)
@@ -276,39 +277,54 @@ def test_constants(tensorflow: TensorFlow, seed: int, start: int, limit: int, st
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attrs", "reason"),
     [
-        ("TransposeD", [np.ones((2, 3))], {"perm": [0, 0]}, r"perm \[0, 0\] of 2 axes"),
+        ("TransposeD", [np.ones((2, 3))], {"perm": [0, 0]}, r"perm \[0, 0\] does not fit the shape \(2, 3\)"),
         ("Reshape", [np.ones((2, 3))], {}, "Reshape has no shape"),
         ("Reshape", [np.ones((2, 3)), i32([4, -1])], {}, "does not hold the 6 elements"),
         ("Reshape", [np.ones((2, 3)), i32([-1, -1])], {}, "is no shape"),
         ("Flatten", [np.ones((2, 3))], {}, "the graph does not say the shape"),
-        ("TileD", [np.ones((2, 3))], {"multiples": [2]}, "1 multiples for 2 axes"),
+        ("TileD", [np.ones((2, 3))], {"multiples": [2]}, "multiples has 1 elements for 2 axes"),
         ("TileD", [np.ones((2, 3))], {"multiples": [2**30, 2**30]}, "has more than"),
-        ("TileD", [np.ones((2, 3))], {"multiples": [-1, 1]}, "negative axis"),
+        ("TileD", [np.ones((2, 3))], {"multiples": [-1, 1]}, "\\(-2, 3\\) is no shape"),
         ("BroadcastTo", [np.ones(3), i64([2**40, 3])], {}, "has more than"),
-        ("ConcatV2D", [np.ones((2, 3)), np.ones((3, 3))], {"concat_dim": 1}, "differ beside axis 1"),
+        (
+            "ConcatV2D",
+            [np.ones((2, 3)), np.ones((3, 3))],
+            {"concat_dim": 1},
+            "the shapes \\(2, 3\\) and \\(3, 3\\) of ConcatV2D differ",
+        ),
         ("ConcatV2D", [np.ones((2, 3))], {}, "ConcatV2D has no concat_dim"),
-        ("Pack", [np.ones(2), np.ones(3)], {"axis": 0}, "shapes of the inputs of Pack differ"),
-        ("Unpack", [np.ones((2, 3))], {"axis": 0, "num": 3}, "num is not the 2 of axis 0"),
-        ("SplitD", [np.ones(3)], {"split_dim": 0, "num_split": 2}, "3 do not split into 2"),
-        ("SplitD", [np.ones(3)], {"split_dim": 0, "num_split": 0}, "3 do not split into 0"),
-        ("SplitVD", [np.ones(3)], {"split_dim": 0, "size_splits": [2, 2]}, "3 do not split into"),
-        ("SliceD", [np.ones(3)], {"offsets": [2], "size": [2]}, "leaves the shape"),
-        ("StridedSliceD", [np.ones(3)], {"begin": [0], "end": [1], "strides": [0]}, "stride of StridedSliceD is 0"),
+        ("Pack", [np.ones(2), np.ones(3)], {"axis": 0}, "shapes \\(2,\\) and \\(3,\\) of Pack differ"),
+        ("Unpack", [np.ones((2, 3))], {"axis": 0, "num": 3}, "outputs has 3 elements for 2 slices"),
+        ("SplitD", [np.ones(3)], {"split_dim": 0, "num_split": 2}, "3 elements are no multiple of 2"),
+        ("SplitD", [np.ones(3)], {"split_dim": 0, "num_split": 0}, "3 elements are no multiple of 0"),
+        (
+            "SplitVD",
+            [np.ones(3)],
+            {"split_dim": 0, "size_splits": [2, 2]},
+            "size_splits \\[2, 2\\] does not fit the shape \\(3,\\)",
+        ),
+        ("SliceD", [np.ones(3)], {"offsets": [2], "size": [2]}, "outside of the shape \\(3,\\)"),
+        (
+            "StridedSliceD",
+            [np.ones(3)],
+            {"begin": [0], "end": [1], "strides": [0]},
+            "strides of StridedSliceD cannot be \\[0\\]",
+        ),
         ("StridedSliceGradD", [np.ones(3)], {"shape": [2**40], "begin": [0], "end": [3]}, "has more than"),
         ("PadD", [np.ones(3)], {"paddings": [[1, 2**50]]}, "has more than"),
-        ("PadD", [np.ones(3)], {"paddings": [[1, -1]]}, "negative paddings"),
+        ("PadD", [np.ones(3)], {"paddings": [[1, -1]]}, "paddings of PadD cannot be \\[1, -1\\]"),
         ("PadD", [np.ones(3)], {}, "PadD has no paddings"),
-        ("DepthToSpace", [np.ones((1, 1, 1, 3))], {"block_size": 2}, "3 channels do not fill blocks of 2"),
-        ("DepthToSpace", [np.ones(3)], {"block_size": 2}, "of 1 axes instead of 4"),
+        ("DepthToSpace", [np.ones((1, 1, 1, 3))], {"block_size": 2}, "3 channels are no multiple of 4"),
+        ("DepthToSpace", [np.ones(3)], {"block_size": 2}, "has 1 axes instead of 4"),
         ("OneHotD", [i32([1]), 1.0, 0.0], {"depth": 2**40}, "has more than"),
         ("OneHotD", [i32([1])], {}, "OneHotD has no depth"),
-        ("OneHotD", [np.ones(1)], {"depth": 2}, "indices of the type float64"),
+        ("OneHotD", [np.ones(1)], {"depth": 2}, "with indices of type float64"),
         ("Fill", [i32([2**15, 2**15]), 1.0], {}, "has more than"),
         ("Range", [0.0, 1e12, 1.0], {}, "has more than"),
-        ("Range", [0.0, 1.0, 0.0], {}, "a Range from 0.0 to 1.0 by 0.0"),
+        ("Range", [0.0, 1.0, 0.0], {}, "start, limit, delta of Range cannot be 0.0, 1.0, 0.0"),
         ("Diag", [np.ones(2**14)], {}, "has more than"),
     ],
 )
 def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
-    with pytest.raises(NotComputedError, match=reason):
+    with refused(reason):
         arrays_of(op_type, *inputs, **attrs)

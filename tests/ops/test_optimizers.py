@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from op_data import FEW, Array, close, i32, seeds, shapes, values
 from opcalls import arrays_of
+from refusals import refused
 from tensorflow_oracle import TensorFlow
-
-from precision_tool.lib.ops.base import NotComputedError
 
 Shape = tuple[int, ...]
 
@@ -222,14 +221,14 @@ def test_lars(shape: Shape, seed: int) -> None:
     [
         ("ApplyMomentum", [np.ones(3), np.ones(3), 0.1, np.ones(3)], "has 4 inputs instead of 5"),
         ("ApplyMomentum", [np.ones(3), np.ones(4), 0.1, np.ones(3), 0.9], "the shapes .* of ApplyMomentum differ"),
-        ("ApplyMomentum", [np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.9], "is not one number"),
+        ("ApplyMomentum", [np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.9], "input 2 of the shape \\(2,\\)"),
         (
             "SparseApplyAdagrad", [np.ones((3, 2)), np.ones((3, 2)), 0.1, np.ones((2, 2)), i32([1, 1])],
-            "an index that comes twice",
+            "an index of SparseApplyAdagrad comes twice",
         ),
         ("AdamApplyOne", [np.ones(3), np.ones(4), *[np.ones(3)] * 8], "do not broadcast"),
     ],
 )  # fmt: skip
 def test_refusals(op_type: str, inputs: list[Array], reason: str) -> None:
-    with pytest.raises(NotComputedError, match=reason):
+    with refused(reason):
         arrays_of(op_type, *inputs)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from op_data import FEW, Array, close, i32, seeds, shapes, values, whole
 from opcalls import arrays_of, outputs_of
+from refusals import refused
 from tensorflow_oracle import OracleError, TensorFlow
-
-from precision_tool.lib.ops.base import NotComputedError
 
 Shape = tuple[int, ...]
 
@@ -180,21 +179,21 @@ def test_ties_are_doubtful() -> None:
     ("op_type", "inputs", "attrs", "reason"),
     [
         ("ReduceSumD", [np.ones((2, 3))], {}, "ReduceSumD has no axes, neither as attribute nor as input"),
-        ("ReduceSumD", [np.ones((2, 3))], {"axes": [2]}, "axis 2 of ReduceSumD is not one of 2"),
+        ("ReduceSumD", [np.ones((2, 3))], {"axes": [2]}, "ReduceSumD: axis 2 outside of 2"),
         ("ReduceSumD", [np.ones((2, 3))], {"axes": [0, -2]}, "name one twice"),
-        ("ReduceMaxD", [np.ones((2, 0))], {"axes": [1]}, "the extreme of nothing"),
-        ("BiasAddGrad", [np.ones(3)], {}, "the gradient of a bias from the shape"),
+        ("ReduceMaxD", [np.ones((2, 0))], {"axes": [1]}, "ReduceMaxD of nothing is not defined"),
+        ("BiasAddGrad", [np.ones(3)], {}, "BiasAddGrad does not take x of the shape"),
         ("TopKD", [np.ones(3)], {}, "TopKD has no k"),
-        ("TopKD", [np.ones(3)], {"k": 4}, "the 4 largest of 3"),
-        ("SegmentSum", [np.ones(3), i32([1, 0, 2])], {}, "the segments are not sorted"),
-        ("UnsortedSegmentSumD", [np.ones(3), i32([1, 0, 2])], {"num_segments": 2}, "segment 2 of 2"),
+        ("TopKD", [np.ones(3)], {"k": 4}, "k 4 outside of 3"),
+        ("SegmentSum", [np.ones(3), i32([1, 0, 2])], {}, "segment_ids of SegmentSum are not sorted"),
+        ("UnsortedSegmentSumD", [np.ones(3), i32([1, 0, 2])], {"num_segments": 2}, "segment_ids 2 outside of 2"),
         ("UnsortedSegmentSumD", [np.ones(3), i32([1, 0, 2])], {"num_segments": 2**40}, "has more than"),
-        ("UnsortedSegmentSumD", [np.ones(3), np.ones(3)], {"num_segments": 2}, "indices of the type float64"),
-        ("LpNorm", [np.ones(3)], {"p": "most"}, "the power 'most' of a norm"),
+        ("UnsortedSegmentSumD", [np.ones(3), np.ones(3)], {"num_segments": 2}, "with indices of type float64"),
+        ("LpNorm", [np.ones(3)], {"p": "most"}, "LpNorm with p 'most'"),
     ],
 )
 def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
-    with pytest.raises(NotComputedError, match=reason):
+    with refused(reason):
         arrays_of(op_type, *inputs, **attrs)
 
 

@@ -13,6 +13,7 @@ from opcalls import check
 
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, Wanted, known_types
 from precision_tool.lib.ops.table import find
+from precision_tool.lib.present.reasons import reason_words
 
 #: The modules whose ops are tried; each op some times.
 FAMILIES = (
@@ -80,7 +81,8 @@ def trouble(name: str, call: Call) -> str | None:
             if output is not None and output.array.dtype.kind != "c":
                 check(output)
     except NotComputedError as reason:
-        return None if str(reason) else f"{name}: no reason"
+        words = reason_words(reason.reason)
+        return f"{name}: {words}" if not words or "None" in words else None
     except Exception as error:
         return f"{name}: {error!r}"
     return None

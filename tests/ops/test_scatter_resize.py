@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from op_data import FEW, SOME, Array, close, i32, i64, seeds, shapes, values, whole
 from opcalls import arrays_of, outputs_of
+from refusals import refused
 from tensorflow_oracle import TensorFlow
-
-from precision_tool.lib.ops.base import NotComputedError
 
 Shape = tuple[int, ...]
 same = np.testing.assert_array_equal
@@ -116,15 +115,15 @@ def test_resizes(tensorflow: TensorFlow, size: Shape, wanted_size: Shape, seed: 
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attrs", "reason"),
     [
-        ("GatherV2D", [np.ones(3), i32([3])], {"axis": 0}, "indices from 3 to 3 of 3"),
-        ("GatherV2D", [np.ones(3), i32([-1])], {"axis": 0}, "indices from -1 to -1 of 3"),
+        ("GatherV2D", [np.ones(3), i32([3])], {"axis": 0}, "indices 3 to 3 outside of 3"),
+        ("GatherV2D", [np.ones(3), i32([-1])], {"axis": 0}, "indices -1 to -1 outside of 3"),
         ("GatherV2D", [np.broadcast_to(1.0, (1, 2**14)), np.broadcast_to(np.int32(0), 2**14)], {}, "has more than"),
         ("GatherNd", [np.ones(3), i32([[0, 1]])], {}, "indices of the shape"),
-        ("ScatterAdd", [np.ones(3), i32([0]), np.ones(5)], {}, "updates of the shape"),
+        ("ScatterAdd", [np.ones(3), i32([0]), np.ones(5)], {}, "updates has the shape"),
         ("ScatterNd", [i32([[0]]), np.ones(1), i64([2**40])], {}, "has more than"),
-        ("AssignAdd", [np.ones(1), np.ones(3)], {}, "a value of the shape"),
+        ("AssignAdd", [np.ones(1), np.ones(3)], {}, "value of the shape"),
         ("ResizeBilinearV2D", [np.ones((1, 2, 2, 1))], {"size": [2**20, 2**20]}, "has more than"),
-        ("ResizeBilinearV2D", [np.ones((1, 2, 2, 1))], {"size": [0, 2]}, r"the size \[0, 2\] of images"),
+        ("ResizeBilinearV2D", [np.ones((1, 2, 2, 1))], {"size": [0, 2]}, r"size of .* cannot be \[0, 2\]"),
         ("ResizeBilinearV2D", [np.ones((1, 2, 2, 1))], {}, "has no size"),
         (
             "ResizeBilinearV2D", [np.ones((1, 2, 2, 1))],
@@ -133,7 +132,7 @@ def test_resizes(tensorflow: TensorFlow, size: Shape, wanted_size: Shape, seed: 
     ],
 )  # fmt: skip
 def test_refusals(op_type: str, inputs: list[Array], attrs: dict[str, Any], reason: str) -> None:
-    with pytest.raises(NotComputedError, match=reason):
+    with refused(reason):
         arrays_of(op_type, *inputs, **attrs)
 
 

@@ -381,6 +381,8 @@ def test_dark_light_and_both_languages(browse: Browse, demo_report: Path) -> Non
     assert page.ask("report.told('divide the loss scale by at least 32 first; what fits all gradients')").startswith(
         "首先"
     )
+    reason = "the shapes (2, 3) and (4,) of Add do not broadcast"
+    assert page.ask(f"report.told({json.dumps(reason)})") == "Add 的形状 (2, 3) and (4,) 不能广播"
     for odd in ("no such sentence", "__proto__", "a (s)", ".*"):
         assert page.ask(f"report.told({json.dumps(odd)})") == odd
     chinese = browse(demo_report, locale="zh-CN")

@@ -25,7 +25,8 @@ from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.sources import tfdbg_runs
 from precision_tool.lib.sources.walk import list_folders
-from precision_tool.lib.storage import files, remote, stores
+from precision_tool.lib.storage import files, filesystems, remote, stores
+from precision_tool.lib.storage.filesystems import error_of, filesystem_of
 from precision_tool.lib.storage.remote import RemoteStore
 from precision_tool.lib.storage.store import Entry, Kind
 from precision_tool.lib.storage.stores import read_bytes, store_of
@@ -218,7 +219,7 @@ def test_nothing_secret_is_shown_or_written(
 def test_a_server_that_does_not_answer(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(remote, "SECONDS", 0.2)
+    monkeypatch.setattr(filesystems, "SECONDS", 0.2)
     served.answers.clear()
     assert main(["--data", served.url, "ls"]) == 2
     assert "does not answer" in capfd.readouterr().err
@@ -472,9 +473,9 @@ def test_a_server_of_ssh_with_a_key_that_is_not_known_is_refused(monkeypatch: py
     sftp = importlib.import_module("fsspec.implementations.sftp")
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: sftp.SFTPFileSystem)
     try:
-        assert remote.filesystem_of(urls.path_of("ssh://known/data")).ftp == "connected"
+        assert filesystem_of(urls.path_of("ssh://known/data")).ftp == "connected"
         with pytest.raises(FormatError, match=r"the server's key is not the one known .*'other' not found") as caught:
-            remote.filesystem_of(urls.path_of("ssh://other/data"))
+            filesystem_of(urls.path_of("ssh://other/data"))
     finally:
         sys.modules.pop("fsspec.implementations.sftp")
     assert "known_hosts" in caught.value.hint
@@ -529,3 +530,13 @@ def test_credentials_that_have_expired_are_told_as_such() -> None:
     with pytest.raises(FormatError, match=r"no permission to read it .*ExpiredToken") as caught:
         store.entries(urls.path_of("s3://bucket/run"))
     assert "renew the credentials" in caught.value.hint
+
+
+class NoCredentialsError(Exception):
+    """As botocore's, where nothing is set."""
+
+
+def test_credentials_that_are_not_set_are_told_as_such() -> None:
+    told = error_of("s3://bucket/run", NoCredentialsError("Unable to locate credentials"))
+    assert "no permission to read it (NoCredentialsError: Unable to locate credentials)" in str(told)
+    assert "set or renew the credentials" in told.hint

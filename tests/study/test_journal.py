@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from precision_tool.lib.errors import FormatError, UsageError
-from precision_tool.lib.study.journal import open_journal
+from precision_tool.lib.study.journal import open_journal, read_rows
 from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.study.outcome import FirstOp, LeafOutcome, Role, Vote
 from precision_tool.lib.study.packed import Columns, Texts, coded, pack, unpack
@@ -73,6 +75,45 @@ def test_a_second_study_in_the_folder_is_told(tmp_path: Path) -> None:
         other.kill()
     with open_journal(str(tmp_path)):
         pass  # whoever was killed has it no longer
+
+
+def test_a_second_study_of_this_process_is_told_and_takes_nothing(tmp_path: Path) -> None:
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, LeafDone(path=LEAF.path, outcome=OUTCOME))], "o")
+        with (
+            pytest.raises(UsageError, match="another study is at work in this folder"),
+            open_journal(f"{tmp_path}/.", fresh=True),
+        ):
+            pass
+        line = (
+            "import sys; from precision_tool.lib.study.journal import open_journal\n"
+            "with open_journal(sys.argv[1]): pass"
+        )
+        other = subprocess.run([sys.executable, "-c", line, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert "another study is at work" in other.stderr
+        assert list(journal.known([PLAN], "o"))
+
+
+def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
+    leaf = replace(LEAF, path="/d/f\udcff/0")
+    plan = replace(PLAN, leaf=leaf, benchmark="/d/f\udcff/tf", benchmark_print="p")
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(plan, LeafDone(path=leaf.path, outcome=OUTCOME, rows=b"rows"))], "o")
+        assert list(journal.known([plan], "o"))
+        assert journal.votes(leaf.path, "o") == (VOTE,)
+        kept = read_rows(journal.path, leaf.path)
+    assert kept is not None
+    assert (kept.rows, kept.benchmark) == (b"rows", plan.benchmark)
+
+
+@pytest.mark.parametrize("column", ["votes", "outcome"])
+def test_a_damaged_entry_is_told_as_a_damaged_journal(tmp_path: Path, column: str) -> None:
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, LeafDone(path=LEAF.path, outcome=OUTCOME))], "o")
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE leaves SET {column} = x'00112233'")
+    with open_journal(str(tmp_path)) as journal, pytest.raises(FormatError, match="journal of the study is damaged"):
+        getattr(journal, column)(LEAF.path, "o")
 
 
 def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

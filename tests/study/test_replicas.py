@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from precision_tool.lib.study.conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.study.leaves import StudyLeaf, spans
 from precision_tool.lib.study.outcome import BlockMeans, Role, Vote
@@ -128,7 +130,21 @@ def test_groups_that_no_graph_names_are_no_fault() -> None:
         assert bool(sums.open or sums.wrong) is is_named
 
 
-def reduced(sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce") -> Conclusion:
+def test_what_another_rank_put_in_wrong_is_no_fault_of_the_all_reduce_that_summed_it() -> None:
+    """Of its own benchmark, a rank sees its right part and the wrong sum."""
+    charges = {0: accused("conv"), 1: accused("reduce", epoch=1), 2: accused("reduce", epoch=1)}
+    found = reduced([6.0], charges=charges)
+    assert found.culprit is not None
+    assert (found.culprit.rank, found.culprit.op, found.further) == (0, "conv", ())
+    assert reduced([6.0], charges={1: charges[1]}).culprit is None
+    wrong = reduced([7.0], charges={1: charges[1]}).culprit
+    assert wrong is not None
+    assert wrong.op == "reduce", "it is no sum"
+
+
+def reduced(
+    sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce", charges: dict[int, Accused] | None = None
+) -> Conclusion:
     """One all-reduce a step, of which these come out, of 1, 2, 3, … put in by the ranks."""
     votes = []
     for step, total in enumerate(sums):
@@ -140,7 +156,9 @@ def reduced(sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "re
                        outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
             ballots.append((rank, "n", [one]))
         votes.append(count_votes(step, ballots))
-    return conclude([state(step, rank) for step in range(len(sums)) for rank in ranks], votes)
+    of = charges or {}
+    states = [state(step, rank, *([of[rank]] if rank in of else ())) for step in range(len(sums)) for rank in ranks]
+    return conclude(states, votes)
 
 
 def test_the_only_all_reduce_of_a_step_is_no_sum() -> None:
@@ -164,3 +182,15 @@ def test_an_all_reduce_that_was_written_over_tells_nothing() -> None:
                outputs=("a",), fed=(came,), came=(came,))  # fmt: skip
     votes = count_votes(0, [(rank, "n", [one]) for rank in range(3)])
     assert conclude([state(0, rank) for rank in range(3)], [votes]).culprit is None
+
+
+@pytest.mark.parametrize("departs_in", [0, 1])
+def test_a_rank_that_runs_a_network_as_two_models_votes_with_each(departs_in: int) -> None:
+    ballots = [
+        (rank, "n", [vote("wrong" if (rank, model) == (2, departs_in) else "right")])
+        for rank in range(3)
+        for model in range(2)
+    ]
+    found = count_votes(0, ballots)
+    assert found.agreed == 1
+    assert [one.ranks for one in found.departures] == [(2,)]

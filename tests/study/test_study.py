@@ -26,12 +26,13 @@ from precision_tool.lib.present.study import study_block
 from precision_tool.lib.storage.fingerprint import looked_at
 from precision_tool.lib.storage.store import Stat
 from precision_tool.lib.storage.stores import mounted
+from precision_tool.lib.study import plan as plan_module
 from precision_tool.lib.study import running
 from precision_tool.lib.study import study as study_module
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaves import parse_numbers
-from precision_tool.lib.study.plan import Judging, Task
+from precision_tool.lib.study.plan import Judging, LeafOptions, Task, made_by
 from precision_tool.lib.study.preparing import StudyOptions, prepare
 from precision_tool.lib.study.study import Runner, Study, run_study
 from precision_tool.lib.study.task import LeafDone, run_task
@@ -367,3 +368,42 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
     assert found.conclusion.culprit.op == truth.culprit
     assert {**found.to_dict(), "table": ""} == {**expected.to_dict(), "table": ""}
     assert Path(found.table).read_bytes() == Path(expected.table).read_bytes()
+
+
+def test_what_a_later_run_dumped_again_is_what_counts(tmp_path: Path) -> None:
+    """The mended training is dumped beside the faulty one; GE puts the time of its build into the model's name."""
+    generate_ranks(tmp_path / "faulty", ranks=2, steps=1, fault_step=0)
+    generate_ranks(tmp_path / "mended", ranks=2, steps=1, fault="none")
+    data, mended = (tmp_path / name / "precision_data" for name in ("faulty", "mended"))
+    (old,) = (mended / "npu/debug_0/dump").iterdir()
+    newer = data / "npu/debug_0/dump" / str(int(old.name) + 1_000_000)
+    shutil.copytree(old, newer)
+    for model in list(newer.glob("*/ge_default_*")):
+        model.rename(model.with_name(model.name.replace(old.name, newer.name)))
+    found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), workers=1)
+    assert {one.leaf.time for one in found.leaves} == {newer.name}
+    assert found.conclusion.culprit is None
+    assert any(f"older dumps of the same step and rank are left out: 2, of {old.name}" in note for note in found.notes)
+
+
+def test_another_network_of_the_step_is_no_older_dump(tmp_path: Path) -> None:
+    """Training and evaluation, each with a time of its own."""
+    truth = generate_ranks(tmp_path, ranks=1, steps=1, fault="none")
+    (leaf,) = prepare(StudyOptions(folders=[str(tmp_path / truth.data[0])])).plans
+    folder = Path(leaf.leaf.path)
+    other = Path(str(folder).replace("20260302093000", "20260302093100"))
+    assert other != folder
+    other.mkdir(parents=True)
+    (other / "Relu.evaluation_Relu.1.0.1772443802000000").write_bytes(b"")
+    plans = prepare(StudyOptions(folders=[str(tmp_path / truth.data[0])])).plans
+    assert sorted(plan.leaf.path for plan in plans) == sorted(map(str, (folder, other)))
+
+
+def test_what_another_kernel_found_is_not_taken_as_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = LeafOptions().digest
+    made_by.cache_clear()
+    monkeypatch.setattr(plan_module, "description", lambda: "another kernel")
+    assert LeafOptions().digest != before
+    made_by.cache_clear()

@@ -40,11 +40,21 @@ def shown(what: object, width: int = 100) -> str:
     return out.getvalue()
 
 
+def test_a_rank_that_was_fed_as_the_others_has_no_data_of_its_own_to_blame(tmp_path: Path) -> None:
+    generate_ranks(tmp_path, ranks=3, steps=1, fault="update", fault_step=0, fault_rank=1, benchmark="none")
+    text = " ".join(tool("ac", "--all", cwd=tmp_path).text.split())
+    assert "rank 1 alone, in step 0: right on 2 other ranks: its device" in text
+    assert "or its data" not in text
+    assert "take that device out" in text
+    assert "it is its data" not in text
+
+
 def test_the_next_commands_can_be_typed(studied: Studied) -> None:
     data, truth, study = studied
     text = shown(study_block(study, f"precision-tool --data {shlex.quote(str(data))}"), width=60)
     lines = [shlex.split(line) for line in text.splitlines() if line.strip().startswith("precision-tool ")]
-    assert [line[3] for line in lines] == ["ni"]  # nothing of it was compared, so `vcs` has nothing
+    assert [line[3] for line in lines] == ["ni", "repro", "ac"]  # nothing of it was compared, so no `vcs`
+    assert lines[-1][3:] == ["ac", "--all"]
     for program, option, folder, *command in lines:
         assert (program, option, folder) == ("precision-tool", "--data", str(data))
         out = io.StringIO()

@@ -20,13 +20,14 @@ from precision_tool.lib.engine import workers
 from precision_tool.lib.engine.cluster import ClusterLostError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import spread
 from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
+from precision_tool.lib.verdict.judgement import OpJudgement, State, is_late
 from precision_tool.lib.verdict.rounding import misfit
 
 
@@ -152,7 +153,7 @@ def test_a_process_that_dies_costs_only_what_it_had(
     assert forked == [2]
     (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
     assert tanh.state is State.NOT_RECOMPUTED
-    assert "died" in tanh.reason
+    assert tanh.reason == Reason(Why.WORKER_DIED)
 
 
 class Failing(AtOnce):
@@ -187,7 +188,7 @@ def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
     (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1, executor=executor)
     assert judged is not None
     assert len(judged.ops) == len(whole.ops)
-    failed = [one for one in judged.ops if one.reason == error.message]
+    failed = [one for one in judged.ops if one.reason == Reason(Why.NOT_DONE, detail=error.message)]
     assert all(one.state is State.NOT_RECOMPUTED for one in failed)
     assert 0 < len(failed) < len(whole.ops)
     assert (len(failed) > 2) is from_then_on
@@ -219,7 +220,7 @@ def test_a_worker_that_begins_late_has_no_time_of_its_own(tmp_path: Path, monkey
     executor = Late()
     (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1, executor=executor)
     assert judged is not None
-    late = [one for one in judged.ops if one.reason == OUT_OF_TIME]
+    late = [one for one in judged.ops if is_late(one)]
     assert executor.handed > 2
     assert 0 < len(late) < len(judged.ops)
 

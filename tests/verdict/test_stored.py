@@ -44,11 +44,16 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     assert path.name == f"verdict_{result.stem}.json"
     document = json.loads(path.read_text())
     told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
-    assert document["verdict"] | {"next": told["next"]} == told
+    assert document["verdict"] | {"next": told["next"], "ops": told["ops"]} == told
+    why = {"why": "no_formula", "op_type": "RandomUniform"}
+    assert document["verdict"]["ops"]["reasons"] == [[why, 1]]
+    assert told["ops"]["reasons"] == {"there is no formula for RandomUniform": 1}
+    assert told["ops"]["reason_kinds"] == {"no_formula": 1}
     assert document["verdict"]["next"][0]["do"] == "look_at_op"
     assert told["next"][0] == {"why": "look at the op", "line": "ni one/MatMul", "file": ""}
     (run,) = document["runs"]
     states = {op["name"]: op["state"] for op in run["ops"]}
+    assert [op["reason"] for op in run["ops"] if op["state"] == "not_recomputed"] == [why]
     assert states["one/MatMul"] == "wrong"
     assert states["two/MatMul"] == states["one/Relu"] == "right"
     wrong = next(op for op in run["ops"] if op["name"] == "one/MatMul")
@@ -57,18 +62,30 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     assert wrong["fed"] is not None
 
 
-def test_verdicts_of_older_releases_are_read(judged: Path) -> None:
-    """They have what to do next in words."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_verdicts_of_older_releases_are_read(judged: Path, version: int) -> None:
+    """The first have what to do next in words, and both why ops were not recomputed, without its kind."""
     (path,) = verdicts_of(judged)
     before = tool("ac", cwd=judged)
+    (name,) = (one["name"] for one in json.loads(path.read_text())["runs"][0]["ops"] if one["reason"])
+    op = json.loads(tool("ni", name, "--json", cwd=judged).out)["ops"][0]["verdict"]
+    assert (op["reason"], op["reason_kind"]) == ("there is no formula for RandomUniform", "no_formula")
     told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
     document = json.loads(path.read_text())
-    body = {key: value for key, value in document.items() if key not in ("version", "check")} | {"verdict": told}
+    kept = told | {"ops": {name: value for name, value in told["ops"].items() if name != "reason_kinds"}}
+    if version == 2:
+        kept["next"] = document["verdict"]["next"]
+    (run,) = document["runs"]
+    ops = [one | {"reason": one["reason"] and op["reason"]} for one in run["ops"]]
+    body = {key: value for key, value in document.items() if key not in ("version", "check")}
+    body |= {"verdict": kept, "runs": [run | {"ops": ops}]}
     check = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    path.write_text(json.dumps({"version": 1, "check": check, **body}))
-    assert read_verdict(str(path)).as_verdict().to_dict() == told
+    path.write_text(json.dumps({"version": version, "check": check, **body}))
     assert tool("ac", cwd=judged).text == before.text
+    told["ops"]["reason_kinds"] = {}
     assert json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"] == told
+    older = read_verdict(str(path)).runs[0].ops
+    assert [one.reason for one in older if one.state == "not_recomputed"] == [op["reason"]]
 
 
 def test_without_c_it_is_read(judged: Path) -> None:

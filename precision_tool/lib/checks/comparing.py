@@ -93,9 +93,15 @@ def compare(
     except ComparisonStoppedError as stop:
         with _ctrl_c_ignored():  # once was enough: what is done is being saved
             paths = write_results(space, folder, stop.results, PARTIAL_PREFIX)
-        kept = f"; the finished rows are in {', '.join(filter(None, paths))}" if any(paths) else ""
-        hint = stop.hint or ("`ac -f` with that file judges what was compared" if kept else "")
-        raise ComparisonStoppedError(stop.message + kept, hint, stop.results, stop.exit_code) from stop
+        kept = ", ".join(filter(None, paths))
+        if not kept:
+            raise
+        raise ComparisonStoppedError(
+            f"{stop.message}; the finished rows are in {kept}",
+            stop.hint or "`ac -f` with that file judges what was compared",
+            stop.results,
+            stop.exit_code,
+        ) from stop
     except BaseException:
         space.remove_empty(folder)
         raise

@@ -327,6 +327,23 @@ def compare_matched(
         raise ComparisonStoppedError(f"{why}: {what}", hint, [result], code) from None
 
 
+def add_compared(
+    results: list[LeafResult],
+    pairs: Sequence[Pair],
+    result: LeafResult,
+    options: CompareOptions,
+    *,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Adds what `compare_matched` gives to those before it, which a ComparisonStoppedError has too."""
+    try:
+        results.append(compare_matched(pairs, result, options, workers=workers, executor=executor, progress=progress))
+    except ComparisonStoppedError as stop:
+        raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+
+
 def compare_folders(
     npu: str,
     golden: str,
@@ -369,12 +386,7 @@ def compare_folders(
                 )
             )
             continue
-        try:
-            results.append(
-                compare_matched(pairs, result, options, workers=workers, executor=executor, progress=progress)
-            )
-        except ComparisonStoppedError as stop:
-            raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+        add_compared(results, pairs, result, options, workers=workers, executor=executor, progress=progress)
     if results:
         results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes))
     return results

@@ -9,10 +9,9 @@ from dataclasses import replace
 from precision_tool.lib.compare.folders import (
     DEFAULT_OPTIONS,
     CompareOptions,
-    ComparisonStoppedError,
     LeafResult,
+    add_compared,
     chosen_pairs,
-    compare_matched,
 )
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
@@ -59,12 +58,7 @@ def compare_h5(
                 raise
             results.append(replace(result, notes=(f"not compared: {error.message}",)))
             continue
-        try:
-            results.append(
-                compare_matched(pairs, result, options, workers=workers, executor=executor, progress=progress)
-            )
-        except ComparisonStoppedError as stop:
-            raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+        add_compared(results, pairs, result, options, workers=workers, executor=executor, progress=progress)
     results[0] = replace(results[0], notes=(*file_notes, *results[0].notes))
     return results
 

@@ -24,6 +24,7 @@ import precision_tool
 from precision_tool.lib import urls
 from precision_tool.lib.engine.workers import cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.native.library import library
 from precision_tool.lib.storage.files import reading_from
 from precision_tool.lib.storage.stores import is_file
 
@@ -122,7 +123,10 @@ def versions() -> dict[str, str]:
     from importlib import metadata  # only where there is a cluster: it takes as long to load as numpy
 
     python = ".".join(map(str, sys.version_info[:2]))
-    return {"Python": python, "Dask": metadata.version("distributed"), "precision_tool": precision_tool.__version__}
+    return {
+        "Python": python, "Dask": metadata.version("distributed"), "precision_tool": precision_tool.__version__,
+        "kernel": "numpy's" if library() is None else "the compiled one",
+    }  # fmt: skip
 
 
 def _check_workers(client: Any, address: str) -> None:
@@ -153,7 +157,10 @@ def difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 
 def _differ(where: str, what: str) -> UsageError:
-    return UsageError(f"{where}: {what}", "install the same versions there as here, and start the workers again")
+    mend = "install the same versions there as here"
+    if "kernel" in what:
+        mend += " (a C compiler makes the compiled kernel, PRECISION_TOOL_KERNEL=numpy does without)"
+    return UsageError(f"{where}: {what}", f"{mend}, and start the workers again")
 
 
 class ClusterExecutor(Executor):

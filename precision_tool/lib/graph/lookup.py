@@ -47,7 +47,7 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     found = [
         FoundOp(run=run, op=op, graph=graph) for run, graph, op in every_op(runs) if part in flatten(op.name).lower()
     ]
-    different = list(dict.fromkeys(hit.op.name for hit in found))
+    different = sorted(dict.fromkeys(hit.op.name for hit in found), key=lambda other: _farness(part, other))
     if len(different) == 1:
         return tuple(found)
     if different:
@@ -58,6 +58,13 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
         f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",
         closest_hint(name, known | originals, "`ls` lists the ops"),
     )
+
+
+def _farness(part: str, name: str) -> int:
+    """0 for a name that begins with this part, 1 where a piece between slashes is the part, 2 for any other."""
+    if flatten(name).lower().startswith(part):
+        return 0
+    return 1 if part in map(str.lower, name.split("/")) else 2
 
 
 def where_of(runs: Iterable[RunGraph]) -> str:

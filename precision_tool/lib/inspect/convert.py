@@ -66,9 +66,9 @@ class Source:
     text: bool = False
 
     @property
-    def by_toolkit(self) -> bool:
-        """Whether msaccucmp decodes such files too."""
-        return not PYTORCH.owns(self.path)
+    def not_by_toolkit(self) -> str:
+        """What such files are called, where msaccucmp does not decode them; else empty."""
+        return ".h5 dumps" if PYTORCH.owns(self.path) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precision_tool.lib.model.reason import Reason
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedOp:
     """One op of a run that was judged alone. `number` is its place in the order of execution.
 
-    `state` is "right", "wrong", "doubtful" or "not_recomputed", with the `reason` of the last two. The errors are
-    relative distances of the output `slot`, the farthest beyond rounding: `own_error` of what its inputs do not
-    explain, `rounding` of what rounding makes of it, `fed` of what it inherited, `benchmark_own` the benchmark's own;
-    None where that is not known. `worst` is the largest error of an element over its rounding, of which `slack` is
-    allowed. `overflowed` elements of it have a true result beyond the type's range, up to `largest`. `output_types` are
-    those of the graph.
+    `state` is "right", "wrong", "doubtful" or "not_recomputed", with the `reason` of the last two (in words where an
+    older release judged it, "" for none). The errors are relative distances of the output `slot`, the farthest beyond
+    rounding: `own_error` of what its inputs do not explain, `rounding` of what rounding makes of it, `fed` of what it
+    inherited, `benchmark_own` the benchmark's own; None where that is not known. `worst` is the largest error of an
+    element over its rounding, of which `slack` is allowed. `overflowed` elements of it have a true result beyond the
+    type's range, up to `largest`. `output_types` are those of the graph.
     """
 
     name: str
     type: str
     number: int
     state: str
-    reason: str = ""
+    reason: Reason | str = ""
     slot: int | None = None
     own_error: float | None = None
     rounding: float | None = None

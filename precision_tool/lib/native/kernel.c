@@ -336,16 +336,17 @@ BODY int pt_second_float32_body(int row, const float *x, const float *y, int64_t
     const int length = row / SHORT_RUNS;
     int64_t whole = count / length * length;
     for (int64_t at = 0; at < whole; at += length) {
-        float p_sum = 0, q_sum = 0, apart_sum = 0, ratio_sum = 0;
+        float p_sum = 0, q_sum = 0, apart_sum = 0, ratio_sum = 0, apart[LONGEST_ROW / SHORT_RUNS];
         for (int i = 0; i < length; i++) {
             float p = x[at + i] - x_low, q = y[at + i] - y_low;
             p = p > x_floor ? p : x_floor;
             q = q > y_floor ? q : y_floor;
+            apart[i] = q - p; /* added apart: the compiler may take q and then p to the sum, which loses digits */
             p_sum += p;
             q_sum += q;
-            apart_sum += q - p;
             ratio_sum += p * log_ratio(p, q);
         }
+        for (int i = 0; i < length; i++) apart_sum += apart[i];
         p_total += p_sum;
         q_total += q_sum;
         apart_total += apart_sum;
@@ -411,7 +412,7 @@ BODY int pt_second_float64_body(int row, const double *x, const double *y, int64
             double p = x[at + i] - x_low, q = y[at + i] - y_low;
             p = p > x_floor ? p : x_floor;
             q = q > y_floor ? q : y_floor;
-            apart[i] = q - p; /* added apart: the compiler may take q and then p to the sum, which loses digits */
+            apart[i] = q - p; /* added apart, as above */
             p_sum += p;
             q_sum += q;
             ratio_sum += p * log_ratio_double(p, q);

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Call, Doubles, Input, NotComputedError, check_size, needed
 
 Array = npt.NDArray[Any]
@@ -33,11 +34,11 @@ def integer(call: Call, *names: str, default: int | None = None) -> int:
     if value is None:
         value = default
     if value is None:
-        raise NotComputedError(f"{call.op_type} has no attribute {names[0]}")
+        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name=names[0]))
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise NotComputedError(f"the attribute {names[0]} of {call.op_type} is {value!r} and not a whole number")
+        raise NotComputedError(Reason(Why.NOT_WHOLE, name=names[0], value=repr(value)))
     return int(value)
 
 
@@ -47,9 +48,9 @@ def real(call: Call, *names: str, default: float | None = None) -> float:
     if value is None:
         value = default
     if value is None:
-        raise NotComputedError(f"{call.op_type} has no attribute {names[0]}")
+        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name=names[0]))
     if not isinstance(value, (Real, np.number)):
-        raise NotComputedError(f"the attribute {names[0]} of {call.op_type} is {value!r} and not a number")
+        raise NotComputedError(Reason(Why.NOT_NUMBER, name=names[0], value=repr(value)))
     return float(value)
 
 
@@ -79,9 +80,9 @@ def whole_numbers(call: Call, *names: str, slot: int | None = None) -> list[int]
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
-        raise NotComputedError(f"{names[0]} of {call.op_type} are no whole numbers") from None
+        raise NotComputedError(Reason(Why.NOT_WHOLE_NUMBERS, name=names[0])) from None
     if array.size and array.dtype.kind not in "iu":
-        raise NotComputedError(f"{names[0]} of {call.op_type} are no whole numbers")
+        raise NotComputedError(Reason(Why.NOT_WHOLE_NUMBERS, name=names[0]))
     return [int(one) for one in array.ravel()]
 
 
@@ -89,7 +90,7 @@ def required_numbers(call: Call, *names: str, slot: int | None = None) -> list[i
     """`whole_numbers` that must be there."""
     found = whole_numbers(call, *names, slot=slot)
     if found is None:
-        raise NotComputedError(f"{call.op_type} has no {names[0]}, neither as attribute nor as input")
+        raise NotComputedError(Reason(Why.NOT_GIVEN, name=names[0]))
     return found
 
 
@@ -97,14 +98,14 @@ def single_number(call: Call, *names: str, slot: int | None = None) -> int:
     """One whole number from an attribute, or else from the input at `slot`."""
     found = required_numbers(call, *names, slot=slot)
     if len(found) != 1:
-        raise NotComputedError(f"{names[0]} of {call.op_type} is {len(found)} numbers instead of one")
+        raise NotComputedError(Reason(Why.NOT_SINGLE, name=names[0], number=len(found)))
     return found[0]
 
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
     """An axis counted from the front."""
     if not -rank <= axis < rank:
-        raise NotComputedError(f"axis {axis} of {call.op_type} is not one of {rank}")
+        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="axis", value=str(axis), limit=rank))
     return axis % rank
 
 
@@ -112,7 +113,7 @@ def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes counted from the front, each once."""
     found = tuple(axis_of(call, axis, rank) for axis in axes)
     if len(set(found)) != len(found):
-        raise NotComputedError(f"the axes {tuple(axes)} of {call.op_type} name one twice")
+        raise NotComputedError(Reason(Why.TWICE, name="axes", value=str(tuple(axes))))
     return found
 
 
@@ -128,14 +129,14 @@ def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
     """An input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
     array = needed(call, slot).array
     if array.dtype.kind not in kinds:
-        raise NotComputedError(f"{call.op_type} of {needed(call, slot).dtype}")
+        raise NotComputedError(Reason(Why.DATA_TYPE, name=f"input {slot}", dtype=needed(call, slot).dtype))
     return array
 
 
 def floats(given: Input) -> Doubles:
     """An input's values in float64, of whatever real type it is; float32 as it comes, for a first look in float32."""
     if given.array.dtype.kind == "c":
-        raise NotComputedError("complex numbers")
+        raise NotComputedError(Reason(Why.DATA_TYPE, name="inputs", dtype=given.dtype))
     return given.array if given.array.dtype == np.float32 else np.asarray(given.array, np.float64)
 
 
@@ -148,7 +149,7 @@ def scalar(call: Call, slot: int) -> float:
     """An input of one element."""
     values = floats(needed(call, slot))
     if values.size != 1:
-        raise NotComputedError(f"input {slot} of {call.op_type} has the shape {values.shape} and is not one number")
+        raise NotComputedError(Reason(Why.SHAPE, name=f"input {slot}", shape=values.shape))
     return float(values.ravel()[0])
 
 
@@ -157,8 +158,7 @@ def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
-        shapes = " and ".join(str(array.shape) for array in arrays)
-        raise NotComputedError(f"the shapes {shapes} of {call.op_type} do not broadcast") from None
+        raise NotComputedError(Reason(Why.NO_BROADCAST, shapes=tuple(array.shape for array in arrays))) from None
     check_size(shape)
     return shape
 
@@ -166,19 +166,18 @@ def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
 def same_shape(call: Call, *arrays: Array) -> None:
     """Raises unless all have one shape."""
     if len({array.shape for array in arrays}) > 1:
-        shapes = " and ".join(str(array.shape) for array in arrays)
-        raise NotComputedError(f"the shapes {shapes} of {call.op_type} differ")
+        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(array.shape for array in arrays)))
 
 
-def reshaped(array: Array, shape: Sequence[int], what: str) -> Array:
+def reshaped(array: Array, shape: Sequence[int]) -> Array:
     """The array in another shape, of which one axis may be −1."""
     check_size([max(size, 1) for size in shape])
     known = prod(size for size in shape if size != -1)
     unknown = sum(size == -1 for size in shape)
     if unknown > 1 or any(size < -1 for size in shape):
-        raise NotComputedError(f"{what} {tuple(shape)} is no shape")
+        raise NotComputedError(Reason(Why.NO_SHAPE, shape=tuple(shape)))
     if known != array.size if not unknown else known == 0 or array.size % known:
-        raise NotComputedError(f"{what} {tuple(shape)} does not hold the {array.size} elements")
+        raise NotComputedError(Reason(Why.NOT_HELD, shape=tuple(shape), number=array.size))
     return array.reshape(tuple(shape))
 
 
@@ -221,7 +220,7 @@ def image_axes(call: Call, given: Input, *names: str) -> tuple[int, int, int]:
     """
     rank = given.array.ndim
     if rank != 4:
-        raise NotComputedError(f"{call.op_type} of {rank} axes instead of 4")
+        raise NotComputedError(Reason(Why.AXIS_COUNT, name="images", number=rank, limit=4))
     form = text(call, *(names or ("data_format",)), default=given.layout)
     return (2, 3, 1) if form == "NCHW" else (1, 2, 3)
 

@@ -9,7 +9,7 @@ It knows no files and no graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import wraps
 from math import prod
@@ -18,12 +18,25 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.model.reason import Reason, Why
+
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 
 class NotComputedError(Exception):
-    """Why an op cannot be recomputed; the message completes "not recomputed: …"."""
+    """Why an op cannot be recomputed; `present.reasons` has the words."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def reason_of(error: Exception, op_type: str) -> Reason:
+    """Why an op was not recomputed, of what its function raised."""
+    if isinstance(error, NotComputedError):
+        return error.reason
+    return Reason(Why.CONTRADICTION, op_type=op_type, detail=str(error))
 
 
 class Kind(Enum):
@@ -56,6 +69,15 @@ class Input:
     array: npt.NDArray[Any]
     dtype: str = "float32"
     layout: str = "ND"
+
+    def in_doubles(self) -> Input:
+        """The same, its floating numbers as float64."""
+        return replace(self, array=in_doubles(self.array))
+
+
+def in_doubles(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """float32 as float64, all else as it is."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +195,12 @@ def _guarded(function: Callable[Concatenate[Call, P], T]) -> Callable[Concatenat
         try:
             with np.errstate(all="ignore"):  # an infinity or NaN is a result like others
                 return function(call, *args, **options)
+        except NotComputedError as error:
+            if error.reason.op_type:
+                raise
+            raise NotComputedError(replace(error.reason, op_type=call.op_type)) from error
         except _CONTRADICTIONS as error:
-            raise NotComputedError(f"its inputs and attributes contradict each other ({error})") from error
+            raise NotComputedError(reason_of(error, call.op_type)) from error
 
     return guarded
 
@@ -226,18 +252,18 @@ def needed(call: Call, slot: int) -> Input:
     """An input that the op cannot do without."""
     found = call.inputs[slot] if slot < len(call.inputs) else None
     if found is None:
-        raise NotComputedError(f"input {slot} of {call.op_type} is not connected")
+        raise NotComputedError(Reason(Why.NOT_CONNECTED, op_type=call.op_type, slot=slot))
     return found
 
 
 def check_size(shape: Sequence[int]) -> None:
     """Raises where a tensor of this shape is not made: a negative axis, or more than MAX_ELEMENTS elements."""
     if any(size < 0 for size in shape):
-        raise NotComputedError(f"the shape {tuple(shape)} has a negative axis")
+        raise NotComputedError(Reason(Why.NO_SHAPE, shape=tuple(shape)))
     if len(shape) > MAX_AXES:
-        raise NotComputedError(f"a shape of {len(shape)} axes")
+        raise NotComputedError(Reason(Why.TOO_MANY_AXES, number=len(shape), limit=MAX_AXES))
     if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
-        raise NotComputedError(f"the shape {tuple(shape)} has more than {MAX_ELEMENTS} elements")
+        raise NotComputedError(Reason(Why.TOO_LARGE, shape=tuple(shape), limit=MAX_ELEMENTS))
 
 
 def summed_of(total: Doubles, spread: Doubles, count: int) -> Doubles:

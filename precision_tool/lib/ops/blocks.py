@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     Array,
     attribute,
@@ -31,14 +32,14 @@ from precision_tool.lib.ops.movement import one
 def _paddings(call: Call, rank: int) -> list[tuple[int, int]]:
     flat = whole_numbers(call, "paddings", slot=1)
     if flat is None:
-        raise NotComputedError(f"{call.op_type} has no paddings, neither as attribute nor as input")
+        raise NotComputedError(Reason(Why.NOT_GIVEN, name="paddings"))
     if len(flat) != 2 * rank:
-        raise NotComputedError(f"{len(flat)} paddings for {rank} axes")
+        raise NotComputedError(Reason(Why.COUNT_MISFIT, name="paddings", number=len(flat), other="axes", limit=rank))
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     if call.op_type.startswith("PadV3") and not flag(call, "paddings_contiguous", default=True):
         pairs = list(zip(flat[:rank], flat[rank:], strict=True))
     if min(flat, default=0) < 0:
-        raise NotComputedError(f"negative paddings {flat}")
+        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="paddings", value=str(flat)))
     return pairs
 
 
@@ -60,9 +61,9 @@ def pad(call: Call) -> Outputs:
         return one(np.pad(x, pairs, constant_values=value))
     room = 1 if mode == "reflect" else 0
     if mode not in ("reflect", "symmetric", "edge"):
-        raise NotComputedError(f"the padding {mode}")
+        raise NotComputedError(Reason(Why.NO_VARIANT, name="padding", value=mode))
     if mode != "edge" and any(max(pair) > size - room for pair, size in zip(pairs, x.shape, strict=True)):
-        raise NotComputedError(f"paddings {pairs} mirror more than the shape {x.shape} has")
+        raise NotComputedError(Reason(Why.OUT_OF_SHAPE, name="paddings", value=str(pairs), shape=x.shape))
     return one(np.pad(x, pairs, mode={"reflect": "reflect", "symmetric": "symmetric", "edge": "edge"}[mode]))  # type: ignore[call-overload]
 
 
@@ -74,7 +75,7 @@ def _blocks(call: Call) -> tuple[Array, int, bool]:
     given = needed(call, 0)
     size = integer(call, "block_size")
     if size < 1:
-        raise NotComputedError(f"the block size {size}")
+        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="block_size", value=str(size)))
     first = image_axes(call, given)[2] == 1
     return (np.moveaxis(given.array, 1, 3) if first else given.array), size, first
 
@@ -85,7 +86,7 @@ def depth_to_space(call: Call) -> Outputs:
     x, size, first = _blocks(call)
     n, height, width, channels = x.shape
     if channels % size**2:
-        raise NotComputedError(f"{channels} channels do not fill blocks of {size}")
+        raise NotComputedError(Reason(Why.NO_MULTIPLE, name="channels", number=channels, limit=size**2))
     if text(call, "mode", default="DCR") == "CRD":
         parts = x.reshape(n, height, width, channels // size**2, size, size).transpose(0, 1, 4, 2, 5, 3)
     else:
@@ -100,7 +101,7 @@ def space_to_depth(call: Call) -> Outputs:
     x, size, first = _blocks(call)
     n, height, width, channels = x.shape
     if height % size or width % size:
-        raise NotComputedError(f"blocks of {size} do not fill {height} by {width}")
+        raise NotComputedError(Reason(Why.VALUE_MISFIT, name="block_size", value=str(size), shapes=((height, width),)))
     parts = x.reshape(n, height // size, size, width // size, size, channels).transpose(0, 1, 3, 2, 4, 5)
     y = parts.reshape(n, height // size, width // size, channels * size**2)
     return one(np.moveaxis(y, 3, 1) if first else y)
@@ -116,7 +117,9 @@ def _block_shape(call: Call, *margins: str) -> tuple[Array, list[int], list[tupl
         block = required_numbers(call, "block_shape", slot=1)
         flat = required_numbers(call, *margins, slot=2 if attribute(call, "block_shape") is None else 1)
     if len(flat) != 2 * len(block) or x.ndim <= len(block) or min(block, default=1) < 1 or min(flat, default=0) < 0:
-        raise NotComputedError(f"blocks of {block} with margins of {flat} for the shape {x.shape}")
+        raise NotComputedError(
+            Reason(Why.VALUE_MISFIT, name=f"block_shape, {margins[0]}", value=f"{block}, {flat}", shapes=(x.shape,))
+        )
     return x, block, list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -129,7 +132,9 @@ def space_to_batch(call: Call) -> Outputs:
     check_size([size + before + after for size, (before, after) in zip(x.shape, pairs, strict=True)])
     x = np.pad(x, pairs)
     if any(size % step for size, step in zip(x.shape[1:], block, strict=False)):
-        raise NotComputedError(f"blocks of {block} do not fill {x.shape[1 : count + 1]}")
+        raise NotComputedError(
+            Reason(Why.VALUE_MISFIT, name="block_shape", value=str(block), shapes=(x.shape[1 : count + 1],))
+        )
     inner = [part for size, step in zip(x.shape[1:], block, strict=False) for part in (size // step, step)]
     y = x.reshape(x.shape[0], *inner, *x.shape[count + 1 :])
     places = [2 * axis + 2 for axis in range(count)], [2 * axis + 1 for axis in range(count)]
@@ -144,7 +149,7 @@ def batch_to_space(call: Call) -> Outputs:
     x, block, crops = _block_shape(call, "crops")
     count = len(block)
     if x.shape[0] % prod(block):
-        raise NotComputedError(f"a batch of {x.shape[0]} does not fill blocks of {block}")
+        raise NotComputedError(Reason(Why.NO_MULTIPLE, name="images", number=x.shape[0], limit=prod(block)))
     batch = x.shape[0] // prod(block)
     y = x.reshape(*block, batch, *x.shape[1:])
     order = [place for axis in range(count) for place in (count + 1 + axis, axis)]
@@ -172,7 +177,9 @@ def reverse_sequence(call: Call) -> Outputs:
     batch = axis_of(call, integer(call, "batch_dim", default=0), x.ndim)
     moved = np.moveaxis(x, (batch, along), (0, 1))
     if lengths.shape != (moved.shape[0],) or (lengths < 0).any() or (lengths > moved.shape[1]).any():
-        raise NotComputedError(f"sequence lengths of the shape {lengths.shape} for {x.shape}")
+        raise NotComputedError(
+            Reason(Why.SHAPE_MISFIT, name="seq_lengths", shape=lengths.shape, other="x", other_shape=x.shape)
+        )
     y = moved.copy()
     for row, length in enumerate(lengths.tolist()):
         y[row, :length] = moved[row, :length][::-1]

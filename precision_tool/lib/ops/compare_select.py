@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Array, Mask, common_shape, near, numbers, real, typed
 from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, Output, Outputs, needed, op
 
@@ -55,7 +56,13 @@ def _logic() -> None:
             arrays = [needed(call, slot).array for slot in range(count)]
             common_shape(call, *arrays)
             if not name.startswith("Logical") and any(array.dtype.kind not in "iu" for array in arrays):
-                raise NotComputedError(f"{name} of other than whole numbers")
+                raise NotComputedError(
+                    Reason(
+                        Why.DATA_TYPE,
+                        name="inputs",
+                        dtype=next(array.dtype.name for array in arrays if array.dtype.kind not in "iu"),
+                    )
+                )
             if name.endswith("Shift"):  # what is shifted out of the type is not defined
                 bits = arrays[0].dtype.itemsize * 8
                 arrays[1] = np.clip(arrays[1], 0, bits - 1)

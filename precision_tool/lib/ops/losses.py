@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     ROUNDOFF,
     Mask,
@@ -36,7 +37,7 @@ Axes = tuple[int, ...]
 
 def _axes(call: Call, rank: int) -> Axes:
     if not rank:
-        raise NotComputedError(f"{call.op_type} of a number")
+        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=()))
     return axes_of(call, whole_numbers(call, "axes", "axis") or [-1], rank)
 
 
@@ -90,7 +91,7 @@ def _softmax_grad_part(call: Call) -> Outputs:
     g, x = _inputs(call, 0, 1)
     same_shape(call, g, x)
     if not x.ndim:
-        raise NotComputedError(f"{call.op_type} of a number")
+        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=()))
     narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
     products = g * x
     total = Tracked(products, (products * narrow) ** 2).total(-1)
@@ -104,7 +105,9 @@ def _scaled_softmax_grad(call: Call) -> Outputs:
     g, x1, x2 = _inputs(call, 0, 1, 2)
     same_shape(call, g, x1)
     if common_shape(call, g, x2) != g.shape:
-        raise NotComputedError(f"a factor of the shape {x2.shape} for gradients of {g.shape}")
+        raise NotComputedError(
+            Reason(Why.SHAPE_MISFIT, name="x2", shape=x2.shape, other="gradients", other_shape=g.shape)
+        )
     narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
 
     def kept(exact: Tracked) -> Tracked:
@@ -139,7 +142,7 @@ def _softmax_cross_entropy(call: Call) -> Outputs:
     features, labels = _inputs(call, 0, 1)
     shape = common_shape(call, features, labels)
     if len(shape) != 2:
-        raise NotComputedError(f"{call.op_type} of {len(shape)} axes instead of 2")
+        raise NotComputedError(Reason(Why.AXIS_COUNT, name="features", number=len(shape), limit=2))
     loss, gradient = _cross_entropy(np.broadcast_to(features, shape), np.broadcast_to(labels, shape))
     expected(call, 0, shape[:1])
     return [loss.output(), gradient.output()]
@@ -155,7 +158,16 @@ def _sparse_cross_entropy(call: Call) -> Outputs:
     (features,) = _inputs(call, 0)
     given = needed(call, 1).array
     if features.ndim != 2 or given.dtype.kind not in "iu" or given.size != features.shape[0]:
-        raise NotComputedError(f"labels {given.shape} of {given.dtype} for {features.shape}")
+        raise NotComputedError(
+            Reason(
+                Why.TYPED_MISFIT,
+                name="labels",
+                dtype=given.dtype.name,
+                shape=given.shape,
+                other="features",
+                other_shape=features.shape,
+            )
+        )
     labels = given.reshape(-1)
     rows = np.arange(len(labels))
     known: Mask = (labels >= 0) & (labels < features.shape[1])
@@ -181,7 +193,7 @@ def _reduced(call: Call, each: Tracked, default: str = "mean") -> Outputs:
     if reduction == "none":
         return [each.output()]
     if reduction not in ("mean", "sum", "batchmean"):
-        raise NotComputedError(f"the reduction {reduction} of {call.op_type} is not known")
+        raise NotComputedError(Reason(Why.NO_VARIANT, name="reduction", value=reduction))
     total = each.total(tuple(range(each.value.ndim)), keep=False)
     if reduction != "sum":
         total = total * (1 / max(1, _divisor(reduction, each.value.shape)))
@@ -199,7 +211,7 @@ def _share(call: Call, shape: tuple[int, ...], default: str = "mean") -> float:
     """What the gradient of a reduced loss is divided by."""
     reduction = text(call, "reduction", default=default)
     if reduction not in ("none", "mean", "sum", "batchmean"):
-        raise NotComputedError(f"the reduction {reduction} of {call.op_type} is not known")
+        raise NotComputedError(Reason(Why.NO_VARIANT, name="reduction", value=reduction))
     return 1 / max(1, _divisor(reduction, shape)) if reduction in ("mean", "batchmean") else 1.0
 
 
@@ -345,7 +357,7 @@ def _mse_grad(call: Call) -> Outputs:
 @op("LpLoss", kind=Kind.COMPOSITE, inputs=("predict", "label"))
 def _lp(call: Call) -> Outputs:
     if integer(call, "p", default=1) != 1:
-        raise NotComputedError("an LpLoss whose p is not 1")
+        raise NotComputedError(Reason(Why.NO_VARIANT, name="p", value=str(integer(call, "p"))))
     return _reduced(call, _difference(call).abs())
 
 
@@ -374,9 +386,20 @@ def _class_weights(call: Call, slot: int) -> tuple[Places, Doubles]:
     x = floats(needed(call, 0))
     labels, weights = needed(call, slot).array.reshape(-1), _optional(call, slot + 1, 1.0)
     if x.ndim != 2 or labels.dtype.kind not in "iu" or len(labels) != x.shape[0]:
-        raise NotComputedError(f"labels {labels.shape} of {labels.dtype} for {x.shape}")
+        raise NotComputedError(
+            Reason(
+                Why.TYPED_MISFIT,
+                name="target",
+                dtype=labels.dtype.name,
+                shape=labels.shape,
+                other="x",
+                other_shape=x.shape,
+            )
+        )
     if weights.size not in (1, x.shape[1]):
-        raise NotComputedError(f"{weights.size} weights for {x.shape[1]} classes")
+        raise NotComputedError(
+            Reason(Why.COUNT_MISFIT, name="weight", number=weights.size, other="classes", limit=x.shape[1])
+        )
     counts: Mask = (labels >= 0) & (labels < x.shape[1]) & (labels != integer(call, "ignore_index", default=-100))
     places = np.where(counts, labels, 0).astype(np.intp)
     of_each = np.broadcast_to(weights.reshape(-1), x.shape[1:])[places] if x.shape[1] else np.zeros(len(labels))
@@ -394,7 +417,7 @@ def _nll(call: Call) -> Outputs:
     if reduction == "none":
         return [each.output(), total_weight.output()]
     if reduction not in ("sum", "mean"):
-        raise NotComputedError(f"the reduction {reduction} of NLLLoss is not known")
+        raise NotComputedError(Reason(Why.NO_VARIANT, name="reduction", value=reduction))
     total = each.total(0, keep=False)
     return [(total / total_weight if reduction == "mean" else total).output(), total_weight.output()]
 
@@ -404,7 +427,7 @@ def _nll_grad(call: Call) -> Outputs:
     x, g = _inputs(call, 0, 1)
     places, weights = _class_weights(call, 2)
     if g.size not in (1, len(places)):
-        raise NotComputedError(f"a gradient {g.shape} of NLLLossGrad for {x.shape}")
+        raise NotComputedError(Reason(Why.SHAPE_MISFIT, name="y_grad", shape=g.shape, other="x", other_shape=x.shape))
     each = -(Tracked(weights) * g.reshape(-1))
     if text(call, "reduction", default="mean") == "mean":
         each = each / scalar(call, 4)
@@ -423,10 +446,10 @@ def _dropped(call: Call, unpacked: Callable[[int], Mask]) -> Outputs:
     given = call.inputs[2] if len(call.inputs) > 2 else None
     keep = real(call, "keep_prob") if given is None else scalar(call, 2)
     if not 0 < keep <= 1:
-        raise NotComputedError(f"the probability to keep an element is {keep}")
+        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="keep_prob", value=str(keep)))
     kept = unpacked(x.size)
     if kept.size != x.size:
-        raise NotComputedError(f"a mask of {kept.size} elements for {x.size}")
+        raise NotComputedError(Reason(Why.COUNT_MISFIT, name="mask", number=kept.size, other="elements", limit=x.size))
     kept = kept.reshape(x.shape)
     scaled = x * (1 / keep)
     return [Output(array=np.where(kept, scaled, 0.0), summed=np.where(kept, np.abs(scaled), 0.0))]
@@ -441,7 +464,16 @@ def _dropout(call: Call) -> Outputs:
         if mask.dtype == "bool" or mask.array.size == count != -(-count // 128) * 16:
             return np.asarray(mask.array.reshape(-1) != 0)
         if mask.array.dtype != np.uint8 or mask.array.size * 8 < count:
-            raise NotComputedError(f"a mask of {mask.array.size} {mask.dtype} for {count} elements")
+            raise NotComputedError(
+                Reason(
+                    Why.TYPED_MISFIT,
+                    name="mask",
+                    dtype=mask.dtype,
+                    shape=mask.array.shape,
+                    other="x",
+                    other_shape=(count,),
+                )
+            )
         return np.unpackbits(mask.array.reshape(-1), count=count, bitorder="little").astype(np.bool_)
 
     return _dropped(call, unpacked)
@@ -454,7 +486,9 @@ def _dropout_v3(call: Call) -> Outputs:
 
     def unpacked(count: int) -> Mask:
         if mask.size < count:
-            raise NotComputedError(f"a mask of {mask.size} elements for {count}")
+            raise NotComputedError(
+                Reason(Why.COUNT_MISFIT, name="mask", number=mask.size, other="elements", limit=count)
+            )
         return np.asarray(mask[:count] != 0)
 
     return _dropped(call, unpacked)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import ROUNDOFF, attribute, flag, numbers, real, scalar
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, op
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
@@ -30,13 +31,12 @@ def gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple
     if absent <= 0:
         as_attribute = []
     elif absent != len(as_attribute):
-        raise NotComputedError(f"{call.op_type} has {len(inputs) - absent} inputs instead of {len(inputs)}")
+        raise NotComputedError(Reason(Why.INPUTS_EXPECTED, number=len(inputs) - absent, limit=len(inputs)))
     slots = [name for name in inputs if name not in as_attribute]
     given = {name: slot for slot, name in enumerate(slots)}
     arrays = {name: Tracked(numbers(call, given[name])[0]) for name in tensors}
     if len({array.value.shape for array in arrays.values()}) > 1:
-        shapes = " and ".join(str(array.value.shape) for array in arrays.values())
-        raise NotComputedError(f"the shapes {shapes} of {call.op_type} differ")
+        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(array.value.shape for array in arrays.values())))
     values = {name: real(call, name) for name in as_attribute}
     values |= {name: scalar(call, given[name]) for name in slots if name not in tensors}
     return arrays, values
@@ -166,8 +166,9 @@ def _shapes_fit(call: Call, compute: Callable[[], Outputs]) -> Outputs:
     try:
         return compute()
     except ValueError:
-        shapes = " and ".join(str(given.array.shape) for given in call.inputs if given is not None)
-        raise NotComputedError(f"the shapes {shapes} of {call.op_type} do not broadcast") from None
+        raise NotComputedError(
+            Reason(Why.NO_BROADCAST, shapes=tuple(given.array.shape for given in call.inputs if given is not None))
+        ) from None
 
 
 # --- LAMB and LARS ----------------------------------------------------------------------------------------------------
@@ -312,7 +313,9 @@ def lars(call: Call) -> Outputs:
     """The gradient with decay, scaled by the ratio of the norms of weight and gradient."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
     if w.value.shape != g.value.shape:
-        raise NotComputedError(f"a gradient of the shape {g.value.shape} for {w.value.shape}")
+        raise NotComputedError(
+            Reason(Why.SHAPE_MISFIT, name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
+        )
     sums = [np.asarray(np.sum(np.square(each.value))) for each in (w, g)]
     squares = [Tracked(total, total * total * max(1, w.value.size) / 3) for total in sums]
     return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 2), scalar(call, 3))
@@ -323,7 +326,9 @@ def lars_update(call: Call) -> Outputs:
     """The same, given the sums of squares."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
     if w.value.shape != g.value.shape:
-        raise NotComputedError(f"a gradient of the shape {g.value.shape} for {w.value.shape}")
+        raise NotComputedError(
+            Reason(Why.SHAPE_MISFIT, name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
+        )
     squares = [Tracked(np.asarray(scalar(call, slot))) for slot in (2, 3)]
     return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 4), scalar(call, 5))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Doubles, NotComputedError, Output, Places, summed_of
 
@@ -40,8 +41,10 @@ class Product:
 
 def limited(work: float, elements: int) -> None:
     """Raises where a product is too large to be computed whole."""
-    if work > MAX_WORK or elements > MAX_RESULT:
-        raise NotComputedError(f"too large to recompute whole: {elements:,} numbers with {work:,.0f} products")
+    if elements > MAX_RESULT:
+        raise NotComputedError(Reason(Why.TOO_MANY_ELEMENTS, number=elements))
+    if work > MAX_WORK:
+        raise NotComputedError(Reason(Why.TOO_MANY_PRODUCTS, number=work))
 
 
 def rounded(result: Doubles, squares: Doubles, count: int) -> Output:

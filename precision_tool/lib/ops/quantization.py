@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import ROUNDOFF, common_shape, flag, floats, numbers, real, text
+from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.ops.arguments import ROUNDOFF, axis_of, common_shape, flag, floats, numbers, real, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.tracked import Tracked, maximum
 from precision_tool.lib.ops.windows import has_channels_first
@@ -22,8 +23,10 @@ def _quantized(call: Call, exact: Doubles, size: Doubles) -> Outputs:
     """The nearest whole numbers, saturated; `size` is that of all that was rounded on the way."""
     wanted = call.outputs[0].dtype if call.outputs else "int8"
     mode = text(call, "round_mode", default="Round")
-    if wanted not in _LIMITS or mode not in _ROUND:
-        raise NotComputedError(f"{call.op_type} to {wanted} with the rounding {mode}")
+    if wanted not in _LIMITS:
+        raise NotComputedError(Reason(Why.DATA_TYPE, name="y", dtype=wanted))
+    if mode not in _ROUND:
+        raise NotComputedError(Reason(Why.NO_VARIANT, name="round_mode", value=mode))
     low, high = _LIMITS[wanted]
     off = ROUNDOFF["float16"] * size
     ends = [np.clip(_ROUND[mode](exact + shift), low, high) for shift in (-off, 0.0, off)]
@@ -56,9 +59,11 @@ def quantized_by_channel(call: Call) -> Outputs:
 def _along(call: Call, x: Doubles, vector: Doubles) -> Doubles:
     if vector.size == 1:
         return vector.reshape(())
-    axis = int(real(call, "axis", default=1.0))
-    if not -x.ndim <= axis < x.ndim or vector.size != x.shape[axis]:
-        raise NotComputedError(f"{vector.size} scales for {x.shape} along axis {axis}")
+    axis = axis_of(call, int(real(call, "axis", default=1.0)), x.ndim)
+    if vector.size != x.shape[axis]:
+        raise NotComputedError(
+            Reason(Why.COUNT_MISFIT, name="scale", number=vector.size, other="elements", limit=x.shape[axis])
+        )
     shape = [1] * x.ndim
     shape[axis] = vector.size
     return vector.reshape(shape)
@@ -86,7 +91,9 @@ def from_sums(call: Call) -> Outputs:
     if scale.ndim == 1 and scale.size > 1 and x.ndim > 2 and has_channels_first(call, needed(call, 0)):
         scale = scale.reshape(-1, *[1] * (x.ndim - 2))
     if common_shape(call, x, scale) != x.shape:
-        raise NotComputedError(f"scales of the shape {scale.shape} for {x.shape}")
+        raise NotComputedError(
+            Reason(Why.SHAPE_MISFIT, name="scale", shape=scale.shape, other="x", other_shape=x.shape)
+        )
     y = Tracked(x) * scale
     if flag(call, "sqrt_mode"):
         y = y * scale

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Array, attribute, distinct, numbers
 from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.optimizers import (
@@ -43,13 +44,13 @@ def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
         slots = {name: slot for slot, name in enumerate(order)}
         var = needed(call, slots["var"]).array
         if var.ndim < 1:
-            raise NotComputedError("rows of a single number")
+            raise NotComputedError(Reason(Why.SHAPE, name="var", shape=var.shape))
         rows = indices_of(needed(call, slots["indices"]), var.shape[0])
         if rows.ndim != 1 or len(distinct(rows)) != rows.size:
-            raise NotComputedError("an index that comes twice: the order of its updates is not defined")
+            raise NotComputedError(Reason(Why.INDEX_TWICE))
         whole = numbers(call, *(slots[name] for name in state))
         if any(array.shape != var.shape for array in whole):
-            raise NotComputedError(f"slots of other shapes than the variable's {var.shape}")
+            raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=(var.shape, *(array.shape for array in whole))))
         cut = {slots[name]: array[rows] for name, array in zip(state, whole, strict=True)}
         kept = [
             given if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)

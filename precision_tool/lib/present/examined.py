@@ -10,6 +10,7 @@ from rich.text import Text
 from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.judged import allowed_words
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.present.text import LabelledLines, counted, off_by, percent, plain, shown_reason
 from precision_tool.lib.present.whole import Heading, NameTable
 
@@ -39,7 +40,7 @@ def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> 
             rows = [("state", plain("its true result is beyond the range of its type", "bold red"))]
         rows.append(("beyond", plain(_beyond(judged))))
     if judged.reason:
-        rows.append(("reason", plain(shown_reason(judged.reason))))
+        rows.append(("reason", plain(shown_reason(reason_words(judged.reason)))))
     if judged.own_error is not None:
         source = "what fed it put out" if judged.is_fed_by_others else "its own inputs"
         how = f"recomputed ({', '.join(judged.how)}) from {source}: output {judged.slot} is "

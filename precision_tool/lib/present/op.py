@@ -22,10 +22,18 @@ from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.judged import Element, JudgedOp, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.model.wording import counted, shape_text
 from precision_tool.lib.present.examined import source_lines, verdict_lines
 from precision_tool.lib.present.tensors import non_finite_text
-from precision_tool.lib.present.text import LabelledLines, marked_pass, plain, row_text, safe, shown_reason, whole_path
+from precision_tool.lib.present.text import (
+    LabelledLines,
+    marked_pass,
+    plain,
+    row_text,
+    safe,
+    shown_reason,
+    whole_path,
+)
 from precision_tool.lib.present.whole import Heading, NameTable
 from precision_tool.lib.results.columns import IN_NI
 
@@ -279,7 +287,7 @@ def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
 def _without_bytes(value: Any) -> Any:
     """The value with binary data, kernels above all, replaced by its size."""
     if isinstance(value, bytes):
-        return _Size(f"{len(value)} bytes")
+        return _Size(counted(len(value), "byte"))
     if isinstance(value, dict):
         return {key: _without_bytes(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -385,14 +393,21 @@ def _files(report: OpReport) -> list[tuple[str, Text]]:
     rows += [(", ".join(slots), whole_path(path)) for path, slots in golden.items()]
     more = len(run.leaves) - 1
     if more > 0:
-        rows.append(("", plain(f"{more} more dump folders of this graph (devices, steps) are not shown", "dim")))
+        others = counted(more, "more dump folder")
+        rows.append(("", plain(f"not shown: {others} of this graph (devices, steps)", "dim")))
     return rows
 
 
 def drawing_lines(hood: Neighbourhood, gv: str, svg: str | None, run: str) -> RenderableType:
     """Where a drawing is, and of how much."""
-    steps = "step" if hood.depth == 1 else "steps"
-    rows = [("drawn", plain(f"{len(hood.nodes)} ops in up to {hood.depth} {steps} around {hood.op.name}, {run}"))]
+    rows = [
+        (
+            "drawn",
+            plain(
+                f"{counted(len(hood.nodes), 'op')} in up to {counted(hood.depth, 'step')} around {hood.op.name}, {run}"
+            ),
+        )
+    ]
     rows += [("", whole_path(path)) for path in (svg, gv) if path is not None]
     return LabelledLines(rows)
 

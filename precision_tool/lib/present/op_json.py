@@ -13,6 +13,7 @@ from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.present.judged import judged_json
 from precision_tool.lib.present.op import _LONGEST_VALUE, _VALUE, OpReport, _shown_attributes, attribute_text
 from precision_tool.lib.present.text import json_text
 from precision_tool.lib.results.columns import IN_NI
@@ -75,7 +76,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "runs_before": [node.name for node in links.awaited_by],
         **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
         "not_dumped": report.not_dumped or None,
-        "verdict": None if report.judged is None else asdict(report.judged),
+        "verdict": None if report.judged is None else judged_json(report.judged),
         "source": None if report.source is None else asdict(report.source),
         "elements": [asdict(one) for one in report.elements],
         "tensors": [row_json(row, threshold) for row in report.rows],

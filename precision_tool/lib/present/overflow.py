@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
 from math import inf, isnan
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -30,13 +30,14 @@ from precision_tool.lib.present.evidence.overflow import (
     ORIGIN_WORDS,
     bad_words,
     doubt_words,
+    found_words,
     origin_words,
     share_text,
     statuses_words,
     unit_words,
 )
 from precision_tool.lib.present.evidence.overflow_advice import advice_words, loss_scale_words, scale_reason
-from precision_tool.lib.present.judged import judged_words
+from precision_tool.lib.present.judged import judged_json, judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
     byte_size,
@@ -49,7 +50,7 @@ from precision_tool.lib.present.text import (
     unreadable_lines,
     whole_path,
 )
-from precision_tool.lib.present.whole import Heading, NameTable
+from precision_tool.lib.present.whole import Box, Heading, NameTable, Prose
 from precision_tool.lib.workspace import shown_path
 
 #: The origins in the user's words, and their colours.
@@ -317,6 +318,16 @@ def overflow_lines(
     return parts
 
 
+def conclusion_box(report: OverflowReport) -> RenderableType:
+    """What it comes to, the heaviest on the screen and the last: which op overflows first, or that nothing does."""
+    unread = len(report.unreadable) + sum(len(leaf.unreadable) for leaf in report.leaves)
+    words = found_words(report)
+    if unread:
+        words += f"; {counted(unread, 'file')} could not be read"
+    style = "bold red" if not report.is_clean else "bold yellow" if unread else "green"
+    return Box(Prose(plain(words, style)), title=Text("Overflow"), style=style, box=box.HEAVY)
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -372,7 +383,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "type": op.op_type,
         "origin": op.origin,
         "why": origin_words(op.evidence),
-        "judged": None if op.judged is None else asdict(op.judged),
+        "judged": None if op.judged is None else judged_json(op.judged),
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
         "gradient": op.is_gradient,

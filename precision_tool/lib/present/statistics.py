@@ -39,7 +39,7 @@ def statistics_block(found: StatisticsFound, redump: Redump | None, written: str
             rows.append(("after it" if not number else "", plain(line, "dim")))
         if len(found.suspicions) > 1 + _FURTHER:
             rows.append(("", plain(f"and {len(found.suspicions) - 1 - _FURTHER} more", "dim")))
-    looked = f"{found.tensors:,} tensors in {counted(found.leaves, 'dump folder')}, ranks {spans(found.ranks)}"
+    looked = f"{counted(found.tensors, 'tensor')} in {counted(found.leaves, 'dump folder')}, ranks {spans(found.ranks)}"
     rows.append(("looked at", plain(looked, "dim")))
     if found.unread:
         rows.append(

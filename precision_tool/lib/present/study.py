@@ -139,9 +139,7 @@ def _of_one(culprit: Culprit) -> str:
     """What one rank alone has: its device, and unless it was fed as the others its data too."""
     if culprit.cause in _FROM_OUTSIDE:
         return f"its {_FROM_OUTSIDE[culprit.cause]}"
-    departure = culprit.departure
-    is_fed_alike = departure is not None and departure.op == culprit.op and departure.fed_alike
-    return "its device" if is_fed_alike else "its device, or its data"
+    return "its device" if culprit.is_fed_alike else "its device, or its data"
 
 
 def _device(culprit: Culprit) -> str:
@@ -203,7 +201,7 @@ def _looked_at(study: Study) -> list[tuple[str, Text]]:
     looked = f"{counted(len(leaves), 'dump folder')}: {where}"
     rows = [("looked at", plain(looked, "dim"))]
     below = sum(one.below for one in leaves)
-    rows.append(("compared", plain(f"{compared:,} tensors, {below:,} below {study.threshold:g}", "dim")))
+    rows.append(("compared", plain(f"{counted(compared, 'tensor')}, {below:,} below {study.threshold:g}", "dim")))
     recomputed = sum(one.judged and one.has_verdict for one in leaves)
     line = f"{recomputed:,} of {counted(len(leaves), 'folder')}"
     reasons = []
@@ -274,15 +272,19 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldSte
         return [*steps, ToldStep(why="its whole verdict", line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
     steps.append(ToldStep(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
+    if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
+        line = f"repro {shlex.quote(culprit.op)} {place}"
+        steps.append(ToldStep(why="a package of it, for whoever writes the kernel", line=line))
     if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
         steps.append(ToldStep(why="what was compared of that step and rank", line=f"vcs {place}"))
-    return steps
+    return [*steps, ToldStep(why="then collect again, and see whether it is mended", line="ac --all")]
 
 
 def _other_device(culprit: Culprit) -> list[ToldStep]:
     """How to tell a device from the data that its rank has."""
     again = f"run from step {culprit.step} again with rank {culprit.rank} on another device"
-    stays = "" if culprit.ground is Ground.REPLICAS else "; where the error stays with the rank, it is its data"
+    is_its_device = culprit.is_fed_alike or culprit.ground is Ground.REPLICAS
+    stays = "" if is_its_device else "; where the error stays with the rank, it is its data"
     found = f"{again}, and look for memory errors of its device (`npu-smi info -t ecc`)"
     return [ToldStep(why=f"{found}: where the error is gone then, take that device out{stays}")]
 
@@ -300,7 +302,8 @@ class HeatMapView:
         label = max(len(self._label(heat.places[0], heat.places[-1])), len(heat.what)) + 2
         width = max(min(options.max_width - label, len(heat.ops)), 1)
         signs = _ASCII if options.ascii_only else _BLOCKS
-        yield Text(f"{heat.what} × op: how far outputs are off, {len(heat.ops):,} ops in the order of execution")
+        ops = counted(len(heat.ops), "op")
+        yield Text(f"{heat.what} × op: how far outputs are off, {ops} in the order of execution")
         seen: set[bool] = set()
         for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
             first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]

@@ -115,7 +115,7 @@ def non_finite_text(summary: Summary) -> str:
     """How many values are NaN and Inf; empty if none is."""
     kinds = ((summary.nan_count, "NaN"), (summary.inf_count, "Inf"))
     counts = [f"{number} {what}" for number, what in kinds if number]
-    return f"{' and '.join(counts)} among {summary.count} values" if counts else ""
+    return f"{' and '.join(counts)} among {counted(summary.count, 'value')}" if counts else ""
 
 
 def _title(named: NamedTensor) -> str:
@@ -196,13 +196,16 @@ def _values(view: View, side: str) -> Iterator[RenderableType]:
     if len(figures.first) < total and finite:  # else all values are there to be seen
         if summary.minimum < summary.maximum:
             borders = [number_text(edge, 4) for edge in edges(summary.minimum, summary.maximum, len(figures.histogram))]
-            yield histogram(list(pairwise(borders)), figures.histogram, f"{side}histogram of {finite} finite values")
+            yield histogram(
+                list(pairwise(borders)), figures.histogram, f"{side}histogram of {counted(finite, 'finite value')}"
+            )
         else:
             yield plain(f"{side}values are all {number_text(summary.minimum)}")
     if figures.first:
         order = "" if reading.layout else ", in storage order"
-        count = f"all {total}" if len(figures.first) == total else f"first {len(figures.first)} of {total}"
-        yield Text(f"{side}{count} values{order}", style="bold")
+        count = counted(total, "value")
+        count = f"all {count}" if len(figures.first) == total else f"first {len(figures.first)} of {count}"
+        yield Text(f"{side}{count}{order}", style="bold")
         yield FirstValues([number_text(value) for value in figures.first], reading.shape)
 
 
@@ -286,11 +289,11 @@ def detail_block(detail: Detail, npu: NamedTensor, golden: NamedTensor) -> Rende
     parts += [Text(), _metrics(row.metrics, row.npu, row.golden), Text(), _tolerance(detail)]
     if row.metrics.non_finite_mismatches:
         where = shape_text(row.metrics.first_mismatch_index or ())
-        count = row.metrics.non_finite_mismatches
-        parts.append(plain(f"NaN or Inf on one side only: {count} elements, the first at {where}", "red"))
+        count = counted(row.metrics.non_finite_mismatches, "element")
+        parts.append(plain(f"NaN or Inf on one side only: {count}, the first at {where}", "red"))
     parts += _errors(detail)
     for title, elements in (
-        (f"first {len(detail.first)} of {detail.count} elements", detail.first),
+        (f"first {len(detail.first)} of {counted(detail.count, 'element')}", detail.first),
         ("worst absolute errors", detail.worst_absolute),
         ("worst relative errors", detail.worst_relative),
     ):
@@ -340,10 +343,11 @@ def _metrics(metrics: Metrics, npu: Summary | None, golden: Summary | None) -> T
 def _tolerance(detail: Detail) -> Text:
     rule = f"|NPU - benchmark| <= {detail.atol:g} + {detail.rtol:g} * |benchmark|"
     if detail.all_close:
-        return plain(f"AllClose: yes, all {detail.count} elements are within {rule}", "green")
+        all_of = "the one element is" if detail.count == 1 else f"all {detail.count:,} elements are"
+        return plain(f"AllClose: yes, {all_of} within {rule}", "green")
     return plain(
-        f"AllClose: no, {detail.outside} of {detail.count} elements ({100 * detail.outside_share:.4g} %) are "
-        f"outside {rule}",
+        f"AllClose: no, {detail.outside:,} of {counted(detail.count, 'element')} ({100 * detail.outside_share:.4g} %) "
+        f"{'is' if detail.outside == 1 else 'are'} outside {rule}",
         "red",
     )
 

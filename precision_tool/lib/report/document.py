@@ -30,6 +30,7 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, sound
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
@@ -239,7 +240,8 @@ class _Result:
             one.worst / one.slack if one is not None and one.worst is not None and one.slack else None for one in ops
         ]
         return {
-            "state": [one and texts[one.state] for one in ops], "reason": [one and texts[one.reason] for one in ops],
+            "state": [one and texts[one.state] for one in ops],
+            "reason": [one and texts[reason_words(one.reason)] for one in ops],
             "how": [one and texts[", ".join(one.how)] for one in ops],
             "own": numbers([None if one is None else one.own_error for one in ops], 4),
             "rounding": numbers([None if one is None else one.rounding for one in ops], 4),

@@ -20,9 +20,11 @@ from precision_tool import __version__
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 from precision_tool.lib.present.op import attribute_text
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.report.columns import sound
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.storage.stores import folder_exists, list_folder
@@ -89,17 +91,17 @@ class ReproOutput:
 class Repro:
     """All of one op.
 
-    `reason` says why it was not recomputed, empty if it was; an element may be `slack` times its rounding off.
+    `reason` says why it was not recomputed, None if it was; an element may be `slack` times its rounding off.
     """
 
     op: Op
     judged: OpJudgement
     inputs: Mapping[int, Input] = field(default_factory=dict)
-    missing: Mapping[int, str] = field(default_factory=dict)
+    missing: Mapping[int, Reason] = field(default_factory=dict)
     elsewhere: Mapping[int, str] = field(default_factory=dict)
     outputs: Sequence[ReproOutput] = ()
     slack: float = 0.0
-    reason: str = ""
+    reason: Reason | None = None
 
 
 # --- what belongs to it -----------------------------------------------------------------------------------------------
@@ -142,7 +144,9 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
             npu = values.load(tensor, desc)
         except NoValueError as error:
             hint = "`ni` shows what its dump has"
-            raise FormatError.of(tensor.path, str(error), hint, what=f"{op.name}: output {slot}") from error
+            raise FormatError.of(
+                tensor.path, reason_words(error.reason), hint, what=f"{op.name}: output {slot}"
+            ) from error
         golden = values.load_benchmark(Root(op, slot))
         other = None if golden is None else golden.input.array
         found.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
@@ -160,18 +164,19 @@ def _fits(array: Array | None, npu: Input) -> bool:
 def _recomputed(repro: Repro, formula: Formula) -> Repro:
     """The same with its outputs in float64."""
     try:
-        if formula.work(repro.inputs) > _MOST_WORK:
-            return replace(repro, reason="too large to be recomputed whole")
+        work = formula.work(repro.inputs)
+        if work > _MOST_WORK:
+            return replace(repro, reason=Reason(Why.TOO_MANY_PRODUCTS, number=work))
         true = formula.run(repro.inputs)
         noise = noise_of(formula, repro.inputs, true, folded_type(formula, repro.inputs) or "float32")
         u_in = narrowing(formula, repro.inputs)
         held = _Held(formula=formula, inputs=repro.inputs, noise=noise, u_in=u_in)
         outputs = [held.beside(one, true[one.slot]) if one.slot in true else one for one in repro.outputs]
     except NotComputedError as error:
-        return replace(repro, reason=str(error))
+        return replace(repro, reason=error.reason)
     except MemoryError:
-        return replace(repro, reason="too large for the memory there is")
-    return replace(repro, outputs=outputs, slack=SLACK[formula.kind], reason="")
+        return replace(repro, reason=Reason(Why.OUT_OF_MEMORY))
+    return replace(repro, outputs=outputs, slack=SLACK[formula.kind], reason=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,9 +281,9 @@ def _write(folder: str, repro: Repro) -> None:
         "schema": SCHEMA, "tool": f"precision_tool {__version__}", "op": op.name, "type": op.type,
         "fusion_passes": list(op.pass_names), "original_ops": list(op.original_names or ()), "kernel": op.kernel_name,
         "attributes": {name: attribute_text(op, name, _VALUE) for name in sorted(op.attrs)},
-        "recomputed_as": list(repro.judged.how), "not_recomputed": repro.reason, "state": str(repro.judged.state),
-        "slack": repro.slack, "doubt": DOUBT, "inputs": inputs,
-        "inputs_missing": {str(k): v for k, v in repro.missing.items()}, "outputs": outputs,
+        "recomputed_as": list(repro.judged.how), "not_recomputed": reason_words(repro.reason),
+        "state": str(repro.judged.state), "slack": repro.slack, "doubt": DOUBT, "inputs": inputs,
+        "inputs_missing": {str(k): reason_words(v) for k, v in repro.missing.items()}, "outputs": outputs,
     }  # fmt: skip
     texts = {
         "op.json": json.dumps(sound(document), indent=1, ensure_ascii=False) + "\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.present.verdict_json import verdict_json
 from precision_tool.lib.report.columns import sound
 from precision_tool.lib.verdict.model import Proof, Suspect, Verdict
@@ -50,7 +51,7 @@ def _figures(one: Suspect) -> Iterator[Sentence]:
             yield _sentence("why.off_inputs", distance=fact("distance"), fed=fact("fed"))
         else:
             yield _sentence("why.inputs_agree")
-        yield _sentence("why.not_recomputed", reason=fact("not_recomputed"))
+        yield _sentence("why.not_recomputed", reason=reason_words(fact("not_recomputed")))
     elif fact("same_inputs"):
         yield _sentence(
             "why.runs", output=fact("output"), distance=fact("distance"), count=fact("different_elements"),

@@ -100,8 +100,7 @@ def told_key(one: Culprit) -> str:
         return f"{reach}_{one.cause}"
     if one.reach is Reach.ONE_RANK and one.cause == "communication":
         return f"{reach}_link"
-    departure = one.departure
-    if one.reach is Reach.ONE_RANK and departure is not None and departure.op == one.op and departure.fed_alike:
+    if one.reach is Reach.ONE_RANK and one.is_fed_alike:
         return f"{reach}_device"
     return f"{reach}_replicas" if one.reach is Reach.NOT_TOLD and one.ground is Ground.REPLICAS else reach
 

@@ -58,6 +58,9 @@ class H5Files(DataKind):
                     f"{option}: .h5 dumps are compared by op and order, without a graph", f"leave {option} out"
                 )
 
+    def check_judged(self, option: str) -> None:
+        raise UsageError(f"{option}: ops of PyTorch dumps are not recomputed", "`ls --below` has their cosines")
+
     def check_command(self, command: str, path: str) -> None:
         raise UsageError(
             f"{command}: {path} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",

@@ -39,5 +39,8 @@ class DataKind(ABC):
         `options` are a graph for each side, by the option that names it.
         """
 
+    def check_judged(self, option: str) -> None:  # noqa: B027
+        """Raises UsageError for an option that asks which ops compute wrong by themselves, where none is recomputed."""
+
     def check_command(self, command: str, path: str) -> None:  # noqa: B027
         """Raises UsageError for a command that cannot use data of this kind, which lies at `path`."""

@@ -71,6 +71,11 @@ class Culprit:
     #: Tensors of the step that replicas agree on to the bit, those of the culprit's rank included.
     replicas_agree_on: int = 0
 
+    @property
+    def is_fed_alike(self) -> bool:
+        """Whether replicas tell that the op was fed as on the other ranks: then its data do not differ from theirs."""
+        return self.departure is not None and self.departure.op == self.op and bool(self.departure.fed_alike)
+
     def to_dict(self) -> dict[str, Any]:
         """It as JSON."""
         return asdict(self)
@@ -167,10 +172,24 @@ def _when(one: Culprit) -> tuple[int, int, int]:
 def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> list[Culprit]:
     """One for each op that verdicts accuse, where it does so first; the earliest first."""
     charges = sorted(
-        (_Charge(state, one, place) for state in states for place, one in enumerate(state.accused)),
+        (
+            _Charge(state, one, place)
+            for state in states
+            for place, one in enumerate(state.accused)
+            if not _is_the_sum(state, one.op, votes)
+        ),
         key=lambda charge: charge.order,
     )
     return list(_first_of_each(charges, states, votes))
+
+
+def _is_the_sum(state: LeafState, op: str, votes: Mapping[int, StepVotes]) -> bool:
+    """Whether an op is an all-reduce that gave all ranks the sum of what they put in.
+
+    The verdict on one of them sees what that rank put in only: what another put in wrong looks like the op's error.
+    """
+    step = votes.get(state.leaf.step)
+    return step is not None and any(name == op and state.leaf.rank in ranks for name, ranks in step.sums.right)
 
 
 def _first_of_each(
@@ -202,7 +221,9 @@ def _culprit(
 ) -> Culprit:
     state, accused = charge.state, charge.accused
     peers = [
-        one for one in of_step if one.network == state.network or (one.failure and one.leaf.model == state.leaf.model)
+        one
+        for one in of_step
+        if one.network == state.network or (one.failure and one.leaf.program == state.leaf.program)
     ]
     wrong: set[int] = set()
     right: set[int] = set()

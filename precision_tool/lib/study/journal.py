@@ -23,18 +23,18 @@ from precision_tool.lib.study.plan import LeafPlan
 from precision_tool.lib.study.task import LeafDone
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 3
+_VERSION = 4
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 # With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS leaves (
-    path TEXT NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, dump TEXT NOT NULL,
-    benchmark TEXT NOT NULL, benchmark_print TEXT NOT NULL,
+    path BLOB NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, dump TEXT NOT NULL,
+    benchmark BLOB NOT NULL, benchmark_print TEXT NOT NULL,
     judged INTEGER NOT NULL, given_up INTEGER NOT NULL, outcome TEXT NOT NULL, votes BLOB NOT NULL,
     PRIMARY KEY (path, options)
 );
 CREATE TABLE IF NOT EXISTS tensors (
-    path TEXT NOT NULL, options TEXT NOT NULL, rows BLOB NOT NULL, statistics BLOB NOT NULL,
+    path BLOB NOT NULL, options TEXT NOT NULL, rows BLOB NOT NULL, statistics BLOB NOT NULL,
     PRIMARY KEY (path, options)
 );
 """
@@ -55,14 +55,15 @@ class Journal:
         # What failed is tried again: a server may answer by then, and credentials be new.
         leaves = [
             (
-                plan.leaf.path, options, plan.fingerprint, plan.leaf.fingerprint, plan.benchmark,
+                _stored(plan.leaf.path), options, plan.fingerprint, plan.leaf.fingerprint,
+                _stored(plan.benchmark),
                 plan.benchmark_print,
                 one.outcome.judged, given_up or bool(one.outcome.failure),
                 json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes),
             )
             for plan, one in done
         ]  # fmt: skip
-        tensors = [(plan.leaf.path, options, one.rows, one.statistics) for plan, one in done]
+        tensors = [(_stored(plan.leaf.path), options, one.rows, one.statistics) for plan, one in done]
         with self._errors(), self._connection:
             self._connection.executemany("INSERT OR REPLACE INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", leaves)
             self._connection.executemany("INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?)", tensors)
@@ -70,7 +71,7 @@ class Journal:
     def known(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
         """What is known of leaves that are as they were, without their votes. Given up ones are not known."""
         for at in range(0, len(plans), _AT_ONCE):
-            asked = {plan.leaf.path: plan for plan in plans[at : at + _AT_ONCE]}
+            asked = {_stored(plan.leaf.path): plan for plan in plans[at : at + _AT_ONCE]}
             with self._errors():
                 found = self._connection.execute(
                     "SELECT path, fingerprint, outcome FROM leaves WHERE options = ? AND NOT given_up AND path IN "
@@ -85,12 +86,14 @@ class Journal:
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
         """What was found in a leaf, without its votes."""
         row = self._one("outcome", path, options)
-        return None if row is None else LeafOutcome.from_dict(json.loads(row))
+        with self._damage():
+            return None if row is None else LeafOutcome.from_dict(json.loads(row))
 
     def votes(self, path: str, options: str) -> tuple[Vote, ...]:
         """The votes of a leaf."""
         row = self._one("votes", path, options)
-        return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
+        with self._damage():
+            return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
 
     def rows(self, path: str, options: str) -> bytes:
         """The rows of a leaf, as `packed.unpack` reads them; b"" for none."""
@@ -105,7 +108,7 @@ class Journal:
     def _one(self, column: str, path: str, options: str, table: str = "leaves") -> Any:
         with self._errors():
             found = self._connection.execute(
-                f"SELECT {column} FROM {table} WHERE path = ? AND options = ?", (path, options)
+                f"SELECT {column} FROM {table} WHERE path = ? AND options = ?", (_stored(path), options)
             ).fetchone()
         return None if found is None else found[0]
 
@@ -122,6 +125,14 @@ class Journal:
         self._connection.close()
 
     @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """What is kept in a form of ours: the database does not tell when that is damaged."""
+        try:
+            yield
+        except (zlib.error, KeyError, TypeError, ValueError) as error:
+            raise _damaged(self.path, error) from error
+
+    @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
@@ -131,6 +142,11 @@ class Journal:
             ) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from error
+
+
+def _stored(path: str) -> bytes:
+    """A path as it is kept: names of files need not be UTF-8, texts of the database have to."""
+    return path.encode("utf-8", "surrogateescape")
 
 
 def _damaged(path: str, error: object) -> FormatError:
@@ -182,13 +198,15 @@ def read_rows(path: str, leaf: str) -> KeptRows | None:
             found = connection.execute(
                 "SELECT rows, dump, benchmark, benchmark_print FROM leaves JOIN tensors USING (path, options) "
                 "WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1",
-                (leaf,),
+                (_stored(leaf),),
             ).fetchone()
     except sqlite3.DatabaseError as error:
         raise _damaged(path, error) from error
     if found is None or not found[0]:
         return None
-    return KeptRows(rows=found[0], dump=found[1], benchmark=found[2], benchmark_print=found[3])
+    return KeptRows(
+        rows=found[0], dump=found[1], benchmark=found[2].decode("utf-8", "surrogateescape"), benchmark_print=found[3]
+    )
 
 
 def _connected(path: str) -> sqlite3.Connection:

@@ -5,8 +5,10 @@ Names are listed folder by folder and forgotten again, so that a tree of a milli
 
 from __future__ import annotations
 
+import heapq
 import posixpath
 import re
+import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -22,9 +24,13 @@ from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.workspace import open_workspace
 
 _RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
+#: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
+_BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
 _STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
 #: How time folders are named, and how far apart those of one step may be.
 _TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
+#: So many of a leaf's ops stand for all; dumps that share so much of them are of one network, collected again.
+_SKETCHED, _ALIKE = 32, 0.5
 #: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
 _DATA = "precision_data"
 
@@ -36,7 +42,8 @@ class StudyLeaf:
     `rank` counts over all data folders, `device` is the server's own number of it. `data` is the data folder it was
     found in, "" where the folder of dumps itself was named. `nbytes` is that of all `files`, or an estimate;
     `fingerprint` changes when one of them does. `statistics` tells that no file of it holds values, `statuses` are the
-    names of overflow status files among them.
+    names of overflow status files among them. `sketch` are the smallest hashes of its ops' names, in order: those of
+    two leaves tell how many ops they share.
     """
 
     path: str
@@ -51,6 +58,12 @@ class StudyLeaf:
     fingerprint: str
     statistics: bool = False
     statuses: tuple[str, ...] = ()
+    sketch: tuple[int, ...] = ()
+
+    @property
+    def program(self) -> str:
+        """Its model without the time at which that was built, which no two ranks and runs have alike."""
+        return _BUILT.sub("", self.model)
 
     @property
     def key(self) -> tuple[int, int, str, str]:
@@ -201,6 +214,7 @@ def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None
         fingerprint=fingerprint,
         statistics=stats == len(dumps),
         statuses=tuple(name for name in file_names if is_status_file(name) and not name.endswith(".json")),
+        sketch=_sketch(dumps),
     )
 
 
@@ -261,17 +275,35 @@ def _server_folder(leaf: StudyLeaf, source: Source) -> str:
 
 def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:
     """Of each rank, model and step the newest dump."""
-    kept: dict[tuple[int, int, str], StudyLeaf] = {}
-    older = 0
-    for leaf in leaves:
-        key = leaf.step, leaf.rank, leaf.model
-        known = kept.get(key)
-        older += known is not None
-        if known is None or (leaf.time, leaf.path) > (known.time, known.path):
-            kept[key] = leaf
+    kept: dict[tuple[int, int, str], list[StudyLeaf]] = {}
+    older: list[StudyLeaf] = []
+    for leaf in sorted(leaves, key=lambda leaf: (leaf.time, leaf.path), reverse=True):
+        newer = kept.setdefault((leaf.step, leaf.rank, leaf.program), [])
+        if any(_is_again(leaf, known) for known in newer):
+            older.append(leaf)
+        else:
+            newer.append(leaf)
     if older:
-        notes.append(f"older dumps of the same step and rank are left out: {older}")
-    return list(kept.values())
+        times = sorted({leaf.time for leaf in older if leaf.time})
+        when = f", of {times[0]}" + (f" to {times[-1]}" if times[1:] else "") if times else ""
+        notes.append(f"older dumps of the same step and rank are left out: {len(older)}{when}")
+    return [leaf for found in kept.values() for leaf in found]
+
+
+def _is_again(leaf: StudyLeaf, newer: StudyLeaf) -> bool:
+    """Whether a later run dumped the same network, maybe compiled in another way, for this step and rank."""
+    if leaf.model == newer.model:
+        return True
+    if leaf.time == newer.time:  # two networks of one run, such as training and evaluation
+        return False
+    smallest = heapq.nsmallest(_SKETCHED, {*leaf.sketch, *newer.sketch})
+    shared = {*leaf.sketch} & {*newer.sketch} & {*smallest}
+    return bool(smallest) and len(shared) >= _ALIKE * len(smallest)
+
+
+def _sketch(file_names: Iterable[str]) -> tuple[int, ...]:
+    ops = {name.split(".", 2)[1] for name in file_names if name.count(".") > 1}
+    return tuple(heapq.nsmallest(_SKETCHED, {zlib.crc32(op.encode("utf-8", "surrogateescape")) for op in ops}))
 
 
 def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:

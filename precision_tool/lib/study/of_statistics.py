@@ -84,7 +84,7 @@ def judge_statistics(
     told = [state for state in states if state.leaf.statistics]
     if not told:
         return None
-    told.sort(key=lambda state: (state.leaf.step, state.leaf.model, state.leaf.rank))
+    told.sort(key=lambda state: (state.leaf.step, state.leaf.program, state.leaf.rank))
     judges: dict[str, StatisticsJudge] = {}
     evidence: list[Evidence] = []
     looked_at: dict[int, list[LookedAt]] = {}
@@ -92,9 +92,9 @@ def judge_statistics(
     ops: dict[str, OpBytes] = {}
     unread: list[str] = []
     tensors = 0
-    for (step, model), of_step in groupby(told, key=lambda state: (state.leaf.step, state.leaf.model)):
+    for (step, program), of_step in groupby(told, key=lambda state: (state.leaf.step, state.leaf.program)):
         leaves, golden = [], {}
-        judge = judges.setdefault(model, StatisticsJudge())
+        judge = judges.setdefault(program, StatisticsJudge())
         for state in of_step:
             found = statistics(state)
             if found is None:

@@ -7,17 +7,31 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from itertools import groupby, zip_longest
+from pathlib import Path
 
+from precision_tool.lib.native.library import description
 from precision_tool.lib.study.beside import NOTHING, Beside
 from precision_tool.lib.study.leaves import StudyLeaf
 
-#: What changes when leaves are judged in another way, so that what a journal keeps is done again.
-METHOD = 3
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20
 #: Leaves of a task at most.
 _TASK_LEAVES = 64
+
+
+@cache
+def made_by() -> str:
+    """What changes when leaves may be judged in another way, so that what a journal keeps is done again.
+
+    That is this package's code, and the kernel, whose sums differ in the last digits.
+    """
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256(description().encode())
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class Judging(StrEnum):
@@ -42,7 +56,7 @@ class LeafOptions:
     @property
     def digest(self) -> str:
         """What tells these options from others in a journal."""
-        return hashlib.sha256(json.dumps([METHOD, asdict(self)], sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([made_by(), asdict(self)], sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,8 +119,8 @@ def prepare(options: StudyOptions) -> Prepared:
 def _starts(leaves: Sequence[StudyLeaf]) -> frozenset[str]:
     first: dict[tuple[int, str], int] = {}
     for leaf in leaves:  # in the order of steps
-        first.setdefault((leaf.rank, leaf.model), leaf.step)
-    return frozenset(leaf.path for leaf in leaves if first[leaf.rank, leaf.model] == leaf.step)
+        first.setdefault((leaf.rank, leaf.program), leaf.step)
+    return frozenset(leaf.path for leaf in leaves if first[leaf.rank, leaf.program] == leaf.step)
 
 
 def _of_folder(listing: Listing, data: str) -> Listing:

@@ -47,10 +47,14 @@ class StepVotes:
 
 def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
     """Counts the votes of all ranks of a step. Ranks of other networks, or communication groups, are no replicas."""
-    asked: dict[tuple[str, str, str], dict[int, Vote]] = {}
+    asked: dict[tuple[str, int, str, str], dict[int, Vote]] = {}
+    given: Counter[tuple[int, str]] = Counter()
     for rank, network, votes in ballots:
+        # A rank may run one network as several models: each is a replica of its like on the other ranks.
+        place = given[rank, network]
+        given[rank, network] += 1
         for vote in votes:
-            asked.setdefault((network, vote.group, vote.op), {})[rank] = vote
+            asked.setdefault((network, place, vote.group, vote.op), {})[rank] = vote
     agreed, found = 0, []
     for by_rank in asked.values():
         if len(by_rank) < 2:

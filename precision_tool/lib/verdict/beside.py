@@ -20,6 +20,8 @@ from precision_tool.lib.verdict.values import NoValueError, Root, RunValues
 
 #: Elements farthest from the benchmark's that a sample has too.
 _FARTHEST = 16
+#: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
+_OBEYS = 2e-3
 
 
 class Beside:
@@ -139,3 +141,8 @@ def _relative(x: np.ndarray, y: np.ndarray) -> float:
     size = norm(y[both])
     distance = norm(x[both] - y[both])
     return distance / size if size else (0.0 if not distance else np.inf)
+
+
+def is_obeyed(split: OpJudgement) -> bool:
+    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
+    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)

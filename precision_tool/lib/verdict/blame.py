@@ -83,8 +83,9 @@ def blame(
     file = leaf.graph.file
     fused = [op for op in file.ops if op.pass_names or is_fused(op)]
     if not any(op.pass_names for op in fused):
-        what = f"{counted(len(fused), 'fused op')}, but none names its pass" if fused else "no op that a pass made"
-        raise UsageError(f"{file.path}: has {what}", COLLECT_PASSES)
+        if not fused:
+            raise UsageError(f"{file.path}: has no op that a pass made", COLLECT_PASSES)
+        raise UsageError(f"{file.path}: has {counted(len(fused), 'fused op')}, but none names its pass", COLLECT_PASSES)
     agreements = {op.op_name: op for op in analysis.ops}
     values = RunValues(leaf.leaf, file, benchmark)
     agreements |= {
@@ -178,7 +179,7 @@ class _Judge:
             result = replace(result, input_error=max(map(_error, inputs)))
         recomputed = result.recomputed
         if recomputed is None:
-            return self._by_comparison(replace(result, not_recomputed=NotJudged(reason=own.reason)), found)
+            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), found)
         if recomputed.how not in self.distrusted and _fits_neither(own, result, found):
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
@@ -191,9 +192,9 @@ class _Judge:
         if own.is_confirmed is False:
             # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
             is_wrong = bool(found.inputs_agree) and found.outputs_agree is False
-            own = replace(own, reason="", state=State.WRONG if is_wrong else State.DOUBTFUL)
+            own = replace(own, reason=None, state=State.WRONG if is_wrong else State.DOUBTFUL)
         elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
-            why = NotJudged(reason=own.reason) if own.reason else FedNotFinite()
+            why = _not_judged(own) or FedNotFinite()
             return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
         return _by_recomputing(result, own, found)
 
@@ -234,6 +235,10 @@ class _Judge:
         if op.output_error > fed:
             return Verdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
         return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
+
+
+def _not_judged(own: OpJudgement) -> NotJudged | None:
+    return None if own.reason is None else NotJudged(reason=own.reason)
 
 
 def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from precision_tool.lib.model.finding import Evidence
+from precision_tool.lib.model.reason import Reason
 
 
 class Verdict(StrEnum):
@@ -79,7 +80,7 @@ class Ground:
 class NotJudged(Evidence):
     """Why the verdict's judge could not recompute it."""
 
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

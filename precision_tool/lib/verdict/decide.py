@@ -15,7 +15,7 @@ from precision_tool.lib.verdict.copies import Departure, departure, first_unstea
 from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.gaps import gaps
 from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State, tally
+from precision_tool.lib.verdict.judgement import OpJudgement, State, is_late, tally
 from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Lack, Proof, Suspect, Unseen, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
@@ -133,7 +133,7 @@ class _JudgedAgain:
         self._judge.values.take_for_true(root, copy)
         found = self._judge.judge(root.op)
         self._judge.values.take_for_true(root, None)
-        if found.reason == OUT_OF_TIME:
+        if is_late(found):
             self.unsettled.add(root.key)
         return None if found.state is State.NOT_RECOMPUTED else found.state is State.RIGHT
 
@@ -151,7 +151,7 @@ class _JudgedAgain:
 
     def _again(self, one: OpJudgement) -> OpJudgement:
         found = self._judge.judge(one.op)
-        return one if found.reason == OUT_OF_TIME else found
+        return one if is_late(found) else found
 
 
 def _is_fed_elsewhere(one: OpJudgement) -> bool:
@@ -272,7 +272,7 @@ def _gaps(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
 
 def _late(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
     """That the time was over before every op was recomputed."""
-    late = [one for one in judged if one.reason == OUT_OF_TIME]
+    late = [one for one in judged if is_late(one)]
     return (Unseen(lack=Lack.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Input, NotComputedError, Output, Wanted
 from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.formulas import Formula, Ref, Stage
@@ -71,7 +72,7 @@ class _Chain:
         if known is not None:
             return known
         if len(self.ops) >= _MOST_OPS or id(op) not in self.computing or is_random(op):
-            raise NotComputedError("what it is fed is not known")
+            raise NotComputedError(Reason(Why.NO_FORMULA, op_type=op.type))
         self.ops.append(op)
         self.elements += sum(
             tensor.size
@@ -79,7 +80,7 @@ class _Chain:
             for _, tensor in islice(self.judge.values.copies(root), 1)
         )
         if self.elements > _MOST_ELEMENTS:
-            raise NotComputedError("too large to be judged with others")
+            raise NotComputedError(Reason(Why.TOO_MANY_ELEMENTS, number=self.elements))
         fed = self.judge.fed(op)
         refs: dict[int, Ref] = {}
         for slot in self.judge.values.input_slots(op):
@@ -94,11 +95,11 @@ class _Chain:
             if slot.index in fed.inputs:
                 continue
             if root is None:
-                raise NotComputedError("what it is fed is not known")
+                raise NotComputedError(Reason(Why.FED_UNKNOWN, name=op.name, slot=slot.index))
             refs[slot.index] = self._output(root, slot)
         formula = next(self.judge.ways.known(op, fed), None)
         if formula is None or formula.lent:
-            raise NotComputedError("how it is fused is not known")
+            raise NotComputedError(Reason(Why.FUSED_UNKNOWN))
         base = len(self.stages)
         for stage in formula.stages:
             args = tuple(ref and (refs[ref.slot] if ref.stage is None else _later(ref, base)) for ref in stage.args)
@@ -111,7 +112,7 @@ class _Chain:
         """What a slot is fed, in the shape that its op takes: ops that only give it another one are passed by."""
         made = self.add(root.op)
         if root.index not in made:
-            raise NotComputedError("what it is fed has no formula")
+            raise NotComputedError(Reason(Why.FED_WITHOUT_FORMULA, op_type=root.op.type))
         ref = made[root.index]
         put_out = root.op.output_descs[root.index].origin_shape if root.index < len(root.op.output_descs) else None
         taken = slot.desc.origin_shape if slot.desc is not None else None
@@ -152,7 +153,7 @@ def _judged(judge: Judge, computing: set[int], one: OpJudgement) -> Gap | None:
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
         ops=ops,
-        judgement=replace(one, state=state, reason="", how=formula.how, slots=tuple(slots)),
+        judgement=replace(one, state=state, reason=None, how=formula.how, slots=tuple(slots)),
         borrowed=chain.borrowed,
     )
 

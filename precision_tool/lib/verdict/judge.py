@@ -16,21 +16,22 @@ import numpy as np
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.reason import Reason, Why, joined
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.arguments import distinct
-from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.sources.dumps import BenchmarkSide
-from precision_tool.lib.verdict.beside import Beside
+from precision_tool.lib.verdict.beside import Beside, is_obeyed
 from precision_tool.lib.verdict.compared import Compared
 from precision_tool.lib.verdict.formulas import Formula, is_fused, noise_between
 from precision_tool.lib.verdict.glance import right_at_a_glance
 from precision_tool.lib.verdict.in_blocks import folded_type, is_looked_at, narrowing, right_in_blocks, run_in_blocks
-from precision_tool.lib.verdict.judgement import OUT_OF_TIME, OpJudgement, State
+from precision_tool.lib.verdict.judgement import OpJudgement, State
 from precision_tool.lib.verdict.rounding import LIMIT, UNIT, is_judged, misfit, rounded_to
 from precision_tool.lib.verdict.row_sums import odd_rows
-from precision_tool.lib.verdict.rows import Rows, spread
+from precision_tool.lib.verdict.rows import Rows, spread, telling_rows
 from precision_tool.lib.verdict.slots import DOUBT, is_told_by_rows, largest_of, slot_of, state_of
 from precision_tool.lib.verdict.values import (
     DATA_TYPES,
@@ -40,7 +41,6 @@ from precision_tool.lib.verdict.values import (
     NoValueError,
     Root,
     RunValues,
-    in_doubles,
     missing_reason,
 )
 from precision_tool.lib.verdict.ways import Ways
@@ -55,14 +55,6 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
-#: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
-_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
-#: In how many pieces these rows lie at most.
-_TELLING_PIECES = 64
-#: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
-_OBEYS = 2e-3
-
-_NOT_ACQUITTED = "more of its rows than are recomputed have sums that are off, or not finite"
 
 
 class _NotLightError(Exception):
@@ -150,20 +142,21 @@ class Judge:
         )  # fmt: skip
         start = time.monotonic()
         if start > self.deadline:
-            return replace(base, reason=OUT_OF_TIME)
+            return replace(base, reason=Reason(Why.OUT_OF_TIME))
         try:
             with np.errstate(all="ignore"), self.values.reading():
                 found = self._judge(base, lightly)
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
-            found = replace(base, reason=str(error))
+            found = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            found = replace(base, reason=error.message)
+            found = replace(base, reason=Reason(Why.UNREADABLE, detail=error.message))
         except MemoryError:
-            found = replace(base, reason="too large for the memory there is")
+            found = replace(base, reason=Reason(Why.OUT_OF_MEMORY))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
-            found = replace(base, reason=f"its formula failed: {type(error).__name__}: {error}")
+            failed = Reason(Why.FORMULA_FAILED, op_type=op.type, detail=f"{type(error).__name__}: {error}")
+            found = replace(base, reason=failed)
         return replace(found, seconds=time.monotonic() - start)
 
     # --- what it was fed, and what it put out ---
@@ -202,7 +195,7 @@ class Judge:
                 if loaded is None and values.parameter_of(root) is not None:
                     loaded = values.load_benchmark(root)
             if loaded is None:
-                fed.missing[slot.index] = f"input {slot.index}: {missing_reason(own)}"
+                fed.missing[slot.index] = missing_reason(own, slot.index)
                 continue
             array = loaded.input.array
             shape = slot.desc.origin_shape if slot.desc is not None else None
@@ -251,20 +244,21 @@ class Judge:
     def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
-            return replace(base, reason=f"there is no formula for {op.type}")
+            return replace(base, reason=Reason(Why.NO_FORMULA, op_type=op.type))
         if op.name in self.values.compared.quiet:
             right = right_at_a_glance(self.values, self.ways, base)
             if right is not None:
                 return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
-            return replace(base, reason="neither it nor what reads it was dumped")
+            return replace(base, reason=Reason(Why.NOT_DUMPED))
         fed = self.fed(op, stored=True)
         if not outputs:
             return self._unseen_cast(base, fed)
         if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
-            return replace(self._unseen_cast(base, fed), reason="its input was not dumped")
+            slot = next(slot for slot, source in fed.elsewhere.items() if source == "benchmark")
+            return replace(self._unseen_cast(base, fed), reason=Reason(Why.INPUT_NOT_DUMPED, slot=slot))
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
@@ -273,7 +267,7 @@ class Judge:
             return replace(base, reason=next(iter(fed.missing.values())))
         unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
         if unknown:
-            return replace(base, reason=f"how {unknown} is rounded is not known here")
+            return replace(base, reason=Reason(Why.ROUNDING_UNKNOWN, dtype=unknown))
         base = replace(base, from_elsewhere=tuple(sorted(fed.elsewhere.items())))
         right = self._right(base, fed, got)
         if right is not None:
@@ -282,9 +276,15 @@ class Judge:
             raise _NotLightError
         base = _told_finite(base, fed.inputs)
         fed.widen()
-        got = {slot: in_doubles(one) for slot, one in got.items()}
+        got = {slot: one.in_doubles() for slot, one in got.items()}
+        return self._by_formulas(base, fed, got)
+
+    def _by_formulas(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement:
+        """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
+        op = base.op
         chosen: OpJudgement | None = None
-        reason, key = "", self.key(op)
+        key = self.key(op)
+        reason = joined(tuple(fed.missing.values()))
         tried: list[tuple[Formula, OpJudgement]] = []
         for formula in self.ways.formulas(op, fed, got):
             if any(formula.is_same(other) for other, _ in tried):
@@ -292,9 +292,9 @@ class Judge:
             try:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
+                reason = reason or reason_of(error, op.type)
                 if not is_fused(op):
-                    raise NotComputedError("; ".join(fed.missing.values()) or str(error)) from error
-                reason = reason or str(error)
+                    raise NotComputedError(reason) from error
                 continue
             if found.state is State.RIGHT:
                 self.fitting.setdefault(key, formula.shape)
@@ -304,14 +304,14 @@ class Judge:
         for formula, found in tried:
             if known is not None and formula.shape == known:
                 split = self._split(found, formula, fed.inputs, got)
-                obeys = split is not None and _is_obeyed(split)
+                obeys = split is not None and is_obeyed(split)
                 chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
             chosen = self._confirmed(tried, key, fed, got)
         if chosen is None and not tried:
-            return replace(base, reason="; ".join(fed.missing.values()) or reason or "how it is fused is not known")
+            return replace(base, reason=reason or Reason(Why.FUSED_UNKNOWN))
         assert chosen is not None
         return chosen
 
@@ -324,23 +324,23 @@ class Judge:
             split = self._split(found, formula, fed.inputs, got)
             if split is None:
                 continue
-            if _is_obeyed(split):
+            if is_obeyed(split):
                 self.fitting.setdefault(key, formula.shape)
                 return replace(split, is_confirmed=True)
             if formula.is_certain and best is None:
                 best = split
         if best is not None:
-            reason = "the benchmark does not obey its formula either"
+            reason = Reason(Why.BENCHMARK_DISOBEYS)
             return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
         for formula, found in tried:
             if formula.is_certain:
                 return found
         refuted = [one for one in tried if one[0].is_refuted]
         if refuted and all(found.state is State.WRONG for _, found in refuted):
-            reason = "none of the ways in which its ops may hang together gives what it put out"
+            reason = Reason(Why.FUSED_NONE_FITS)
             return replace(min(refuted, key=lambda one: one[1].own)[1], is_guessed=True, reason=reason)
         formula, found = min(tried, key=lambda one: one[1].own)
-        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason="how its ops hang together is only guessed")
+        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason=Reason(Why.FUSED_GUESSED))
 
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -382,7 +382,7 @@ class Judge:
                 slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=is_summed)
             judged = replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
             if odd is not None and odd.left and judged.state is State.RIGHT:
-                return replace(judged, state=State.DOUBTFUL, reason=_NOT_ACQUITTED)
+                return replace(judged, state=State.DOUBTFUL, reason=Reason(Why.ROWS_OFF))
             return judged
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
@@ -405,8 +405,8 @@ class Judge:
         cut: frozenset[int],
     ) -> OpJudgement:
         """The op judged by some rows of its batch, which the inputs in `cut` have."""
-        few = {slot: in_doubles(one) for slot, one in rows.cut(inputs, cut).items()}
-        part = {slot: in_doubles(one) for slot, one in rows.cut(got, frozenset(got)).items()}
+        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
+        part = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
         judged = self._whole(base, formula.unshaped(), few, part)
         told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(told))
@@ -415,7 +415,7 @@ class Judge:
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement | None:
         """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
-        few = _telling_rows(formula, inputs, got)
+        few = telling_rows(formula.batch_of(inputs), got)
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
@@ -424,7 +424,7 @@ class Judge:
         """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
         if found.is_sampled:
-            few = _telling_rows(formula, inputs, got)
+            few = telling_rows(formula.batch_of(inputs), got)
         return self._beside.split(found, formula, inputs, *(few or ()))
 
     def _whole(
@@ -444,9 +444,8 @@ class Judge:
                 continue
             have = got[slot]
             if have.array.size != np.asarray(out.array).size:
-                raise NotComputedError(
-                    f"output {slot} has the shape {list(have.array.shape)}, the recomputed one {list(out.array.shape)}"
-                )
+                shapes = have.array.shape, out.array.shape
+                raise NotComputedError(Reason(Why.OTHER_THAN_DUMPED, slot=slot, shape=shapes[0], other_shape=shapes[1]))
             fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
             if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
@@ -458,15 +457,15 @@ class Judge:
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(slot_of(slot, have, out, fit, kind))
         if not slots:
-            raise NotComputedError("no output that has a formula was dumped")
+            raise NotComputedError(Reason(Why.NO_DUMPED_OUTPUT))
         if not is_told:
-            raise NotComputedError("its true result is nowhere finite")
+            raise NotComputedError(Reason(Why.NOWHERE_FINITE))
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
     def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
-        base = replace(base, reason="neither it nor what reads it was dumped")
+        base = replace(base, reason=Reason(Why.NOT_DUMPED))
         dtype = op.output_descs[0].dtype if op.output_descs else ""
         if not fed.inputs or dtype not in LIMIT:
             return base
@@ -483,31 +482,8 @@ class Judge:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
-def _telling_rows(
-    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-) -> tuple[Rows, frozenset[int]] | None:
-    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
-
-    None where there is no batch, or that would be most of it.
-    """
-    batch = formula.batch_of(inputs)
-    if batch is None or len(got) != 1:
-        return None
-    count, cut = batch
-    size = max(one.array.size for one in got.values())
-    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
-    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
-        return None
-    return rows, cut
-
-
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
     return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
-
-
-def _is_obeyed(split: OpJudgement) -> bool:
-    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
-    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)
 
 
 def _made_again(

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.verdict.places import Places
 
 if TYPE_CHECKING:
     from precision_tool.lib.verdict.formulas import Formula
-
-
-#: Why an op was not judged when all that were before it had taken as long as was allowed.
-OUT_OF_TIME = "the time for recomputing was over"
 
 
 class State(StrEnum):
@@ -88,7 +85,7 @@ class OpJudgement:
     number: int
     state: State
     how: tuple[str, ...] = ()
-    reason: str = ""
+    reason: Reason | None = None
     slots: tuple[SlotJudgement, ...] = ()
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
@@ -115,7 +112,7 @@ class OpJudgement:
     def to_keep(self) -> JudgedOp:
         """What results keep of it."""
         known = JudgedOp(
-            name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason,
+            name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason or "",
             how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
@@ -173,16 +170,24 @@ class Tally:
     wrong: int
     doubtful: int
     not_recomputed: int
-    reasons: tuple[tuple[str, int], ...] = ()
+    #: Why some were not recomputed, each with how many were not; in words in JSON, and in verdicts of older releases.
+    reasons: tuple[tuple[Reason | str, int], ...] = ()
+    #: The kinds of reasons in words, with the same numbers.
+    kinds: tuple[tuple[str, int], ...] = ()
+
+
+def is_late(one: OpJudgement) -> bool:
+    """Whether an op was not judged as all that were before it had taken as long as was allowed."""
+    return one.reason is not None and one.reason.why is Why.OUT_OF_TIME
 
 
 def tally(judged: Sequence[OpJudgement]) -> Tally:
     """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
-    reasons: dict[str, int] = {}
+    reasons: dict[Reason, int] = {}
     for one in judged:
         counts[one.state] += 1
-        if one.state is State.NOT_RECOMPUTED:
+        if one.state is State.NOT_RECOMPUTED and one.reason is not None:
             reasons[one.reason] = reasons.get(one.reason, 0) + 1
     return Tally(
         ops=len(judged),
@@ -190,5 +195,5 @@ def tally(judged: Sequence[OpJudgement]) -> Tally:
         wrong=counts[State.WRONG],
         doubtful=counts[State.DOUBTFUL],
         not_recomputed=counts[State.NOT_RECOMPUTED],
-        reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], repr(item[0])))),
     )

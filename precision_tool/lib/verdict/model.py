@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from math import isfinite
 from typing import Any
 
+from precision_tool.lib.model.reason import Reason, read_reason
 from precision_tool.lib.verdict.judgement import OpJudgement, Tally
 
 
@@ -44,9 +45,13 @@ class Proof(StrEnum):
     COMPARED = "compared"
 
 
+#: The name of the fact that says why an op was not recomputed.
+NOT_RECOMPUTED = "not_recomputed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One figure of the evidence: a name and a number, a word, or a list of these."""
+    """One figure of the evidence: a name and a number, a word, or a list of these; of `NOT_RECOMPUTED` a reason."""
 
     name: str
     value: Any
@@ -247,7 +252,8 @@ class Verdict:
             facts=_read_facts(document["evidence"]), next=tuple(map(_read_step, document["next"])),
             tally=Tally(
                 ops=ops["judged"], right=ops["right"], wrong=ops["wrong"], doubtful=ops["doubtful"],
-                not_recomputed=ops["not_recomputed"], reasons=tuple(ops["reasons"].items()),
+                not_recomputed=ops["not_recomputed"], reasons=_read_reasons(ops["reasons"]),
+                kinds=tuple(ops.get("reason_kinds", {}).items()),
             ),
             run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(map(_read_gap, document["gaps"])),
             worst=None if worst is None else WorstCosine(
@@ -264,13 +270,13 @@ class Verdict:
             "pass": self.pass_name,
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
-            "evidence": {fact.name: fact.value for fact in self.facts},
+            "evidence": _kept_facts(self.facts),
             "next": [asdict(step) if isinstance(step, ToldStep) else step.to_dict() for step in self.next],
             "suspects": [_suspect(one) for one in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
-                "reasons": dict(self.tally.reasons),
+                **_kept_reasons(self.tally),
             },
             "worst_cosine": None if self.worst is None else {
                 "op": self.worst.op_name, "slot": self.worst.slot, "cosine": self.worst.cosine,
@@ -287,7 +293,7 @@ def _suspect(one: Suspect) -> dict[str, Any]:
         "culprit": one.culprit, "type": one.op_type, "number": one.number, "cause": str(one.cause),
         "pass": one.pass_name or None, "proof": str(one.proof),
         "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
-        "evidence": {fact.name: fact.value for fact in one.facts},
+        "evidence": _kept_facts(one.facts),
     }  # fmt: skip
 
 
@@ -312,7 +318,30 @@ def _read_gap(one: Mapping[str, Any] | str) -> Unseen | str:
 
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
-    return tuple(Fact(name=name, value=value) for name, value in evidence.items())
+    return tuple(
+        Fact(name=name, value=read_reason(value) if name == NOT_RECOMPUTED else value)
+        for name, value in evidence.items()
+    )
+
+
+def _kept_facts(facts: Iterable[Fact]) -> dict[str, Any]:
+    return {fact.name: _kept(fact.value) for fact in facts}
+
+
+def _kept_reasons(tally: Tally) -> dict[str, Any]:
+    """Reasons in words by these, others as a list, each with its number of ops."""
+    if all(isinstance(reason, str) for reason, _ in tally.reasons):
+        return {"reasons": dict(tally.reasons), "reason_kinds": dict(tally.kinds)}
+    return {"reasons": [[_kept(reason), count] for reason, count in tally.reasons]}
+
+
+def _kept(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, Reason) else value
+
+
+def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Reason | str, int], ...]:
+    pairs: Iterable[Any] = kept.items() if isinstance(kept, Mapping) else kept
+    return tuple((read_reason(reason), int(count)) for reason, count in pairs)
 
 
 def number_of(value: float) -> float | str:

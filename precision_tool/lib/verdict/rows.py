@@ -13,6 +13,11 @@ import numpy.typing as npt
 from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Input
 
+#: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
+_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
+#: In how many pieces these rows lie at most.
+_TELLING_PIECES = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -84,3 +89,21 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
         else:
             found.append((start, stop))
     return Rows(count, tuple(found))
+
+
+def telling_rows(
+    batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
+) -> tuple[Rows, frozenset[int]] | None:
+    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
+
+    `batch`: its rows, and the inputs that have them (see `Formula.batch_of`). None where there is no batch, or that
+    would be most of it.
+    """
+    if batch is None or len(got) != 1:
+        return None
+    count, cut = batch
+    size = max(one.array.size for one in got.values())
+    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
+    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+        return None
+    return rows, cut

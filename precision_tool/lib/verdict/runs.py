@@ -23,7 +23,7 @@ from precision_tool.lib.verdict.copies import is_repeated
 from precision_tool.lib.verdict.decide import SECONDS, Judged, Subject, judge_run, unsteady
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import State
-from precision_tool.lib.verdict.model import Cause, Do, Fact, Flag, Step
+from precision_tool.lib.verdict.model import Cause, Do, Fact, Flag, Step, Verdict
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.spread import Progress
 from precision_tool.lib.verdict.values import Root, RunValues
@@ -96,8 +96,7 @@ def judge(
 
 def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
     """A verdict that blames random numbers, with what another run says: whether they are drawn anew each time."""
-    verdict = found.verdict
-    first = verdict.first
+    first = found.verdict.first
     other = next((run for run in others if run.leaf is not None), None)
     if (
         first is None
@@ -111,11 +110,9 @@ def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]
     again = is_repeated(mine, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0))
     if again is None:
         return found
-    facts = (*first.facts, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number))
-    first = replace(first, facts=facts)
-    suspects = (first, *verdict.suspects[1:])
-    steps = plan(first, suspects, verdict.has_benchmark)
-    return replace(found, verdict=replace(verdict, suspects=suspects, facts=facts, next=steps))
+    verdict = _with_facts(found.verdict, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number))
+    steps = plan(verdict.suspects[0], verdict.suspects, verdict.has_benchmark)
+    return replace(found, verdict=replace(verdict, next=steps))
 
 
 def _with_parts(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
@@ -134,11 +131,17 @@ def _with_parts(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> 
         states = {judge.examine(one).state for one in parts}
         if not states <= {State.RIGHT, State.WRONG}:
             continue
-        facts = (*first.facts, Fact(name="parts_right", value=states == {State.RIGHT}))
-        first = replace(first, facts=(*facts, Fact(name="parts_run", value=run.number)))
-        verdict = replace(found.verdict, suspects=(first, *found.verdict.suspects[1:]), facts=first.facts)
+        right = Fact(name="parts_right", value=states == {State.RIGHT})
+        verdict = _with_facts(found.verdict, right, Fact(name="parts_run", value=run.number))
         return replace(found, verdict=verdict)
     return found
+
+
+def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:
+    """The verdict with more facts of its first suspect."""
+    first = verdict.suspects[0]
+    first = replace(first, facts=(*first.facts, *more))
+    return replace(verdict, suspects=(first, *verdict.suspects[1:]), facts=first.facts)
 
 
 def _with_comparison(found: Judged) -> Judged:

@@ -128,11 +128,18 @@ def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None
         return "unseen" if is_bare else _NO_MORE[cause]
     if cause == Cause.STOMP and after.is_fed_by_others:
         return "unseen"
-    if cause == Cause.STOMP and before is not None and (after.state, after.reason) == (before.state, before.reason):
+    if cause == Cause.STOMP and before is not None and _is_as_before(before, after):
         return _NO_MORE[cause]  # what it reads is known as it was then
     if after.state == "right":
         return _NO_MORE.get(cause, "right")
     return after.state
+
+
+def _is_as_before(before: JudgedOp, after: JudgedOp) -> bool:
+    """Whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
+    if isinstance(before.reason, str) or isinstance(after.reason, str):
+        return before.state == after.state and bool(before.reason) == bool(after.reason)
+    return (before.state, before.reason.why) == (after.state, after.reason.why)
 
 
 def _op(run: JudgedRun, name: str) -> JudgedOp | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from precision_tool.lib.compare.result_source import kept_place, placed
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.reason import read_reason
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
 from precision_tool.lib.storage.files import atomic_text
@@ -36,9 +37,9 @@ if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
     from precision_tool.lib.verdict.model import Verdict
 
 #: To be raised with every change of what is kept.
-_VERSION = 2
-#: Those whose files are read: verdicts of the first have their steps in words.
-_KNOWN = (1, 2)
+_VERSION = 3
+#: Those whose files are read: verdicts of the first have their steps in words, of the second their reasons.
+_KNOWN = (1, 2, 3)
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"
@@ -166,7 +167,7 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
                 "graph": kept_place(run.graph, folder, root),
                 "dump": run.dump,
                 "scales": dict(run.scales),
-                "ops": [{each.name: getattr(op, each.name) for each in fields(JudgedOp)} for op in run.ops],
+                "ops": list(map(_kept_op, run.ops)),
             }
             for run in one.runs
         ],
@@ -175,6 +176,11 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
     document = {"version": _VERSION, "check": hashlib.sha256(text.encode()).hexdigest(), **json.loads(text)}
     with atomic_text(path) as file:
         file.write(json.dumps(document, indent=1) + "\n")
+
+
+def _kept_op(op: JudgedOp) -> dict[str, Any]:
+    kept = {each.name: getattr(op, each.name) for each in fields(JudgedOp)}
+    return kept | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
 
 
 def _text(body: object) -> str:
@@ -277,4 +283,4 @@ def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
 
 def _op_read(op: Mapping[str, Any]) -> JudgedOp:
     numbers = {name: float(op[name]) for name in _NUMBERS if op.get(name) is not None}
-    return JudgedOp(**{**op, **numbers})
+    return JudgedOp(**{**op, **numbers, "reason": read_reason(op.get("reason"))})

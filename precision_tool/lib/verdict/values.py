@@ -25,11 +25,12 @@ from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.reading import reading_of
-from precision_tool.lib.ops.base import Input
+from precision_tool.lib.ops.base import Input, in_doubles
 from precision_tool.lib.ops.updates import updated_inputs
 from precision_tool.lib.pairing.groups import groups_of, in_order
 from precision_tool.lib.pairing.match import input_places
@@ -135,16 +136,20 @@ class Fed:
     """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
 
     inputs: dict[int, Input] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)
+    missing: dict[int, Reason] = field(default_factory=dict)
     elsewhere: dict[int, str] = field(default_factory=dict)
 
     def widen(self) -> None:
         """Turns what was loaded as it was stored into float64."""
-        self.inputs = {slot: in_doubles(one) for slot, one in self.inputs.items()}
+        self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
 
 
 class NoValueError(Exception):
-    """Why the numbers of a tensor cannot be had; the message names the tensor."""
+    """Why the numbers of a tensor cannot be had."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class RunValues:
@@ -383,7 +388,7 @@ class RunValues:
         if known is None:
             narrow = self._cache.get((key, True))
             if narrow is not None:
-                known = (widened(narrow[0]), narrow[1])
+                known = (in_doubles(narrow[0]), narrow[1])
             else:
                 opens = self._opens if rows is None else self._opens_parts
                 known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
@@ -430,16 +435,6 @@ class RunValues:
         return Loaded(Input(array=array, dtype=golden.dtype, layout=layout or "ND"), "benchmark", None, golden)
 
 
-def widened(array: Numbers) -> Numbers:
-    """float32 as float64, all else as it is."""
-    return array.astype(np.float64) if array.dtype == np.float32 else array
-
-
-def in_doubles(one: Input) -> Input:
-    """An input whose floating numbers are float64."""
-    return replace(one, array=widened(one.array))
-
-
 def read_values(
     tensor: Tensor,
     named: str | None,
@@ -456,9 +451,9 @@ def read_values(
     """
     known = data_types.BY_NAME.get(tensor.dtype)
     if known is None or not known.is_numeric:
-        raise NoValueError(f"a tensor of type {tensor.dtype}")
+        raise NoValueError(Reason(Why.NO_NUMBERS, dtype=tensor.dtype))
     if tensor.size > MAX_ELEMENTS:
-        raise NoValueError(f"a tensor of {tensor.size:,} numbers is too large")
+        raise NoValueError(Reason(Why.TOO_MANY_ELEMENTS, number=tensor.size))
     reading = reading_of(tensor, named, shape)
     declared = tensor.origin_shape if tensor.origin_shape is not None else shape
     if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
@@ -466,7 +461,7 @@ def read_values(
         as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
         reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
     if not reading.layout:
-        raise NoValueError(reading.note or "the order of its axes is not known")
+        raise NoValueError(Reason(Why.UNREADABLE, detail=reading.note) if reading.note else Reason(Why.AXES_UNKNOWN))
     order = reading.shape
     array: Numbers
     try:
@@ -482,9 +477,9 @@ def read_values(
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:
-        raise NoValueError(error.message) from error
+        raise NoValueError(Reason(Why.UNREADABLE, detail=error.message)) from error
     except MemoryError as error:
-        raise NoValueError("too large for the memory there is") from error
+        raise NoValueError(Reason(Why.OUT_OF_MEMORY)) from error
     if known.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
@@ -494,8 +489,9 @@ def read_values(
     return array, reading.layout
 
 
-def missing_reason(found: AnyTensor | Missing | None) -> str:
-    """Why a slot has no numbers."""
+def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Reason:
+    """Why an input has no numbers."""
     if isinstance(found, Missing):
-        return found.reason
-    return "only statistics of it were dumped" if isinstance(found, TensorStatistics) else "it was not dumped"
+        return Reason(Why.INPUT_UNREADABLE, slot=slot, detail=found.reason)
+    kind = Why.INPUT_STATISTICS if isinstance(found, TensorStatistics) else Why.INPUT_NOT_DUMPED
+    return Reason(kind, slot=slot)

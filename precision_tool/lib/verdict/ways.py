@@ -14,7 +14,7 @@ from precision_tool.lib.verdict.beside import Beside
 from precision_tool.lib.verdict.chains import ChainSearch, Kinds, Known, rebound, rows_of_chain
 from precision_tool.lib.verdict.formulas import Formula, UnfusedGraph, direct, is_fused, script_tensor
 from precision_tool.lib.verdict.rows import Rows, spread
-from precision_tool.lib.verdict.values import Fed, RunValues, in_doubles
+from precision_tool.lib.verdict.values import Fed, RunValues
 
 #: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.
 _SEARCHED_ELEMENTS, _FEWEST_ROWS = 1 << 16, 2
@@ -125,7 +125,7 @@ class Ways:
         rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
         if rows.chosen * 2 > count:
             return
-        few = {slot: in_doubles(one) for slot, one in rows.cut(inputs, cut).items()}
-        some = {slot: in_doubles(one) for slot, one in rows.cut(got, frozenset(got)).items()}
+        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
+        some = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
         search = ChainSearch(op, self._kinds, self._known(op, few, some, puts_out, rows, cut), puts_out)
         yield from islice(search.formulas(), 1)

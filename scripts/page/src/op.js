@@ -93,7 +93,7 @@ function tensor(result, row, detail, op) {
     ${metrics.length ? html`<p class="metrics">${metrics.map((name) => html`<span>${t(`column.${name}`)} <b>${
       metric(name, tensors[name][row], tensors.npu_type[row])}</b></span>`)}${
       at ? html`<span>${t('op.at')} <b>${at}</b></span>` : nothing}</p>` : nothing}
-    ${reason ? html`<p class="note"><bdi>${reason}</bdi></p>` : nothing}
+    ${reason ? html`<p class="note"><bdi>${told(reason)}</bdi></p>` : nothing}
     ${sides(result, row, detail)}
     ${detail ? html`<div class="histograms">${histogram(t('side.npu'), detail.npu_histogram, detail.golden_histogram,
       shownAs(detail.npu?.dtype))}${histogram(t('side.golden'), detail.golden_histogram, detail.npu_histogram,

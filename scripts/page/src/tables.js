@@ -1,6 +1,6 @@
 // The columns of the two tables.
 import { GridTable } from './table.js';
-import { cosine, count, figure, has, percent, shownAs, t } from './words.js';
+import { cosine, count, figure, has, percent, shownAs, t, told } from './words.js';
 
 const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
 
@@ -60,7 +60,7 @@ function tensorColumns(result) {
     ...listed(result, (part) => part !== 'metrics' && !sides.includes(part)),
     { key: 'status', value: of('status'), show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'), wide: 200 },
     { key: 'golden_tensor', value: of('golden_tensor'), wide: 260 },
-    { key: 'reason', value: of('reason'), wide: 320 },
+    { key: 'reason', value: of('reason'), show: (one) => (one ? told(one) : ''), wide: 320 },
   ];
 }
 

@@ -37,8 +37,17 @@ const forms = (table) => Object.entries(table).filter(([key]) => /^(step|told)\.
 }).sort((a, b) => b.length - a.length);
 const FORMS = Object.fromEntries(Object.entries(TABLES).map(([name, table]) => [name, forms(table)]));
 
+/** What sentences were found to be: a table asks for the same ones with every row that it draws. */
+const KNOWN = Object.fromEntries(Object.keys(TABLES).map((name) => [name, new Map()]));
+
 /** A sentence of the tool in the language of the page, where that has one of this form; else as it is. */
 export function told(sentence) {
+  const known = KNOWN[language];
+  if (!known.has(sentence)) known.set(sentence, translated(sentence));
+  return known.get(sentence);
+}
+
+function translated(sentence) {
   for (const { form, text } of FORMS[language]) {
     const found = form.exec(sentence);
     if (found) return text.replace(/\{(\w+)\}/g, (_, name) => found.groups[name]);

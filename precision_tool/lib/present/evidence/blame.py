@@ -10,6 +10,7 @@ from typing import Any
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.verdict.blamed import (
     BeyondType,
     Blame,
@@ -166,5 +167,5 @@ SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
     BeyondType: _beyond,
     FedNotFinite: lambda one: "it was fed numbers that are not finite",
     FormulaDistrusted: lambda one: f"the formula of {one.ops} fits neither side where the two agree",
-    NotJudged: lambda one: str(one.reason),
+    NotJudged: lambda one: reason_words(one.reason),
 }

@@ -85,7 +85,7 @@ def _detail(loss: CastLoss) -> dict[str, Any]:
 SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
     BecameInf: lambda one: f"{one.count} Inf appear",
     BecameNan: lambda one: f"{one.count} NaN appear",
-    BecameZero: lambda one: f"{one.lost} of {one.values} values become 0, too small for the type",
+    BecameZero: lambda one: f"{one.lost} of {counted(one.values, 'value')} become 0, too small for the type",
     BeyondIntegers: lambda one: (
         f"values from {one.smallest:g} to {one.largest:g}, and the type ends at {one.low} and {one.high}"
     ),

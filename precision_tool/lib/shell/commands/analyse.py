@@ -30,6 +30,7 @@ from precision_tool.lib.workspace import typed_path
 if TYPE_CHECKING:  # the verdict is loaded when it is asked for
     from precision_tool.lib.checks.comparing import OtherRun
     from precision_tool.lib.verdict.decide import Judged
+    from precision_tool.lib.verdict.since import Since
     from precision_tool.lib.verdict.stored import StoredVerdict
 
 
@@ -66,7 +67,6 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.checks.run_checks import all_checks
 
     checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
-    from precision_tool.lib.verdict.since import since
     from precision_tool.lib.verdict.told import with_verdicts
 
     analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
@@ -77,13 +77,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.checks.comparing import forget_second_run
 
         forget_second_run(session.workspace)
-    held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
-    if args.since is None and held is not None and not args.json:
-        where = typed_path(held.file)
-        if not held.is_same_dump:  # else nothing can have changed
-            line = f"{output.command_for(session)} ac --since {where}".lstrip()
-            session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `{line}` compares")
-        held = None
+    held = _held_against(earlier, session, args, output, kept)
     if lack is not None:
         alone = [one for one in verdicts if one is not None]
         code = finish_without_benchmark(session, args, output, lack, checks, alone, held)
@@ -129,6 +123,25 @@ def _report(
     path = make_report(session, analyses, kept, args.report, graph=args.graph, checks=checks)
     if not args.json:
         tell_report(path, output)
+
+
+def _held_against(
+    earlier: StoredVerdict | None,
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    kept: Sequence[StoredVerdict | None],
+) -> Since | None:
+    """What became of an earlier verdict; on the screen only where --since asked for it, else a note names it."""
+    from precision_tool.lib.verdict.since import since
+
+    held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
+    if args.since is not None or held is None or args.json:
+        return held
+    if not held.is_same_dump:  # else nothing can have changed
+        line = f"{output.command_for(session)} ac --since {typed_path(held.file)}".lstrip()
+        session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `{line}` compares")
+    return None
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:

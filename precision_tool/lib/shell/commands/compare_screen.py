@@ -48,8 +48,8 @@ def _exit_code(
 
 def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> None:
     """What to do about an op of a PyTorch dump, which no verdict judges: look at it, and run it alone on the NPU."""
-    faulty = [one for one in analysis.findings if one.kind is FindingKind.FIRST_FAULTY_OP and one.op_name[:1] == "/"]
-    if not faulty or analysis.leaf is None:
+    faulty = [one for one in analysis.findings if one.kind is FindingKind.FIRST_FAULTY_OP]
+    if analysis.has_graph or not faulty or analysis.leaf is None:
         return
     from precision_tool.lib.present.verdict import NextSteps
     from precision_tool.lib.verdict.model import ToldStep

@@ -13,8 +13,6 @@ from precision_tool.lib.inspect.convert import (
     Decoded,
     Source,
     convert_files,
-    find_sources,
-    h5_source,
 )
 from precision_tool.lib.inspect.named_tensors import split_slot
 from precision_tool.lib.numbers.layouts import known_layouts
@@ -33,14 +31,13 @@ from precision_tool.lib.shell.commands.base import (
     completes,
     tell_notes,
 )
-from precision_tool.lib.shell.commands.lookup import look_up, output_folder
+from precision_tool.lib.shell.commands.lookup import look_up, sources_below
 from precision_tool.lib.shell.commands.named import (
     OP_GRAPH_HELP,
     TENSOR_HELP,
     add_name,
     one_name,
 )
-from precision_tool.lib.shell.commands.pytorch import placed
 from precision_tool.lib.shell.commands.toolkit import (
     add_engine,
     decode_by_toolkit,
@@ -48,8 +45,6 @@ from precision_tool.lib.shell.commands.toolkit import (
     engine_of,
     show_decoded,
 )
-from precision_tool.lib.sources.h5_files import PYTORCH
-from precision_tool.lib.sources.kinds import kind_at
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import exists, folder_exists, real_path
 from precision_tool.lib.workspace import lies_in
@@ -128,7 +123,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     failed_list = posixpath.join(folder, FAILED_LIST)
     if failed:
         _write_failed(failed_list, failed)
-    if failed and engine == "auto" and stopped is None and all(source.by_toolkit for source in sources):
+    if failed and engine == "auto" and stopped is None and not any(source.not_by_toolkit for source in sources):
         decode_the_rest(session, sources, failed, args.layout)
     tell_notes(session, output)
     if args.json:
@@ -146,7 +141,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
     """Raises UsageError for what msaccucmp's convert cannot do."""
-    asked = "--txt" if args.text else ".h5 dumps" if not all(source.by_toolkit for source in sources) else ""
+    asked = "--txt" if args.text else next((one.not_by_toolkit for one in sources if one.not_by_toolkit), "")
     if asked:
         raise UsageError(f"dc: --engine cann does not do {asked}", "use --engine native")
 
@@ -175,9 +170,7 @@ def _sources(
 ) -> tuple[list[Source], tuple[str, ...]]:
     """The files to decode, and where to."""
     if folder_exists(text):
-        if not kind_at(text).has_graph:
-            return placed(session, [h5_source(path) for path in PYTORCH.files(text)], folder), ()
-        return find_sources(text, output_folder(session, text, folder))
+        return sources_below(session, text, folder)
     name, slot = split_slot(text)
     return look_up(session, name, graph).sources(slot, folder), ()
 

@@ -17,6 +17,7 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Output
 from precision_tool.lib.shell.commands.named import Named, dumped_ops, named_files, note_others, origins_of
 from precision_tool.lib.shell.commands.pytorch import PytorchName
+from precision_tool.lib.sources.kinds import kind_at
 from precision_tool.lib.sources.names import parse_dump_name
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.storage.stores import exists, folder_exists
@@ -29,8 +30,17 @@ def look_up(session: Session, name: str, graph: str | None) -> Named:
     return (PytorchName if is_pytorch else GraphName)(session, name, graph)
 
 
+def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+    """All that lies below a folder, to be decoded into `folder` if one was asked for, and notes."""
+    return (GraphName if kind_at(path).has_graph else PytorchName).sources_below(session, path, folder)
+
+
 class GraphName(Named):
     """A file, or an op of a graph with its dump."""
+
+    @staticmethod
+    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+        return find_sources(path, output_folder(session, path, folder))
 
     def groups(self, slot: str) -> list[list[NamedTensor]]:
         if folder_exists(self.name):

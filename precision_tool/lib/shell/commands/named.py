@@ -46,6 +46,11 @@ class Named(ABC):
     def single(self, own_slot: str, slot: str, output: Output) -> NamedTensor:
         """The one tensor of the NPU in the slot behind the name; without, that in `slot` or output 0."""
 
+    @staticmethod
+    @abstractmethod
+    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+        """All below a folder that is decoded, into `folder` if one was asked for, and notes."""
+
     @abstractmethod
     def sources(self, slot: str, folder: str | None) -> list[Source]:
         """The files to decode for it, into `folder` if one was asked for."""

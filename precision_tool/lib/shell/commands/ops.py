@@ -95,7 +95,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
     if not session.kind().has_graph and args.graph is None:
         if args.wrong:
-            raise UsageError("ls: --wrong: ops of PyTorch dumps are not recomputed", "`ls --below` has their cosines")
+            session.kind().check_judged("ls: --wrong")
         from precision_tool.lib.shell.commands import pytorch
 
         return pytorch.list_ops(session, args, name, _limit(args, output), output)

@@ -39,6 +39,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.shell.commands.named import Named, note_others
+from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.storage.stores import size_of
 from precision_tool.lib.workspace import lies_in, shown_path
 
@@ -68,6 +69,10 @@ def _hits(session: Session, name: str, slot: str) -> list[tuple[H5Hit, tuple[H5V
 
 class PytorchName(Named):
     """A `.h5` file, an op of one, or one of its data sets."""
+
+    @staticmethod
+    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+        return placed(session, [h5_source(file) for file in PYTORCH.files(path)], folder), ()
 
     def groups(self, slot: str) -> list[list[NamedTensor]]:
         groups = []
