@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.formats import ge_graph_lines
+from precision_tool.lib.formats import ge_graph_lines, proto_text
 from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
 from precision_tool.lib.formats.ge_graph_skim import skim_graph_file, skim_ops
@@ -369,13 +369,13 @@ def test_attributes_of_an_op_are_those_of_a_full_parse_and_only_what_is_asked_fo
     found = by_lines(graph)
     assert found is not None
     parsed: list[int] = []
-    real = ge_graph_lines.proto_text.parse_proto_text
+    real = proto_text.parse_proto_text
 
     def counted(data: bytes | str, source: str = "") -> ProtoText:
         parsed.append(len(data))
         return real(data, source)
 
-    monkeypatch.setattr(ge_graph_lines.proto_text, "parse_proto_text", counted)
+    monkeypatch.setattr(proto_text, "parse_proto_text", counted)
     mine = found.ops[0].attrs
     assert mine["three"] == 3
     assert mine.get("none") is None
