@@ -13,6 +13,7 @@ import pytest
 from command_line import fingerprint, tool
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
 from outside_data import LENET_OVERFLOW, needs_outside_data
+from small_tree import chain, small_tree
 
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 
@@ -58,8 +59,18 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert "1 of 3 statuses shown" in run.out
     assert "keep_dtype_scope" in run.out
     # A name in the last column may stand out; nothing else does.
-    assert all(len(line) <= 80 or "/" in line.split()[-1] or "/" in line.split()[-2] for line in lines)
+    found = lines[: lines.index(next(line for line in lines if line.startswith("┏")))]
+    assert all(len(line) <= 80 or "/" in line.split()[-1] or "/" in line.split()[-2] for line in found)
+    assert lines[len(found) + 1].startswith(f"┃ {truth.culprit} overflows first: ")  # the conclusion is the last
+    assert (lines[-2], lines[-1].split()[-2:]) == ("next  collect again, and see whether it helped:", ["ac", "-c"])
     assert "\x1b" not in run.out
+
+
+def test_where_nothing_overflows_that_is_the_last_word(tmp_path: Path) -> None:
+    small_tree(tmp_path / "precision_data", chain())
+    lines = tool("overflow", cwd=tmp_path).out.splitlines()
+    assert lines[-3].startswith("┏━ Overflow ")
+    assert lines[-2].startswith("┃ nothing overflowed: no value is saturated, Inf or NaN")
 
 
 def test_all_ops_with_their_numbers(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:

@@ -60,7 +60,13 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert "roundings only" in run.text
     assert "random by design: dropout/random_mask (DropOutGenMask)" in run.text
     assert "followers:" in run.text
-    assert all(len(line) <= 80 for line in run.out.splitlines() if "precision_data" not in line and "noise" not in line)
+    lines = run.out.splitlines()
+    conclusion = run.out.partition("━ Random errors ")[2]
+    assert f"{truth.culprit} (Conv2D) computes differently in the two runs" in " ".join(
+        conclusion.replace("┃", " ").split()
+    )
+    assert (lines[-2], lines[-1].split()[-2:]) == ("next  collect again, and see whether it helped:", ["ac", "-c"])
+    assert all(len(line) <= 80 for line in lines[:-1] if "precision_data" not in line and "noise" not in line)
     assert "\x1b" not in run.out
 
 

@@ -292,7 +292,7 @@ def test_pt_of_an_op_has_its_inputs_in_short_and_one_in_full(tmp_path: Path) -> 
     assert re.search(r"(?m)^input:0 +NPU +float32 +\[3\] +5 +7 +6$", run.out)
     assert re.search(r"(?m)^ +benchmark +float32 +\[3\] +5 +7 +6$", run.out)
     assert run.out.count("NPU histogram of") == 1
-    assert "NPU histogram of 1024" in run.out
+    assert "NPU histogram of 1,024" in run.out
     full = tool("pt", "middle/Mul", "-i", "0", "-p", "2", cwd=tmp_path, columns=80)
     assert "NPU histogram of 3 finite values" in full.out
     assert "1024" not in full.out

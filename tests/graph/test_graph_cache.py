@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.formats import ge_graph_lines
+from precision_tool.lib.formats import ge_graph_lines, proto_text
 from precision_tool.lib.formats.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
 from precision_tool.lib.formats.ge_graph_skim import skim_graph_file, skim_ops
+from precision_tool.lib.formats.proto_text import ProtoText
 from precision_tool.lib.graph import cache as graph_cache
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
@@ -358,6 +359,31 @@ def test_attributes_of_ops_that_follow_one_another_are_read_together(
         read = {op.name: op.attrs["k"] for op in found.ops[::order]}
         assert read == {f"block{number}/add": f"value {number}" for number in range(40)}
         assert len(opened) <= (most if order == 1 else 40)
+
+
+def test_attributes_of_an_op_are_those_of_a_full_parse_and_only_what_is_asked_for_is_parsed(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attrs = {"one": 1, "two": "a } attr { b", "three": 3, "long": "x" * 500}
+    graph.write_text(text_graph([graph_op("block/add", "Add", attrs=attrs)]))
+    found = by_lines(graph)
+    assert found is not None
+    parsed: list[int] = []
+    real = proto_text.parse_proto_text
+
+    def counted(data: bytes | str, source: str = "") -> ProtoText:
+        parsed.append(len(data))
+        return real(data, source)
+
+    monkeypatch.setattr(proto_text, "parse_proto_text", counted)
+    mine = found.ops[0].attrs
+    assert mine["three"] == 3
+    assert mine.get("none") is None
+    assert len(parsed) == 1
+    assert sum(parsed) < 200
+    whole = load_graph_file(str(graph)).graphs[0].ops[0].attrs
+    assert dict(mine) == dict(whole)
+    assert list(mine) == list(whole)
 
 
 # --- heads of ops, in pieces ------------------------------------------------------------------------------------------

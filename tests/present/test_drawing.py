@@ -160,7 +160,7 @@ def test_what_is_left_out_is_said() -> None:
     ops = [graph_op("op"), *(graph_op(f"r{i}", inputs=["op:0"]) for i in range(9))]
     document = parsed(source_of(graph(*ops), name="op", most=4))
     assert len(nodes(document)) == 4
-    assert "6 more ops, farther away, are left out" in words(document["label"])
+    assert "left out: 6 more ops, farther away" in words(document["label"])
     assert words(node_named(document, "op")["label"]).endswith("6 more out")
 
 

@@ -55,7 +55,8 @@ def test_the_data_of_the_page(studied: tuple[Path, RanksTruth]) -> None:
     assert by_rank["others"][ord(by_rank["worst"][1][at]) - 0x2800] == 1, "step 1 is the worst of rank 1"
     folder = next(one for one in study["folders"] if (one["step"], one["rank"]) == (1, 1))
     assert folder["accused"][0]["op"] == truth.culprit
-    assert study["next"][-1]["line"] == f"ni {truth.culprit} --step 1 --rank 1"
+    place = f"{truth.culprit} --step 1 --rank 1"
+    assert [step["line"] for step in study["next"][-3:]] == [f"ni {place}", f"repro {place}", "ac --all"]
     assert str(truth.culprit) in path.read_text("utf-8"), "where no script runs"
 
 

@@ -53,7 +53,8 @@ def test_the_next_commands_can_be_typed(studied: Studied) -> None:
     data, truth, study = studied
     text = shown(study_block(study, f"precision-tool --data {shlex.quote(str(data))}"), width=60)
     lines = [shlex.split(line) for line in text.splitlines() if line.strip().startswith("precision-tool ")]
-    assert [line[3] for line in lines] == ["ni"]  # nothing of it was compared, so `vcs` has nothing
+    assert [line[3] for line in lines] == ["ni", "repro", "ac"]  # nothing of it was compared, so no `vcs`
+    assert lines[-1][3:] == ["ac", "--all"]
     for program, option, folder, *command in lines:
         assert (program, option, folder) == ("precision-tool", "--data", str(data))
         out = io.StringIO()

@@ -189,7 +189,7 @@ def test_all_that_read_one_overwritten_place_are_one_fault(tmp_path: Path, leave
     assert (found.culprit, found.cause, len(found.suspects)) == ("two/MatMul", Cause.STOMP, 1)
     assert found.ranking == ("two/MatMul", PRODUCER, "b/Neg")
     assert found.suspects[0].followers == 3  # Tanh, Cast, Square of the first; nothing reads the second
-    (line,) = (line for line in told(found).splitlines() if "so read by" in line)
+    (line,) = (line for line in told(found).splitlines() if "also read by" in line)
     assert "b/Neg" in line
 
 

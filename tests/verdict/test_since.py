@@ -70,7 +70,9 @@ def test_nothing_changed(tmp_path: Path) -> None:
     assert found["changes"] == [
         {"what": "type", "name": "one/MatMul:output:0", "before": "float16", "now": "float16", "changed": False}
     ]
-    assert "still computes wrong" in tool("ac", "-c", "--since", cwd=tmp_path).text
+    shown = tool("ac", "-c", "--since", cwd=tmp_path).text
+    assert "still computes wrong" in shown
+    assert "now the verdict names it again" in shown
 
 
 def test_a_pass_that_was_switched_off(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +35,10 @@ _PROBE_BYTES = 1 << 16
 Opens = Callable[[Tensor], TensorBytes]
 
 
-@runtime_checkable
-class HeldBytes(Protocol):
-    """Bytes that may be in memory."""
+class HeldBytes(ABC):
+    """Bytes that may be in memory. No protocol: whether an object has its methods takes long to find out."""
 
+    @abstractmethod
     def held(self) -> npt.NDArray[np.uint8] | None:
         """All bytes of the tensor, until the next one is read; None if they are not in memory."""
 

@@ -8,6 +8,7 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.engine.blocks import HeldBytes
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.tensor import Access, Tensor
@@ -103,7 +104,7 @@ class OpenTensors:
         self.close()
 
 
-class _Opened:
+class _Opened(HeldBytes):
     """The bytes of one tensor: from memory where they are there, else from the file."""
 
     def __init__(self, tensors: OpenTensors, tensor: Tensor) -> None:

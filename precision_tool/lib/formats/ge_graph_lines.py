@@ -58,6 +58,8 @@ _DESC_PIECE = re.compile(
 )
 _SIMPLE_VALUE = re.compile(r"\s*value \{\s*+(s|i|b): ([^\n]++)\n\s*+\}")
 _PIECE = 1 << 16
+#: An attribute of an op as GE writes it, with its key.
+_ATTR_TEXT = re.compile(rb'(?<=\n)    attr \{\n      key: "([^"\\\n]*+)"\n(?:      [^\n]*+\n)*+    \}\n')
 
 
 _OP_END = b"\n  }\n"
@@ -209,6 +211,9 @@ class AttrSource:
         block = text[offset - first : end + len(_OP_END)]
         if end < 0 or not block.startswith(b"  op {\n"):
             raise FormatError.of(self._path, f"no op at byte {offset}", _AGAIN, offset=offset)
+        texts = {match[1].decode("ascii", "replace"): match[0] for match in _ATTR_TEXT.finditer(block)}
+        if block.count(b"\n    attr") == len(texts) and all(map(str.isascii, texts)):
+            return Attrs(_UnreadNodes(texts, self._path), TextScalars())
         parsed = proto_text.parse_proto_text(block, self._path)
         root: Node = parsed.root
         return Attrs(attr_nodes(root["op"][-1], TextScalars()), TextScalars())
@@ -245,6 +250,28 @@ class AttrSource:
     def _check_file(self) -> None:
         if signature_of(self._path) != self._check:
             raise FormatError.of(self._path, "has changed since it was read", _AGAIN)
+
+
+class _UnreadNodes(Mapping[str, Node]):
+    """The AttrDefs of an op by key, parsed when they are asked for: of dozens somebody wants two or three."""
+
+    __slots__ = ("_path", "_texts")
+
+    def __init__(self, texts: Mapping[str, bytes], path: str) -> None:
+        self._texts, self._path = texts, path
+
+    def __getitem__(self, key: str) -> Node:
+        parsed = proto_text.parse_proto_text(self._texts[key], self._path)
+        return attr_nodes(parsed.root, TextScalars())[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
 
 
 class LazyAttrs(Mapping[str, Any]):

@@ -50,7 +50,7 @@ class Attrs(Mapping[str, Any]):
 
     __slots__ = ("_nodes", "_scalars")
 
-    def __init__(self, nodes: dict[str, Node], scalars: Scalars) -> None:
+    def __init__(self, nodes: Mapping[str, Node], scalars: Scalars) -> None:
         self._nodes = nodes
         self._scalars = scalars
 

@@ -26,7 +26,7 @@ from precision_tool.lib.graph.neighbourhood import CONTROL, Link, Neighbourhood,
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.present.text import percent, safe
+from precision_tool.lib.present.text import counted, percent, safe
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.storage.files import atomic_text
 
@@ -168,7 +168,7 @@ def _heading(hood: Neighbourhood, cosines: Mapping[str, float], threshold: float
         *map(_small, _pieces(where, 100)),
     ]
     if hood.left_out:
-        lines.append(_bold(f"{hood.left_out} more ops, farther away, are left out"))
+        lines.append(_bold(f"left out: {counted(hood.left_out, 'more op')}, farther away"))
     cells = [f'<td bgcolor="{colour}">{_text(words)}</td>' for colour, words in _legend(threshold)]
     if not any(node.op is not None and node.name in cosines for node in hood.nodes):
         cells = [f'<td bgcolor="{_GREY}">no comparison result for these ops (vc makes one)</td>']

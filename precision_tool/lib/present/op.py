@@ -25,7 +25,15 @@ from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted, shape_text
 from precision_tool.lib.present.examined import source_lines, verdict_lines
 from precision_tool.lib.present.tensors import non_finite_text
-from precision_tool.lib.present.text import LabelledLines, marked_pass, plain, row_text, safe, shown_reason, whole_path
+from precision_tool.lib.present.text import (
+    LabelledLines,
+    marked_pass,
+    plain,
+    row_text,
+    safe,
+    shown_reason,
+    whole_path,
+)
 from precision_tool.lib.present.whole import Heading, NameTable
 from precision_tool.lib.results.columns import IN_NI
 
@@ -279,7 +287,7 @@ def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
 def _without_bytes(value: Any) -> Any:
     """The value with binary data, kernels above all, replaced by its size."""
     if isinstance(value, bytes):
-        return _Size(f"{len(value)} bytes")
+        return _Size(counted(len(value), "byte"))
     if isinstance(value, dict):
         return {key: _without_bytes(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -385,7 +393,8 @@ def _files(report: OpReport) -> list[tuple[str, Text]]:
     rows += [(", ".join(slots), whole_path(path)) for path, slots in golden.items()]
     more = len(run.leaves) - 1
     if more > 0:
-        rows.append(("", plain(f"{more} more dump folders of this graph (devices, steps) are not shown", "dim")))
+        others = counted(more, "more dump folder")
+        rows.append(("", plain(f"not shown: {others} of this graph (devices, steps)", "dim")))
     return rows
 
 

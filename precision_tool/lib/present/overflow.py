@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import inf, isnan
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -29,6 +30,7 @@ from precision_tool.lib.present.evidence.overflow import (
     ORIGIN_WORDS,
     bad_words,
     doubt_words,
+    found_words,
     origin_words,
     share_text,
     statuses_words,
@@ -48,7 +50,7 @@ from precision_tool.lib.present.text import (
     unreadable_lines,
     whole_path,
 )
-from precision_tool.lib.present.whole import Heading, NameTable
+from precision_tool.lib.present.whole import Box, Heading, NameTable, Prose
 from precision_tool.lib.workspace import shown_path
 
 #: The origins in the user's words, and their colours.
@@ -314,6 +316,16 @@ def overflow_lines(
             parts.append(plain(f"- {advice_words(item)}"))
             parts += [plain(f"    {line}", "cyan") for line in item.lines]
     return parts
+
+
+def conclusion_box(report: OverflowReport) -> RenderableType:
+    """What it comes to, the heaviest on the screen and the last: which op overflows first, or that nothing does."""
+    unread = len(report.unreadable) + sum(len(leaf.unreadable) for leaf in report.leaves)
+    words = found_words(report)
+    if unread:
+        words += f"; {counted(unread, 'file')} could not be read"
+    style = "bold red" if not report.is_clean else "bold yellow" if unread else "green"
+    return Box(Prose(plain(words, style)), title=Text("Overflow"), style=style, box=box.HEAVY)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

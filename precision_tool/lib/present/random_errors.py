@@ -8,6 +8,7 @@ from dataclasses import asdict
 from math import isnan
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -30,11 +31,12 @@ from precision_tool.lib.present.text import (
     json_text,
     op_heading,
     plain,
+    safe,
     shown_reason,
     unreadable_lines,
     whole_path,
 )
-from precision_tool.lib.present.whole import Box, NameTable
+from precision_tool.lib.present.whole import Box, NameTable, Prose
 from precision_tool.lib.workspace import shown_path
 
 #: The kinds in the user's words, and their colours.
@@ -116,6 +118,40 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     if followers:
         first = followers[0]
         yield plain(f"followers: {counted(len(followers), 'op')}, the first {first.name}: {op_words(first)}", "dim")
+
+
+def conclusion_box(reports: Sequence[RandomReport]) -> RenderableType:
+    """What it comes to, the heaviest on the screen and the last."""
+    lines = [Prose(words) for one in reports for words in _conclusion(one, several=len(reports) > 1)]
+    is_clean = all(one.is_clean and not one.unreadable for one in reports)
+    found = any(one.first is not None or one.stomps for one in reports)
+    style = "bold red" if found else "green" if is_clean else "yellow"
+    return Box(Group(*lines), title=Text("Random errors"), style=style, box=box.HEAVY)
+
+
+def _conclusion(report: RandomReport, *, several: bool) -> Iterator[Text]:
+    where = f"{shown_path(report.left)}: " if several else ""
+    first = report.first
+    if first is not None:
+        words = "computes differently in the two runs" if first.kind is Kind.RANDOM else KIND_WORDS[first.kind][0]
+        yield Text.assemble(safe(where), (safe(first.name), "bold red"), f" ({safe(first.op_type)}) {words}")
+    elif report.right:
+        yield plain(where + _same_words(report))
+    if report.stomps:
+        number = f"{counted(len(report.stomps), 'input')} {'was' if len(report.stomps) == 1 else 'were'} overwritten"
+        stomp = report.stomps[0]
+        yield plain(f"{where}{number} in memory, the first {stomp.consumer} input:{stomp.slot}", "bold red")
+    elif not report.right:
+        words = "no input was overwritten in memory" if report.memory_checked else "memory could not be checked"
+        yield plain(f"{where}{words}; whether ops repeat themselves takes a second run, in npu/debug_1")
+
+
+def _same_words(report: RandomReport) -> str:
+    """That no op differs, and of which this is not known."""
+    unread = report.of(Kind.NOT_COMPARED)
+    words = "no op computes differently in the two runs"
+    words += ", of those that both have" if not report.is_pair else ""
+    return words + (f", of those that could be compared: {counted(len(unread), 'op')} could not" if unread else "")
 
 
 def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:

@@ -292,9 +292,12 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldSte
         return [*steps, ToldStep(why="its whole verdict", line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
     steps.append(ToldStep(why="the op on that step and rank", line=f"ni {shlex.quote(culprit.op)} {place}"))
+    if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
+        line = f"repro {shlex.quote(culprit.op)} {place}"
+        steps.append(ToldStep(why="a package of it, for whoever writes the kernel", line=line))
     if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
         steps.append(ToldStep(why="what was compared of that step and rank", line=f"vcs {place}"))
-    return steps
+    return [*steps, ToldStep(why="then collect again, and see whether it is mended", line="ac --all")]
 
 
 def _other_device(culprit: Culprit) -> list[ToldStep]:
@@ -319,7 +322,8 @@ class HeatMapView:
         label = max(len(self._label(heat.places[0], heat.places[-1])), len(heat.what)) + 2
         width = max(min(options.max_width - label, len(heat.ops)), 1)
         signs = _ASCII if options.ascii_only else _BLOCKS
-        yield Text(f"{heat.what} × op: how far outputs are off, {len(heat.ops):,} ops in the order of execution")
+        ops = counted(len(heat.ops), "op")
+        yield Text(f"{heat.what} × op: how far outputs are off, {ops} in the order of execution")
         seen: set[bool] = set()
         for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
             first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]

@@ -157,10 +157,11 @@ def since_block(held: Since, command: str = "precision-tool") -> RenderableType:
         words = f"{safe(one.name)}: {safe(one.before)} before, {safe(one.now)} now"
         rows.append((one.what, plain(words if one.is_changed else f"{safe(one.name)}: still {safe(one.now)}")))
     if held.next_culprit is None:
-        rows.append(("next", plain("nobody else computes wrong" if held.is_mended else "the verdict names nobody")))
+        rows.append(("now", plain("nobody else computes wrong" if held.is_mended else "the verdict names nobody")))
+    elif held.next_culprit == held.culprit:
+        rows.append(("now", plain("the verdict names it again")))
     else:
-        same = held.next_culprit == held.culprit
-        rows.append(("next", plain("the same" if same else f"{held.next_culprit}: {held.next_cause}")))
+        rows.append(("now", plain(f"the verdict names {held.next_culprit}: {held.next_cause}")))
     return Box(
         Group(Prose(text), LabelledLines(rows)),
         title=Text("Since the earlier verdict"),
@@ -192,7 +193,7 @@ def _rows(first: Suspect, verdict: Verdict) -> list[tuple[str, Text]]:
         rows.append(("pass", plain(marked_pass(first.pass_name))))
     rows += [("why" if not number else "", plain(line)) for number, line in enumerate(_why(first))]
     rows += [(label, plain(_named(names))) for label, names in _also(first) if names]
-    rows.append(("sure", plain(f"{_words(verdict.confidence)} ({verdict.confidence:.0%}): {_proof(first)}")))
+    rows.append(("sure", plain(f"{_how_sure(verdict.confidence)}: {_proof(first)}")))
     spoils = f"{counted(first.followers, 'op')} {'is' if first.followers == 1 else 'are'} fed by it, directly or not"
     if first.below:
         spoils += f"; {first.below:,} below the threshold follow from it"
@@ -205,11 +206,13 @@ def _also(first: Suspect) -> list[tuple[str, Sequence[str]]]:
     if first.cause is not Cause.STOMP:
         return [("back by" if first.cause is Cause.CAST else "also", first.also)]
     producer = first.fact("producer")
-    return [("put out by", [producer] if producer else []), ("so read by", first.fact("other_readers") or [])]
+    return [("put out by", [producer] if producer else []), ("also read by", first.fact("other_readers") or [])]
 
 
-def _words(confidence: float) -> str:
-    return "sure" if confidence >= _SURE else "likely" if confidence >= _LIKELY else "a guess"
+def _how_sure(confidence: float) -> str:
+    """`97%`, `70%, likely`: stands behind the label "sure"."""
+    doubt = "" if confidence >= _SURE else ", likely" if confidence >= _LIKELY else ", a guess"
+    return f"{confidence:.0%}{doubt}"
 
 
 def _proof(first: Suspect) -> str:
@@ -356,8 +359,7 @@ def _clean_rows(verdict: Verdict) -> list[tuple[str, Text]]:
         if worst.grows_from:
             words += f"; it grows from {worst.grows_from}"
         rows.append(("rounding", plain(words)))
-    words = f"{_words(verdict.confidence)} ({verdict.confidence:.0%})"
-    rows.append(("sure", plain(words)))
+    rows.append(("sure", plain(_how_sure(verdict.confidence))))
     return rows
 
 

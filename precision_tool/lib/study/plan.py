@@ -14,6 +14,7 @@ from pathlib import Path
 from precision_tool.lib.native.library import description
 from precision_tool.lib.study.beside import NOTHING, Beside
 from precision_tool.lib.study.leaves import StudyLeaf
+from precision_tool.lib.user_files import read_bytes
 
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20
@@ -30,7 +31,7 @@ def made_by() -> str:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(description().encode())
     for path in sorted(package.rglob("*.py")):
-        digest.update(path.read_bytes())
+        digest.update(read_bytes(str(path)))
     return digest.hexdigest()
 
 

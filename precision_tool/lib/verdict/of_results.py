@@ -19,6 +19,7 @@ from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import named_by
+from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.verdict.decide import SECONDS, Judged
@@ -77,7 +78,7 @@ def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
         return analysis
     own = own_errors(mine)
     name_of = named_by(op.name for op in mine.ops)
-    rows = tuple(replace(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
+    rows = tuple(changed(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
     ops = ops_of(Table(rows, analysis.choice), analysis.threshold)
     return replace(analysis, rows=rows, ops=ops, choice=replace(analysis.choice, own_error=True))
 

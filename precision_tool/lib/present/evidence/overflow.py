@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from precision_tool.lib.checks.overflow import BadSlot, Origin, OriginSeen, OriginSign, OverflowOp, StatusReport
+from precision_tool.lib.checks.overflow import (
+    BadSlot,
+    Origin,
+    OriginSeen,
+    OriginSign,
+    OverflowOp,
+    OverflowReport,
+    StatusReport,
+)
 from precision_tool.lib.checks.overflow_check import OverflowFound
 from precision_tool.lib.checks.overflow_status import InDataDump, NoDumpOfTask, SharedTask
 from precision_tool.lib.formats.opdebug import UnitStatus
@@ -116,17 +124,18 @@ def statuses_words(number: int) -> str:
     return counted(number, "overflow status", "overflow statuses")
 
 
-def _found(one: OverflowFound) -> str:
-    first = one.report.first
+def found_words(report: OverflowReport) -> str:
+    """The conclusion: which op overflows first, or that none does."""
+    first = report.first
     if first is not None and first.computes_wrong:
         return f"{first.name} computes wrong, and does not overflow: {origin_words(first.evidence)}"
     if first is not None:
         return (
             f"{first.name} {_FIRST.get(first.origin, 'is the first with an overflow')}: {origin_words(first.evidence)}"
         )
-    if one.report.is_clean:
+    if report.is_clean:
         return "nothing overflowed: no value is saturated, Inf or NaN"
-    return f"{statuses_words(len(one.report.statuses))}, of ops that were not found"
+    return f"{statuses_words(len(report.statuses))}, of ops that were not found"
 
 
 def _looked_at(one: OverflowFound) -> str:
@@ -155,7 +164,7 @@ def _facts(one: OverflowFound) -> Iterator[tuple[str, str]]:
         else:  # the panel stays short: `overflow` shows their tensors
             yield "then", f"{name}: {ORIGIN_WORDS[status.op.origin]}"
     if len(statuses) > one.limit:
-        yield "more", f"{len(statuses) - one.limit} statuses; `overflow -l N` shows them"
+        yield "more", f"{statuses_words(len(statuses) - one.limit)}; `overflow -l N` shows them"
     leaf = report.first_leaf
     if leaf is not None and leaf.first is not None:
         yield "by values", f"{counted(len(leaf.ops), 'op')}, the first {leaf.first.name}"
@@ -183,7 +192,7 @@ SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
     InDataDump: lambda one: f"found in the data dump {one.path}, where tasks may have other numbers",
     NoDumpOfTask: _no_dump_of_task,
     OriginSeen: origin_words,
-    OverflowFound: _found,
+    OverflowFound: lambda one: found_words(one.report),
     SharedTask: lambda one: f"{counted(one.ops, 'op')} ran as this task, this one last",
 }
 FACTS: dict[type[Evidence], Callable[[Any], Iterable[tuple[str, str]]]] = {OverflowFound: _facts}

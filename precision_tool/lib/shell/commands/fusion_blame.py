@@ -15,6 +15,7 @@ from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.results.result_files import BLAME_PREFIX
 from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.again import collect_again
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -148,3 +149,5 @@ def write_off(session: Session, args: argparse.Namespace, output: Output, off: S
         output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
     console.print(plain(f"switched off in {shown_path(path)}: {', '.join(off)}"), soft_wrap=True)
     console.print(report.script_block(script_lines(file)))
+    if not args.json:
+        console.print(collect_again(session, output))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.errors import PrecisionToolError, UsageError
@@ -19,6 +18,7 @@ from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.text import json_text, plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.bisect_runner import bisected, check_edit, edit_alone
+from precision_tool.lib.shell.commands.again import collect_again
 from precision_tool.lib.shell.commands.base import (
     DONE,
     Output,
@@ -28,9 +28,6 @@ from precision_tool.lib.shell.commands.base import (
 from precision_tool.lib.shell.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.storage.stores import exists, real_path
 from precision_tool.lib.workspace import shown_path
-
-if TYPE_CHECKING:  # the words of verdicts are loaded when one is told
-    from precision_tool.lib.present.verdict import NextSteps
 
 #: Where bisections keep their state, below the results.
 BISECT_FOLDER = "fusion_bisect"
@@ -239,16 +236,6 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
-def _next(session: Session, output: Output) -> NextSteps:
-    """To see whether it helped: held against an earlier verdict, if one named a culprit."""
-    from precision_tool.lib.present.verdict import NextSteps
-    from precision_tool.lib.verdict.model import ToldStep
-
-    has_earlier = any(one.verdict["culprit"] is not None for one in session.stored_verdicts())
-    line = "ac -c --since" if has_earlier else "ac -c"
-    return NextSteps([ToldStep(why="collect again, and see whether it helped", line=line)], output.command_for(session))
-
-
 def _write(
     session: Session,
     args: argparse.Namespace,
@@ -279,7 +266,7 @@ def _write(
             output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
         output.out.print(report.script_block(script_lines(file)))
     if not args.json:
-        output.out.print(_next(session, output))
+        output.out.print(collect_again(session, output))
     if args.json:
         output.out.file.write(json_text({"files": documents}) + "\n")
     return DONE

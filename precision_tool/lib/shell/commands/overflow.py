@@ -18,6 +18,7 @@ from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
+from precision_tool.lib.shell.commands.again import collect_again
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -96,6 +97,9 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         if mixlist:
             output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
             output.out.print(script_block(_script_lines(mixlist)))
+        output.out.print(report.conclusion_box(found))
+        if not found.is_clean:
+            output.out.print(collect_again(session, output))
     is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
     return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
 

@@ -15,6 +15,7 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
 from precision_tool.lib.session import Session
+from precision_tool.lib.shell.commands.again import collect_again
 from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
@@ -76,6 +77,9 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
             output.show(*title, *report.random_lines(one, limit))
         if noise:
             output.out.print(report.noise_line(noise), soft_wrap=True)
+        output.out.print(report.conclusion_box(reports))
+        if any(one.first is not None or one.stomps for one in reports):
+            output.out.print(collect_again(session, output))
     return FOUND if args.fail and not all(one.is_clean and not one.unreadable for one in reports) else DONE
 
 

@@ -9,7 +9,16 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import DONE, Command, Completion, Output, Parser, add_graph, completes
+from precision_tool.lib.shell.commands.base import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_graph,
+    add_place,
+    completes,
+)
 from precision_tool.lib.sources.names import file_part, flatten, shortened
 from precision_tool.lib.workspace import shown_path, typed_path
 
@@ -30,12 +39,14 @@ def _parser(session: Session) -> Parser:
     )
     completes(folder, Completion.FOLDER)
     add_graph(parser, "graph file, or folder of them, to look in")
+    add_place(parser)
     return parser
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.report.repro import reproduction, write_repro
 
+    session = session.at(args.step, args.rank)
     hits = session.find_ops(args.name, args.graph)
     hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
     if len({hit.op.name for hit in hits}) > 1:
