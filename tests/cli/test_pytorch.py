@@ -495,6 +495,13 @@ def test_the_prompt_says_what_is_there(generated: Path) -> None:
     assert "benchmark none" not in shown
 
 
+@pytest.mark.parametrize("words", [("--since",), ("-c", "--since"), ("--since", "verdict_x.json")])
+def test_no_verdict_of_before_is_promised(data: Path, words: tuple[str, ...]) -> None:
+    run = tool("ac", *words, cwd=data, code=2)
+    assert "ac: --since: ops of PyTorch dumps are not recomputed" in run.text
+    assert "once collected again" not in run.text
+
+
 # --- h5copy -----------------------------------------------------------------------------------------------------------
 
 

@@ -218,6 +218,16 @@ def test_no_earlier_verdict(tmp_path: Path, name: str) -> None:
     assert "hint: " in run.err
 
 
+def test_the_only_verdict_is_held_against_what_is_compared_anew(tmp_path: Path) -> None:
+    collect(layers().with_part("one/MatMul", wrong=negated), tmp_path)
+    tool("ac", "-c", cwd=tmp_path)
+    run = tool("ac", "--since", cwd=tmp_path, code=2)
+    assert "the newest verdict is the only one that names a culprit" in run.text
+    assert "hint: `ac -c --since` compares anew" in run.text
+    collect(layers(), tmp_path)
+    assert "computes right now" in tool("ac", "-c", "--since", cwd=tmp_path).text
+
+
 def test_a_damaged_one(tmp_path: Path) -> None:
     collect(layers(), tmp_path)
     damaged = tmp_path / "verdict_x.json"

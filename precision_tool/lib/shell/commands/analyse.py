@@ -151,6 +151,8 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     """
     from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
 
+    if args.since is not None and not session.kind().has_graph:
+        session.kind().check_judged("ac: --since")
     if args.since:
         found = read_verdict(named_result(session.workspace, args.since))
         if found.verdict["culprit"] is None:
@@ -158,11 +160,15 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
         return found
     if args.since is None and not compares:
         return None
-    todays: set[str] = set()
-    if not compares:
-        todays = {one.path for one in session.stored_verdicts()}
-    known = (one for one in stored_verdicts(session.workspace) if one.path not in todays)
+    todays = () if compares else tuple(session.stored_verdicts())
+    paths = {one.path for one in todays}
+    known = (one for one in stored_verdicts(session.workspace) if one.path not in paths)
     earlier = next((one for one in known if one.verdict["culprit"] is not None), None)
+    if earlier is None and any(one.verdict["culprit"] is not None for one in todays):
+        raise DataNotFoundError(
+            f"{session.workspace.root}: the newest verdict is the only one that names a culprit",
+            "`ac -c --since` compares anew and holds what is collected now against it",
+        )
     if earlier is None and args.since is not None:
         raise DataNotFoundError(
             f"{session.workspace.root}: no earlier verdict that names a culprit",
