@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 
+import numpy as np
 import pytest
+from command_line import tool
 
 import precision_tool
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
@@ -127,3 +130,36 @@ def test_of_several_data_folders_one_rank_has_to_be_said(tmp_path: Path) -> None
     assert session.at(rank=0).workspace.root == first
     with pytest.raises(UsageError):
         session.at(rank=ALL)
+
+
+def test_ac_compares_each_step_and_rank_with_its_own_benchmark(tmp_path: Path) -> None:
+    """Step 0 is right on all ranks; of step 1 the benchmark has rank 0 alone, whose numbers are not rank 1's."""
+    truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="fused", fault_step=1, fault_rank=0)
+    done = tool("--data", truth.data[0], "ac", "-c", "--json", cwd=tmp_path)
+    named = {
+        tuple(map(int, (PurePath(one["npu"]).parts[-4], PurePath(one["npu"]).name))): one["verdict"]["culprit"]
+        for one in json.loads(done.out)["results"]
+    }
+    assert named == {(0, 0): None, (0, 1): truth.culprit, (1, 0): None, (1, 1): None}
+
+
+def test_an_op_is_shown_beside_the_benchmark_of_its_step(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="none")
+    for words in (("ni", "conv2/Relu"), ("cp", "conv2/Relu", "-p", "0")):
+        done = tool("--data", truth.data[0], *words, cwd=tmp_path, code=0)
+        assert "step_0/conv2_Relu.0." in done.out
+        assert "step_1" not in done.out
+    for words in (("ni", "conv2/Relu"), ("pt", "conv2/Relu"), ("cp", "conv2/Relu", "-p", "0")):
+        done = tool("--data", truth.data[0], *words, "--step", "1", "--rank", "0", cwd=tmp_path, code=0)
+        assert "/1/1/Conv2D.conv2" in done.out.replace("\n", "")
+        assert "step_0" not in done.out
+    done = tool("--data", truth.data[0], "dc", "conv2/Relu", "--step", "1", "-o", "npy", cwd=tmp_path, code=0)
+    (decoded,) = (tmp_path / "npy").glob("*output*.npy")
+    (dumped,) = (tmp_path / truth.data[0]).glob(
+        f"npu/debug_0/dump/*/0/*/1/1/{decoded.name.removesuffix('.output.0.npy')}"
+    )
+    assert dumped.is_file()
+    tensor = precision_tool.open_data(tmp_path / truth.data[0]).at(step=1).tensor("conv2/Relu:output:0")
+    assert tensor.benchmark is not None
+    (of_step,) = (tmp_path / truth.data[0]).glob("tf/dump/**/step_1/conv2_Relu.0.*")
+    assert np.array_equal(np.asarray(tensor.benchmark), np.load(of_step))

@@ -31,7 +31,7 @@ from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
-from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
+from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.storage.stores import exists
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
@@ -152,6 +152,9 @@ def match_leaf(
 ) -> tuple[list[Pair], LeafResult]:
     """The pairs of one leaf and the result they will be part of, its rows still empty."""
     dumps = DumpIndex(leaf)
+    if isinstance(inputs.golden, GoldenFiles):
+        own = own_benchmark(inputs.golden, leaf, len(inputs.run.leaves))
+        inputs = replace(inputs, golden=own, is_shared=own is inputs.golden)
     golden = _golden_of(leaf, inputs, position, graphs, other_graph)
     other, other_choice, side = golden.index, golden.choice, golden.side
     notes = [*golden.notes]
@@ -182,7 +185,7 @@ def match_leaf(
     result = LeafResult(
         leaf=leaf,
         golden_root=golden.root,
-        golden=inputs.golden if other is None else Run(root=golden.root, leaves=(other.leaf,)),
+        golden=_what_is_there(inputs.golden) if other is None else Run(root=golden.root, leaves=(other.leaf,)),
         golden_is_dump=other is not None,
         rows=(),
         graph=choice,
@@ -205,13 +208,22 @@ class _Golden:
     choice: GraphChoice | None = None
 
 
+def _what_is_there(golden: GoldenFiles | Run) -> GoldenFiles | Run | None:
+    """None for benchmark tensors without any of the leaf's step and rank."""
+    return None if isinstance(golden, GoldenFiles) and not golden.files else golden
+
+
 def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChooser, other_graph: str | None) -> _Golden:
     """What a leaf is compared with."""
     if not isinstance(inputs.golden, Run):
         if other_graph is not None:
             raise no_other_graph(inputs.golden.root)
         steps = {one.step for one in inputs.run.leaves}
-        notes = ["the benchmark has one set of tensors, which stands for every step"] if len(steps) > 1 else []
+        notes = []
+        if len(steps) > 1 and inputs.is_shared:
+            notes.append("the benchmark has one set of tensors, which stands for every step")
+        if not inputs.golden.files:
+            notes.append(f"the benchmark has nothing of step {leaf.step}, device {leaf.device}: judged by its own dump")
         return _Golden(side=inputs.golden, root=inputs.golden.root, notes=notes)
     counterpart = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
     notes = [

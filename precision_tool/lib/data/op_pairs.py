@@ -14,7 +14,7 @@ from precision_tool.lib.pairing.inserted import counterparts
 from precision_tool.lib.pairing.match import GraphMatcher
 from precision_tool.lib.pairing.match_names import Counterpart, match_name, same_name
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
-from precision_tool.lib.sources.inputs import golden_leaf
+from precision_tool.lib.sources.inputs import golden_leaf, own_benchmark
 from precision_tool.lib.sources.names import flatten
 
 
@@ -38,7 +38,7 @@ class OpPairs:
             with suppress(DataNotFoundError):  # the other run has no such step
                 side = self._other = GoldenDumps(golden_leaf(golden, run.leaf, position, len(leaves)))
         elif golden is not None:
-            side = golden
+            side = own_benchmark(golden, run.leaf, len(leaves))
         self._side = side
         # Two runs are matched by the names of ops, unless a graph is asked for.
         by_name = self._other is not None and not run.is_named

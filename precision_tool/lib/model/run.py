@@ -77,3 +77,5 @@ class Benchmark:
     by_real_name: dict[tuple[str, int], BenchmarkFile] = field(default_factory=dict, repr=False)
     #: Keys of `files` that stand for tensors of several ops.
     alike: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)
+    #: Folders of one step and rank each (None: of all), where folders are called so: `files` are of the newest then.
+    places: dict[tuple[int | None, int | None], str] = field(default_factory=dict, repr=False)

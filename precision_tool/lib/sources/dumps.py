@@ -14,6 +14,8 @@ from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_e
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.sources.names import base_name, flatten, slice_number, whole_name
+from precision_tool.lib.sources.places import StepAndRank
+from precision_tool.lib.sources.walk import find_benchmark
 from precision_tool.lib.storage.store import Signature
 from precision_tool.lib.storage.stores import signature_of
 
@@ -276,6 +278,7 @@ class GoldenFiles(BenchmarkSide):
         self._benchmark = benchmark
         #: What was opened, and what its file was then, by path.
         self._opened: dict[str, tuple[Found, Signature | None]] = {}
+        self._of_places: dict[StepAndRank, GoldenFiles] = {}
 
     @property
     def root(self) -> str:
@@ -291,6 +294,21 @@ class GoldenFiles(BenchmarkSide):
     def files(self) -> tuple[BenchmarkFile, ...]:
         """The files, one a tensor."""
         return tuple((self._benchmark.by_real_name or self._benchmark.files).values())
+
+    @property
+    def places(self) -> int:
+        """How many steps and ranks its folders are called by, each with tensors of its own; 0: it is of all."""
+        return len(self._benchmark.places)
+
+    def of_place(self, step: int | None, rank: int | None) -> GoldenFiles | None:
+        """The tensors of a step and rank; None where there are none. Folders that name no rank are of all."""
+        for place in ((step, rank), (step, None), (None, rank), (None, None)):
+            folder = self._benchmark.places.get(place)
+            if folder is not None:
+                if place not in self._of_places:
+                    self._of_places[place] = GoldenFiles(find_benchmark(folder))
+                return self._of_places[place]
+        return None
 
     def output(self, op_name: str, index: int) -> Found:
         """The golden tensor of an op's output."""
@@ -324,6 +342,8 @@ class GoldenFiles(BenchmarkSide):
         for path, (_, signature) in list(self._opened.items()):
             if signature_of(path) != signature:
                 del self._opened[path]
+        for side in self._of_places.values():
+            side.forget_changed()
 
 
 def _open_golden(path: str) -> Found:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.kinds import GE, NPY, benchmark_kind
+from precision_tool.lib.sources.places import placed
 from precision_tool.lib.sources.walk import Stamps
 from precision_tool.lib.storage.stores import folder_exists
 
@@ -20,6 +21,8 @@ class Inputs:
     run: Run
     golden: GoldenFiles | Run
     notes: tuple[str, ...] = ()
+    #: Whether the benchmark stands for every step and rank.
+    is_shared: bool = True
 
 
 def find_inputs(
@@ -55,6 +58,20 @@ def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
         # Neither: say so in the words of what is most often meant.
         NPY.find(path)
         raise
+
+
+def own_benchmark(golden: GoldenFiles, leaf: DumpLeaf, count: int) -> GoldenFiles:
+    """The benchmark of the leaf's step and rank, where folders of the benchmark are called by these; else all of it.
+
+    It is empty where there is nothing of them: another step's or rank's tensors are never taken in their place, unless
+    the run has one leaf (`count`), and the benchmark one place, only.
+    """
+    if not golden.places or golden.places == count == 1:
+        return golden
+    step, rank = placed(leaf.path)
+    step = int(leaf.step) if leaf.step else step
+    rank = int(leaf.device) if rank is None and leaf.device else rank
+    return golden.of_place(step, rank) or GoldenFiles(Benchmark(root=golden.root, files={}))
 
 
 def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:

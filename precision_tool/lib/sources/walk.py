@@ -14,6 +14,7 @@ from precision_tool.lib.collect.tfdbg.runs import last_of_each
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.sources import names, tfdbg_runs
+from precision_tool.lib.sources.places import StepAndRank, placed_below
 from precision_tool.lib.storage.files import may_change_unseen
 from precision_tool.lib.storage.store import Kind, Signature
 from precision_tool.lib.storage.stores import check_folder, is_folder, read_text, signature_of, store_of
@@ -292,7 +293,10 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
     numbered: list[BenchmarkFile] = []
     ignored: list[tuple[str, str]] = []
     older = 0
+    places: dict[StepAndRank, str] = {}
+    seen: set[tuple[StepAndRank, str, int]] = set()
     for folder, file_names in list_folders(root, stamps):
+        place = placed_below(root, folder)
         for file_name in file_names:
             if not file_name.endswith(".npy"):
                 continue
@@ -306,11 +310,12 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 path_of = posixpath.join(folder, file_name)
                 stem, number = other_reading
                 numbered.append(BenchmarkFile(path=path_of, op_name=stem, index=number, timestamp=timestamp))
+            places[place] = posixpath.commonpath([places.get(place, folder), folder])
+            older += (place, op_name, index) in seen
+            seen.add((place, op_name, index))
             known = files.get((op_name, index))
-            if known is not None:
-                older += 1
-                if known.timestamp >= timestamp:
-                    continue
+            if known is not None and known.timestamp >= timestamp:
+                continue
             files[op_name, index] = BenchmarkFile(
                 path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
             )
@@ -331,7 +336,9 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         notes.append(
             f".npy files not named op.index.timestamp.npy, left out: {len(ignored)}, the first {ignored[0][0]}"
         )
-    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes))
+    if set(places) == {(None, None)}:
+        places = {}
+    return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes), places=places)
 
 
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:

@@ -13,9 +13,10 @@ from precision_tool.lib.data.sides import benchmark_folder
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources.places import placed, placed_below
 from precision_tool.lib.storage.fingerprint import looked_at
 from precision_tool.lib.storage.stores import check_folder
-from precision_tool.lib.study.leaves import StudyLeaf, placed
+from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.workspace import open_workspace
 
 
@@ -88,9 +89,9 @@ def find_benchmarks(root: str) -> Benchmarks:
 
 def _placed_below(root: str, folder: str) -> tuple[int | None, int | None]:
     """Step and rank that the folders between `root` and `folder` tell."""
-    parts = PurePath(posixpath.relpath(folder, root)).parts if folder != root else ()
-    step, rank = placed(posixpath.join("/", *parts))
+    step, rank = placed_below(root, folder)
     if step is None and rank is None:
+        parts = PurePath(posixpath.relpath(folder, root)).parts if folder != root else ()
         numbers = [int(part) for part in parts if names.is_number(part)]
         if 1 <= len(numbers) == len(parts) <= 2:
             step = numbers[-1]

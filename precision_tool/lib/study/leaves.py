@@ -18,15 +18,14 @@ from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources.places import is_rank_folder, placed
 from precision_tool.lib.sources.walk import MAPPING_FILE, is_status_file
 from precision_tool.lib.storage.fingerprint import looked_at
 from precision_tool.lib.storage.stores import folder_exists, real_path
 from precision_tool.lib.workspace import open_workspace
 
-_RANK_FOLDER = re.compile(r"(?:rank|device|dev|card|worker)[_-]?(\d{1,9})", re.ASCII | re.IGNORECASE)
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
-_STEP_FOLDER = re.compile(r"(?:step|iter|iteration)[_-]?(\d{1,12})", re.ASCII | re.IGNORECASE)
 #: How time folders are named, and how far apart those of one step may be.
 _TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
 #: So many of a leaf's ops stand for all; dumps that share so much of them are of one network, collected again.
@@ -229,17 +228,6 @@ def _is_dump(name: str, has_mapping: bool) -> bool:
     return not is_status_file(name) and names.is_dump_file(name)
 
 
-def placed(folder: str) -> tuple[int | None, int | None]:
-    """Step and rank as folders called `step_3`, `rank5` or the like tell them; the innermost one counts."""
-    step = rank = None
-    for part in PurePath(folder).parts:
-        if (match := _STEP_FOLDER.fullmatch(part)) is not None:
-            step = int(match[1])
-        elif (match := _RANK_FOLDER.fullmatch(part)) is not None:
-            rank = int(match[1])
-    return step, rank
-
-
 def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:
     """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat.
 
@@ -274,7 +262,7 @@ def _server_folder(leaf: StudyLeaf, source: Source) -> str:
     """What a server is called in a note: its data folder, or the folder below it that is the server's."""
     place = source.data or source.dump
     parts = leaf.path.removeprefix(place).strip("/").split("/")
-    own = max((depth for depth, part in enumerate(parts) if _RANK_FOLDER.fullmatch(part)), default=-1)
+    own = max((depth for depth, part in enumerate(parts) if is_rank_folder(part)), default=-1)
     return posixpath.join(place, *parts[: own + 1])
 
 

@@ -25,7 +25,7 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import NO_PASS, counted
 from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES, Fusion, is_fused
 from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.sources.dumps import BenchmarkSide
+from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles
 from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.verdict.blamed import (
     ORDER,
@@ -359,7 +359,7 @@ def blame_compared(analysis: Analysis, progress: Progress | None = None) -> Blam
     leaf = analysis.leaf
     if leaf is None:
         raise UsageError(f"{analysis.path}: a result file does not tell what fusion did", "compare again")
-    golden = find_golden(leaf.golden_root)
+    golden = leaf.golden if isinstance(leaf.golden, GoldenFiles) else find_golden(leaf.golden_root)
     if not isinstance(golden, Run):
         return blame(analysis, golden, progress=progress)
     if leaf.other_graph is None:

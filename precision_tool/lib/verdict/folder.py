@@ -85,9 +85,12 @@ class JudgedFolder(CheckedFolder):
     def beside(self, run: RunGraph) -> tuple[BenchmarkSide, GraphFile | None]:
         """What an op of a run is judged beside: the benchmark, and a graph that has the original ops of fused ones."""
         from precision_tool.lib.sources.dumps import GoldenFiles, NoBenchmark
+        from precision_tool.lib.sources.inputs import own_benchmark
 
         golden = self.golden_of(run.number)
-        benchmark = golden if isinstance(golden, GoldenFiles) else NoBenchmark()
+        benchmark: BenchmarkSide = NoBenchmark()
+        if isinstance(golden, GoldenFiles):
+            benchmark = golden if run.leaf is None else own_benchmark(golden, run.leaf, len(run.leaves))
         others: Sequence[RunGraph] = ()
         with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
             others = self.run_graphs()

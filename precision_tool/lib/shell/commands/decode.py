@@ -27,6 +27,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_place,
     add_workers,
     completes,
     tell_notes,
@@ -81,6 +82,7 @@ def _parser(session: Session) -> Parser:
     add_graph(parser, OP_GRAPH_HELP)
     add_workers(parser, session.settings.workers)
     add_engine(parser, session)
+    add_place(parser)
     add_json(parser)
     return parser
 
@@ -93,6 +95,7 @@ def _layout(text: str) -> str:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
     name = one_name(args, "dc")
     try:
         sources, notes = _sources(session, name, args.graph, args.folder)

@@ -35,6 +35,7 @@ from precision_tool.lib.shell.commands.base import (
     Parser,
     add_graph,
     add_json,
+    add_place,
     add_workers,
     completes,
     count,
@@ -89,6 +90,7 @@ def _pt_parser(session: Session) -> Parser:
         help="how many of the first values to show (default %(default)s)",
     )  # fmt: skip
     add_graph(parser, OP_GRAPH_HELP)
+    add_place(parser)
     add_json(parser)
     return parser
 
@@ -108,6 +110,7 @@ def _slot(args: argparse.Namespace) -> str:
 
 
 def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
     text = one_name(args, "pt")
     (name, own_slot), slot = split_slot(text), _slot(args)
     if slot and own_slot:
@@ -224,6 +227,7 @@ def _cp_parser(session: Session) -> Parser:
     )  # fmt: skip
     add_graph(parser, OP_GRAPH_HELP)
     add_workers(parser, settings.workers, "processes that share a large tensor (default: one per core)")
+    add_place(parser)
     add_json(parser)
     return parser
 
@@ -239,6 +243,7 @@ def _tolerance(text: str) -> float:
 
 
 def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
     names = [*args.names, *(args.option_names or ())]
     if len(names) not in (1, 2):
         raise UsageError("cp: name two tensors, or one op", "`cp -h` shows how")
