@@ -137,6 +137,56 @@ def test_a_study_finds_the_same_of_the_same_data(
     assert found[0] == found[1] == found[2]
 
 
+def test_a_study_is_done_again_where_a_server_has_other_bytes_of_the_same_size(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, then = (generate_ranks(tmp_path / str(step), ranks=1, steps=2, fault_step=step) for step in (1, 0))
+    before, after = tmp_path / "1" / first.data[0], tmp_path / "0" / then.data[0]
+    monkeypatch.chdir(tmp_path)
+    steps, replaced = [], 0
+    with serving(before) as served:
+        for _ in range(2):
+            stores._remote.clear()  # as a process of its own
+            assert main(["--data", served.url, "--work", "work", "ac", "--all", "--workers", "1", "--json"]) == 0
+            steps.append(json.loads(capfd.readouterr().out)["culprit"]["steps"])
+            for path in (one for one in before.rglob("*") if one.is_file()):
+                other = (after / path.relative_to(before)).read_bytes()
+                if path.read_bytes() != other and path.stat().st_size == len(other):
+                    path.write_bytes(other)
+                    os.utime(path, (2_000_000_000,) * 2)
+                    replaced += 1
+    assert replaced
+    assert steps == [[1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [
+        ("modificationTime", 1772409600000, 1772409600001), ("modify", "20260302000000", "20260302000001"),
+        ("updated", "2026-03-02T00:00:00Z", "2026-03-02T00:00:01Z"), ("last_write_time", 1772409600.0, 1772409601.0),
+        ("ETag", '"a"', '"b"'), ("Last-Modified", "Mon, 02 Mar 2026 00:00:00 GMT", "Mon, 02 Mar 2026 00:00:01 GMT"),
+        ("md5Hash", "a", "b"),
+    ],
+)  # fmt: skip
+def test_what_a_store_tells_of_a_change_is_noticed(key: str, one: object, other: object) -> None:
+    class Store(AnyFileSystem):  # type: ignore[misc]  # fsspec has no types
+        told = one
+
+        def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+            return [{"name": f"{path}/a", "type": "file", "size": 7, key: self.told}]
+
+    folder = path_of("s3://bucket/run")
+    found: list[tuple[int, ...]] = []
+    for told in (one, one, other):
+        Store.told = told
+        store = RemoteStore(folder, Store())
+        store.entries(folder)
+        found += store.contents_of(folder, ["a"])
+    assert found[0] == found[1] != found[2]
+    if key == "modificationTime":
+        assert found[0][:2] == (7, 1772409600 * 10**9)
+
+
 def test_a_study_writes_its_results_where_the_url_says_and_goes_on_from_a_disk(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,7 +540,7 @@ def test_a_server_of_ssh_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch
     path = urls.path_of("ssh://bob:pa55@server/data")
     store = RemoteStore(path)
     assert [one.name for one in store.entries(path)] == ["a.npy"]
-    assert list(store.sizes_and_times(path, ["a.npy"])) == [(7, 1772409600 * 10**9)]
+    assert [one[:2] for one in store.contents_of(path, ["a.npy"])] == [(7, 1772409600 * 10**9)]
     elsewhere = path.replace("/data", "/other")
     assert store.stat(elsewhere) is None
     with pytest.raises(DataNotFoundError):
@@ -510,7 +560,7 @@ def test_symbolic_links_of_a_server_of_ssh_are_followed(monkeypatch: pytest.Monk
     store = RemoteStore(path)
     kinds = {one.name: one.kind for one in store.entries(path)}
     assert kinds == {"a.npy": Kind.FILE, "gone.npy": Kind.FILE, "step": Kind.FOLDER}
-    assert list(store.sizes_and_times(path, ["a.npy", "gone.npy"])) == [(7, 1772409600 * 10**9), (0, 0)]
+    assert [one[:2] for one in store.contents_of(path, ["a.npy", "gone.npy"])] == [(7, 1772409600 * 10**9), (0, 0)]
     assert store.open(f"{path}/a.npy").read_at(0, 7) == b"1234567"
     with pytest.raises(DataNotFoundError, match=r"gone\.npy: no such file"):
         store.open(f"{path}/gone.npy")

@@ -21,7 +21,7 @@ from typing import BinaryIO, TextIO
 from precision_tool.lib import urls, user_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.storage.store import Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
+from precision_tool.lib.storage.store import Contents, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.user_files import MAX_TEXT, PathLike
 from precision_tool.lib.user_files import read_bytes as read_local_bytes
 
@@ -134,6 +134,12 @@ def signature_of(path: str) -> Signature | None:
     """The signature of a file; None if it cannot be looked at."""
     found = stat_of(path)
     return None if found is None else found.signature
+
+
+def contents_of(path: str) -> Contents:
+    """What changes when the bytes of a file do; nothing of one that cannot be looked at."""
+    found = stat_of(path)
+    return () if found is None else store_of(path).of_contents(found)
 
 
 def is_same_file(one: PathLike, other: PathLike) -> bool:
