@@ -26,8 +26,8 @@ from precision_tool.lib.user_files import MAX_TEXT, PathLike
 from precision_tool.lib.user_files import read_bytes as read_local_bytes
 
 LOCAL: Store = LocalStore()
-#: Those of URLs, by process (a connection is of no use to a child) and `/scheme:/host`.
-_remote: dict[tuple[int, str], Store] = {}
+#: Those of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
+_remote: dict[tuple[int, str, str], Store] = {}
 #: Paths at which other stores are mounted, each with `/` at its end.
 _mounts: dict[str, Store] = {}
 
@@ -78,7 +78,7 @@ def remote_store(path: str) -> Store:
     """The store of a URL. UsageError where what it needs is not installed, FormatError if it cannot be reached."""
     if not urls.is_named(path):
         return _NOWHERE
-    key = os.getpid(), "/".join(path.split("/", 3)[:3])
+    key = os.getpid(), urls.place_of(path), urls.secret_of(path).user
     known = _remote.get(key)
     if known is None:
         from precision_tool.lib.storage.remote import RemoteStore  # only URLs need it
