@@ -340,20 +340,21 @@ def _internal_error(arguments: List[str]) -> int:
     import tempfile
 
     from precision_tool import __version__
+    from precision_tool.lib.urls import scrubbed
 
     error = sys.exc_info()[1]
-    summary = f"internal error ({type(error).__name__}: {error})"
+    summary = scrubbed(f"internal error ({type(error).__name__}: {error})")
     if os.environ.get(DEBUG_VARIABLE) == "1":
-        traceback.print_exc()
+        sys.stderr.write(scrubbed(traceback.format_exc()))
         return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
     head = f"precision-tool {__version__}, Python {sys.version}\narguments: {arguments!r}\n\n"
     try:
         # Not in the data folder: whether that can be written may be the very thing that went wrong.
         handle, path = tempfile.mkstemp(prefix="precision_tool_", suffix=".log")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as log:
-            log.write(head + traceback.format_exc())
+            log.write(scrubbed(head + traceback.format_exc()))
     except OSError:
-        traceback.print_exc()
+        sys.stderr.write(scrubbed(traceback.format_exc()))
         return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
     return _fail(f"{summary}; please report it with {path}", code=INTERNAL_ERROR)
 

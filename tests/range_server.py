@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -66,6 +67,7 @@ def serving(root: Path) -> Iterator[Served]:
 
         def _send_file(self, path: Path, *, with_body: bool) -> None:
             data, status, headers = path.read_bytes(), 200, {"Accept-Ranges": "bytes"}
+            headers["Last-Modified"] = formatdate(path.stat().st_mtime, usegmt=True)
             asked = self.headers.get("Range", "")
             if asked.startswith("bytes=") and served.has_ranges and with_body:
                 start, _, stop = asked.removeprefix("bytes=").partition("-")

@@ -281,6 +281,21 @@ def test_an_internal_error_is_one_line_and_a_log(
     assert list(empty_folder.iterdir()) == []
 
 
+def test_an_internal_error_holds_nothing_secret(
+    use_app: Callable[[AppRun], None], capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    def run(word: str, argv: list[str], settings: Settings) -> int:
+        raise ZeroDivisionError("s3://me:p@ssword@bucket: by zero")
+
+    use_app(run)
+    assert main(["vc", "-lt", "s3://me:p@ssword@bucket/run", "-rt", "http://host/run?sig=token"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    text = Path(line.partition("; please report it with ")[2]).read_text("utf-8")
+    assert "arguments: ['vc', '-lt', 's3://bucket/run', '-rt', 'http://host/run']" in text
+    assert "ssword" not in line + text
+    assert "token" not in text
+
+
 def test_an_internal_error_shows_its_traceback_when_debugging(
     use_app: Callable[[AppRun], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,6 +284,8 @@ def _checked(name: str, value: object, where: str) -> Any:
     """`value` as setting `name` keeps it, or a UsageError that starts with `where`."""
     try:
         return _CHECKS[name](value)
+    except UsageError as error:  # of a URL, which may hold a password
+        raise UsageError(f"{where}: {error.message}", error.hint) from None
     except ValueError as error:
         raise UsageError(
             f"{where}: {error} but is {_shown(value)}", "config.example.py explains every setting"

@@ -5,13 +5,24 @@ kept in this process, to be sent along by whoever opens a connection, and are sh
 """
 
 import os
+import posixpath
 import re
-from typing import Dict, Mapping, NamedTuple, Optional, Set, Union
+from typing import Dict, FrozenSet, Iterator, Mapping, NamedTuple, Optional, Set, Union
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-_URL = re.compile(r"([a-z][a-z0-9+.\-]+)://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.DOTALL)
+from precision_tool.lib.errors import UsageError
+
+_URL = re.compile(r"([a-z][a-z0-9+.\-]+)://([^/?#]*)([^?]*)(?:\?(.*))?", re.DOTALL | re.IGNORECASE)
 _PATH = re.compile(r"/([a-z][a-z0-9+.\-]+):(?:/(.*))?\Z", re.DOTALL)
-#: What names a scheduler of a cluster, or a disk, and no place of data.
-_OTHERS = ("tcp", "tls", "ucx", "ws", "wss", "inproc", "file", "local")
+#: What names a scheduler of a cluster, and no place of data.
+_OTHERS = ("tcp", "tls", "ucx", "ws", "wss", "inproc")
+_DISK, _HTTP = ("file", "local"), ("http", "https")
+#: Parameters of a query whose values alone tell what is secret.
+_TELLING = re.compile(r"sig|token|key|secret|pass|cred|auth", re.IGNORECASE)
+#: Characters of what is looked for in a text, as secret: fewer are part of many words.
+_LEAST = 4
+#: Characters that some leave as they are in URLs.
+_LEFT = "!$&'()*+,;="
 
 
 class Secret(NamedTuple):
@@ -21,25 +32,85 @@ class Secret(NamedTuple):
     query: str
 
 
-#: Of each place that was named, by scheme and host, as `s3:/bucket`.
+class Secrets(NamedTuple):
+    """All that is known of places, for another process: their secrets, and every one that was ever given."""
+
+    of_places: Mapping[str, Secret]
+    given: FrozenSet[str]
+
+
+_NONE = Secret("", "")
+#: Of each place that was named, by its path without the first `/`, as `s3:/bucket/run`.
 _secrets: Dict[str, Secret] = {}
+#: Passwords, queries and tokens ever given, in each way that they may be written: no text may hold them.
+_given: Set[str] = set()
 #: Schemes that were named, with a colon.
 _schemes: Set[str] = set()
 
 
 def path_of(path: "Union[str, os.PathLike[str]]") -> str:
-    """The path that stands for a URL; any other as it is. What is secret in the URL is kept here."""
+    """The path that stands for a URL; any other as it is. What is secret in the URL is kept here.
+
+    UsageError for what is like a URL and names no place; it repeats none of the text, which may hold a password.
+    """
     text = os.fspath(path)
-    found = _URL.match(text)
-    if found is None or found.group(1) in _OTHERS:
+    found = _URL.fullmatch(text)
+    if found is None:
+        if "://" in text:
+            raise UsageError("what has :// in it here is no URL", "a URL begins with its scheme, as s3:// or http://")
         return text
-    scheme, place, below, query = found.groups()
+    scheme, place, below, query = found.group(1).lower(), found.group(2), found.group(3), found.group(4) or ""
+    if scheme in _OTHERS:
+        return text
+    if scheme in _DISK:
+        return _on_disk(scheme, text)
     user, _, host = place.rpartition("@")
+    _check(scheme, host, below, query)
     _schemes.add(scheme)
-    key = f"{scheme}:/{host}"
-    if user or query or key not in _secrets:
-        _secrets[key] = Secret(user, query or "")
-    return f"/{scheme}:/{host}{below}".rstrip("/")
+    _given.update(_written(scheme, user, query))
+    path = f"/{scheme}:/{host}{below}".rstrip("/")
+    known = _secrets.get(_key(path), _NONE)
+    _secrets[_key(path)] = Secret(user or known.user, query or known.query)
+    return path
+
+
+def _on_disk(scheme: str, text: str) -> str:
+    """The path of this machine in a URL of it."""
+    below = text[len(scheme) + 3 :]
+    path = below[len("localhost") :] if below.lower().startswith("localhost/") else below
+    if not path.startswith("/"):
+        raise UsageError(f"{scheme}:// without a whole path", f"a folder of this machine is {scheme}:///folder")
+    return path
+
+
+def _check(scheme: str, host: str, below: str, query: str) -> None:
+    """Raises the error for a URL in which it is not plain what is secret."""
+    _, colon, port = host.partition(":")
+    has_port = not colon or host.startswith(("[", "arn:")) or port == "" or port.isdigit()
+    if not has_port or (below[:1] in ("", "#") and "@" in below + query):
+        raise UsageError(
+            f"a {scheme}:// URL whose user and password do not end where its host begins",
+            "in a password write %2F for /, %3F for ?, %23 for #, %40 for @",
+        )
+    if "#" in below + query and scheme in _HTTP:
+        raise UsageError(
+            f"a {scheme}:// URL with a #: what is behind it never goes to a server",
+            "leave it out, or name the folder above the one that has it in its name",
+        )
+
+
+def _written(scheme: str, user: str, query: str) -> Iterator[str]:
+    """What is secret of a URL, in each way that it may be written."""
+    name, colon, password = user.partition(":")
+    secret = [password, query, *(value for key, value in parse_qsl(query) if _TELLING.search(key))]
+    if not colon and scheme in _HTTP:  # a token in the place of both
+        secret.append(name)
+    for part in secret:
+        plain = unquote(part)
+        quoted = (quote(plain, safe=safe) for safe in ("/", "", "=&", _LEFT))
+        for written in (part, plain, unquote_plus(part), *quoted):
+            if len(written) >= _LEAST:
+                yield written
 
 
 def is_remote(path: "Union[str, os.PathLike[str]]") -> bool:
@@ -53,26 +124,50 @@ def url_of(path: str) -> Optional[str]:
     return None if found is None else "{}://{}".format(found.group(1), found.group(2) or "")
 
 
+def _key(path: str) -> str:
+    return posixpath.normpath(path)[1:]
+
+
+def place_of(path: str) -> str:
+    """Scheme and host of a path that stands for a URL, as `s3:/bucket`: what one connection reaches."""
+    return "/".join(_key(path).split("/", 2)[:2])
+
+
 def secret_of(path: str) -> Secret:
-    """What is secret of the place that a path stands for."""
-    parts = path.split("/", 3)
-    return _secrets.get("/".join(parts[1:3]), Secret("", ""))
+    """What is secret of the place that a path stands for: that of the place itself, or of the nearest one above it.
+
+    Where none of these has any, it is that of another place of the same host, if that has but one.
+    """
+    key = _key(path)
+    above = [key[:end] for end in range(len(key), 0, -1) if key[end : end + 1] in ("", "/")]
+    of_place = [_secrets[place] for place in above if place in _secrets]
+    host = place_of(path)
+    of_host = [secret for place, secret in _secrets.items() if place_of(f"/{place}") == host]
+    found = []
+    for number in range(len(Secret._fields)):
+        nearest = next((secret[number] for secret in of_place if secret[number]), "")
+        others = {secret[number] for secret in of_host if secret[number]}
+        found.append(nearest or (others.pop() if len(others) == 1 else ""))
+    return Secret(*found)
 
 
 def is_named(path: str) -> bool:
-    """Whether a path lies in a place that the user named: what lies above it is nobody's to ask for."""
-    return "/".join(path.split("/", 3)[1:3]) in _secrets
+    """Whether a path lies at a host that the user named: what lies above it is nobody's to ask for."""
+    host = place_of(path)
+    return any(place_of(f"/{place}") == host for place in _secrets)
 
 
-def secrets() -> Mapping[str, Secret]:
+def secrets() -> Secrets:
     """All of them, for workers that the user started."""
-    return dict(_secrets)
+    return Secrets(dict(_secrets), frozenset(_given))
 
 
-def take_secrets(known: Mapping[str, Secret]) -> None:
+def take_secrets(known: Secrets) -> None:
     """What `secrets` gave elsewhere."""
-    for key, secret in known.items():
+    of_places, given = known
+    for key, secret in of_places.items():
         _secrets[key] = Secret(*secret)
+    _given.update(given)
 
 
 def shown(text: str) -> str:
@@ -84,13 +179,10 @@ def shown(text: str) -> str:
 
 def scrubbed(text: str) -> str:
     """A text in which no URL has a user, a password or a query."""
-    text = re.sub(r"(://)[^/\s'\"@]*@", r"\1", text)
-    text = re.sub(r"(://[^\s'\"?]*)\?[^\s'\")\]]*", r"\1", text)
-    for secret in _secrets.values():
-        for part in (secret.query, secret.user.partition(":")[2]):
-            if len(part) > 3:
-                text = text.replace(part, "***")
-    return text
+    for secret in sorted(_given, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    text = re.sub(r"(://)[^/\s'\"]*@", r"\1", text)
+    return re.sub(r"(://[^\s'\"?]*)\?[^\s'\")\]]*", r"\1", text)
 
 
 def uses_memory() -> bool:

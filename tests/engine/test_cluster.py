@@ -22,6 +22,7 @@ import pytest
 
 import precision_tool
 from precision_tool.cli import main
+from precision_tool.lib import urls
 from precision_tool.lib.api import compare
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo
@@ -333,6 +334,6 @@ def test_a_worker_keeps_freed_memory_as_our_own_processes_do(monkeypatch: pytest
     told: list[int] = []
     monkeypatch.setattr(engine_cluster, "reuse_memory", told.append)
     engine_cluster._make_ready.cache_clear()
-    assert [engine_cluster._run_in((".", {}), abs, (number,), {}) for number in (-1, 2)] == [1, 2]
+    assert [engine_cluster._run_in((".", urls.secrets()), abs, (number,), {}) for number in (-1, 2)] == [1, 2]
     engine_cluster._make_ready.cache_clear()
     assert told == [workers.cores()], "once in a process"

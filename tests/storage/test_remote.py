@@ -45,6 +45,7 @@ def forked_workers() -> None:
 @pytest.fixture(autouse=True)
 def _no_places_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "_secrets", {})
+    monkeypatch.setattr(urls, "_given", set())
     monkeypatch.setattr(urls, "_schemes", set())
     monkeypatch.setattr(stores, "_remote", {})
 
@@ -134,6 +135,56 @@ def test_a_study_finds_the_same_of_the_same_data(
             found.append(told(words, place, capfd))
     assert found[0]["culprit"]["op"] == truth.culprit
     assert found[0] == found[1] == found[2]
+
+
+def test_a_study_is_done_again_where_a_server_has_other_bytes_of_the_same_size(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, then = (generate_ranks(tmp_path / str(step), ranks=1, steps=2, fault_step=step) for step in (1, 0))
+    before, after = tmp_path / "1" / first.data[0], tmp_path / "0" / then.data[0]
+    monkeypatch.chdir(tmp_path)
+    steps, replaced = [], 0
+    with serving(before) as served:
+        for _ in range(2):
+            stores._remote.clear()  # as a process of its own
+            assert main(["--data", served.url, "--work", "work", "ac", "--all", "--workers", "1", "--json"]) == 0
+            steps.append(json.loads(capfd.readouterr().out)["culprit"]["steps"])
+            for path in (one for one in before.rglob("*") if one.is_file()):
+                other = (after / path.relative_to(before)).read_bytes()
+                if path.read_bytes() != other and path.stat().st_size == len(other):
+                    path.write_bytes(other)
+                    os.utime(path, (2_000_000_000,) * 2)
+                    replaced += 1
+    assert replaced
+    assert steps == [[1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [
+        ("modificationTime", 1772409600000, 1772409600001), ("modify", "20260302000000", "20260302000001"),
+        ("updated", "2026-03-02T00:00:00Z", "2026-03-02T00:00:01Z"), ("last_write_time", 1772409600.0, 1772409601.0),
+        ("ETag", '"a"', '"b"'), ("Last-Modified", "Mon, 02 Mar 2026 00:00:00 GMT", "Mon, 02 Mar 2026 00:00:01 GMT"),
+        ("md5Hash", "a", "b"),
+    ],
+)  # fmt: skip
+def test_what_a_store_tells_of_a_change_is_noticed(key: str, one: object, other: object) -> None:
+    class Store(AnyFileSystem):  # type: ignore[misc]  # fsspec has no types
+        told = one
+
+        def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+            return [{"name": f"{path}/a", "type": "file", "size": 7, key: self.told}]
+
+    folder = path_of("s3://bucket/run")
+    found: list[tuple[int, ...]] = []
+    for told in (one, one, other):
+        Store.told = told
+        store = RemoteStore(folder, Store())
+        store.entries(folder)
+        found += store.contents_of(folder, ["a"])
+    assert found[0] == found[1] != found[2]
+    if key == "modificationTime":
+        assert found[0][:2] == (7, 1772409600 * 10**9)
 
 
 def test_a_study_writes_its_results_where_the_url_says_and_goes_on_from_a_disk(
@@ -293,7 +344,7 @@ class _Million(AnyFileSystem):  # type: ignore[misc]
 def test_very_many_files_are_listed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_MOST_ENTRIES", 20_000)
     root = path_of("million://bucket")
-    stores._remote[os.getpid(), root] = RemoteStore(root, _Million())
+    stores._remote[os.getpid(), "million:/bucket", ""] = RemoteStore(root, _Million())
     before = most = memory()
     count = 0
     for _, names in list_folders(root):
@@ -330,6 +381,88 @@ def test_what_stands_for_a_url() -> None:
     )
     assert [path_of(text) for text in ("tcp://h:1", "a/b", "x.y:z")] == ["tcp://h:1", "a/b", "x.y:z"]
     assert not urls.is_remote("/data/s3:/x")
+
+
+def test_a_url_is_a_path_whatever_its_case_and_the_signs_in_it() -> None:
+    assert path_of("S3://bucket/run#2/NPU") == "/s3:/bucket/run#2/NPU"
+    assert path_of("memory://run#2") == "/memory:/run#2"
+    assert path_of("s3://arn:aws:s3:eu:1:accesspoint/x") == "/s3:/arn:aws:s3:eu:1:accesspoint/x"
+    assert path_of("hdfs://[::1]:8020/x") == "/hdfs:/[::1]:8020/x"
+    for url in ("file:///a/b#c?d", "FILE://localhost/a/b#c?d", "local:///a/b#c?d"):
+        assert path_of(url) == "/a/b#c?d"
+    assert path_of("TCP://host:1") == "TCP://host:1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://me:secret@host/run#2", "https://host/x?secret#2", " s3://me:secret@bucket/x", "3s://me:secret@bucket/x",
+        "s3://me:sec/secret@bucket/x", "s3://me:sec?secret@bucket/x", "s3://me:sec#secret@bucket/x", "file://secret/x",
+        "./s3://me:secret@bucket", "http://host?secret@other",
+    ],
+)  # fmt: skip
+def test_what_is_like_a_url_and_names_no_place_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["--data", text, "ac", "-c"], ["vc", "-lt", text, "-rt", text]):
+        assert main(words) == 2
+        assert "secret" not in str(capfd.readouterr())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_of_this_machine_may_be_named_by_a_url(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", f"file://{data}", "ls", "--json"]) == 0
+    by_url = capfd.readouterr().out
+    assert main(["--data", str(data), "ls", "--json"]) == 0
+    assert by_url == capfd.readouterr().out
+
+
+def test_no_text_holds_what_was_secret_in_any_url() -> None:
+    assert urls.scrubbed("cannot open s3://me:p@ssw0rd@host/x") == "cannot open s3://host/x"
+    for url in (
+        "ssh://me:p%40ss%21word@host/1", "http://me:first-word@host/2", "http://me:later-word@host/2",
+        "http://host/3?sig=t0k%2Fen&sp=read", "http://bearer-of-all@host/4",
+    ):  # fmt: skip
+        path_of(url)
+    known = urls.secrets()
+    for name in ("_given", "_secrets"):
+        getattr(urls, name).clear()
+    urls.take_secrets(known)  # as a worker does
+    told = urls.scrubbed(
+        "p@ss!word, p%40ss%21word, p%40ss!word, first-word, later-word, sig=t0k/en&sp=read, t0k/en, bearer-of-all, read"
+    )
+    assert told == "***, ***, ***, ***, ***, ***, ***, ***, read"
+
+
+def test_each_place_of_a_host_is_asked_with_its_own_secret() -> None:
+    path_of("http://host/data/npu?sig=npu")
+    assert urls.secret_of("/http:/host/tf").query == "sig=npu", "the only one of its host"
+    path_of("http://host/data/tf?sig=tf")
+    path_of("http://host/data/tf/dump")
+    path_of("http://me:word@host/more")
+    path_of("http://you:word@host/most")
+    asked = {
+        place: tuple(urls.secret_of(f"/http:/host/{place}"))
+        for place in ("data/npu", "data/npu/x/y", "data/npu2", "data", "data/tf/dump/x", "other", "more/x", "most")
+    }
+    assert asked == {
+        "data/npu": ("", "sig=npu"), "data/npu/x/y": ("", "sig=npu"), "data/npu2": ("", ""), "data": ("", ""),
+        "data/tf/dump/x": ("", "sig=tf"), "other": ("", ""), "more/x": ("me:word", ""), "most": ("you:word", ""),
+    }  # fmt: skip
+    assert urls.secret_of("/http:/host2/data/npu") == ("", "")
+    assert store_of("/http:/host/more/x") is store_of("/http:/host/more")
+    assert store_of("/http:/host/more") is not store_of("/http:/host/most")
+
+
+def test_a_server_gets_the_query_of_each_folder(tmp_path: Path) -> None:
+    for name in ("npu", "tf"):
+        (tmp_path / name).mkdir()
+    with serving(tmp_path) as server:
+        places = [path_of(f"{server.url}/{name}?sig={name}") for name in ("npu", "tf")]
+        for place in places:
+            server.query = f"sig={place[-3:].strip('/')}"
+            assert store_of(place).entries(place) == []
 
 
 def test_without_fsspec_it_says_what_to_install(
@@ -407,7 +540,7 @@ def test_a_server_of_ssh_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch
     path = urls.path_of("ssh://bob:pa55@server/data")
     store = RemoteStore(path)
     assert [one.name for one in store.entries(path)] == ["a.npy"]
-    assert list(store.sizes_and_times(path, ["a.npy"])) == [(7, 1772409600 * 10**9)]
+    assert [one[:2] for one in store.contents_of(path, ["a.npy"])] == [(7, 1772409600 * 10**9)]
     elsewhere = path.replace("/data", "/other")
     assert store.stat(elsewhere) is None
     with pytest.raises(DataNotFoundError):
@@ -427,7 +560,7 @@ def test_symbolic_links_of_a_server_of_ssh_are_followed(monkeypatch: pytest.Monk
     store = RemoteStore(path)
     kinds = {one.name: one.kind for one in store.entries(path)}
     assert kinds == {"a.npy": Kind.FILE, "gone.npy": Kind.FILE, "step": Kind.FOLDER}
-    assert list(store.sizes_and_times(path, ["a.npy", "gone.npy"])) == [(7, 1772409600 * 10**9), (0, 0)]
+    assert [one[:2] for one in store.contents_of(path, ["a.npy", "gone.npy"])] == [(7, 1772409600 * 10**9), (0, 0)]
     assert store.open(f"{path}/a.npy").read_at(0, 7) == b"1234567"
     with pytest.raises(DataNotFoundError, match=r"gone\.npy: no such file"):
         store.open(f"{path}/gone.npy")

@@ -163,3 +163,29 @@ def test_an_op_is_shown_beside_the_benchmark_of_its_step(tmp_path: Path) -> None
     assert tensor.benchmark is not None
     (of_step,) = (tmp_path / truth.data[0]).glob("tf/dump/**/step_1/conv2_Relu.0.*")
     assert np.array_equal(np.asarray(tensor.benchmark), np.load(of_step))
+
+
+def test_ac_of_one_step_points_to_the_study_of_it(placed: Placed) -> None:
+    data, _ = placed
+    with pytest.raises(UsageError) as told:
+        said(data, "ac", "--step", "1")
+    assert "`ac --all --step 1`" in str(told.value.hint)
+    assert "-lt" in str(told.value.hint)
+
+
+def test_ls_wrong_after_a_study_points_to_what_it_has(placed: Placed, tmp_path: Path) -> None:
+    data, _ = placed
+    precision_tool.open_data(data, work=tmp_path).study(workers=1)
+    with pytest.raises(DataNotFoundError) as told:
+        precision_tool.run("ls", "--wrong", "--step", "1", "--rank", "1", data=data, work=tmp_path, file=io.StringIO())
+    assert "`vcs --step 1 --rank 1`" in str(told.value.hint)
+
+
+def test_ls_wrong_of_a_step_tells_nothing_of_the_others(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="fused", fault_step=1)
+    data = tmp_path / truth.data[0]
+    tool("--data", str(data), "ac", "-c", cwd=tmp_path)
+    at_fault = tool("--data", str(data), "ls", "--wrong", "--step", "1", cwd=tmp_path)
+    before = tool("--data", str(data), "ls", "--wrong", "--step", "0", cwd=tmp_path)
+    assert "the verdict blames" in at_fault.out + at_fault.err
+    assert "the verdict blames" not in before.out + before.err

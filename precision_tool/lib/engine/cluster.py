@@ -325,7 +325,7 @@ class _Raised:
 
 
 def _run_in(
-    where: tuple[str, Mapping[str, urls.Secret]],
+    where: tuple[str, urls.Secrets],
     task: Callable[..., Any],
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from math import ceil, inf
@@ -195,7 +195,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _start_worker(secrets: Mapping[str, urls.Secret], workers: int) -> None:
+def _start_worker(secrets: urls.Secrets, workers: int) -> None:
     urls.take_secrets(secrets)
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

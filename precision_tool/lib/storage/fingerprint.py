@@ -12,7 +12,8 @@ _LOOKED_AT = 256
 
 
 def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
-    """How many bytes the files have, and what changes when they do: names, sizes and modification times of all.
+    """How many bytes the files have, and what changes when they do: names of all, and their contents as far
+    as the store tells (sizes, times, tags).
 
     Where each would be a request of its own (HTTP), only some are asked for: what is put in the place of a file under
     the same name may then go unnoticed, and the bytes are an estimate.
@@ -20,6 +21,6 @@ def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
     digest = hashlib.sha256("\0".join(file_names).encode("utf-8", "surrogateescape"))
     store = store_of(folder)
     chosen = file_names if store.lists_sizes else file_names[:: -(-len(file_names) // _LOOKED_AT) or 1]
-    known = list(store.sizes_and_times(folder, chosen))
+    known = list(store.contents_of(folder, chosen))
     digest.update(repr(known).encode())
-    return sum(size for size, _ in known) * len(file_names) // max(len(chosen), 1), digest.hexdigest()
+    return sum(contents[0] for contents in known) * len(file_names) // max(len(chosen), 1), digest.hexdigest()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from precision_tool.lib.errors import DataNotFoundError, OutputError
 from precision_tool.lib.storage.files import temporary_file
 from precision_tool.lib.storage.kept_open import open_local
-from precision_tool.lib.storage.store import Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.storage.store import Contents, Entry, Kind, NewFile, Stat, Store, StoredFile
 from precision_tool.lib.user_files import folder_error
 
 
@@ -40,7 +40,7 @@ class LocalStore(Store):
         except ValueError as error:  # a zero byte in the name
             raise DataNotFoundError.of(folder, "no such folder", "check the name") from error
 
-    def sizes_and_times(self, folder: str, file_names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    def contents_of(self, folder: str, file_names: Sequence[str]) -> Iterator[Contents]:
         for name in file_names:  # millions of them, so nothing that is not needed
             try:
                 found = os.stat(f"{folder}/{name}")

@@ -27,7 +27,7 @@ from precision_tool.lib.errors import (
     PrecisionToolError,
 )
 from precision_tool.lib.storage.filesystems import HTTP, error_of, filesystem_of, timed
-from precision_tool.lib.storage.store import Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.storage.store import Contents, Entry, Kind, NewFile, Stat, Store, StoredFile
 
 T = TypeVar("T")
 
@@ -42,13 +42,26 @@ _AHEAD = 8 << 20
 _MOST_PAGE = 64 << 20
 
 
+#: Where stores tell when a file was written, and what else changes when it is.
+_TIMES = (
+    "mtime", "LastModified", "last_modified", "updated", "last_write_time", "modificationTime", "modify", "created",
+)  # fmt: skip
+_TAGS = (
+    "ETag", "etag", "Last-Modified", "Content-MD5", "Digest", "md5", "md5Hash", "checksum", "generation", "created",
+)  # fmt: skip
+
+
 def _signature(path: str, info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
     """What changes when a file does, as far as its store tells."""
-    changed = next((info[key] for key in ("mtime", "LastModified", "last_modified", "created") if info.get(key)), 0)
+    changed = next((info[key] for key in _TIMES if info.get(key)), 0)
     if isinstance(changed, datetime):
         changed = changed.timestamp()
+    elif "modificationTime" in info and changed == info["modificationTime"] and isinstance(changed, (int, float)):
+        changed /= 1000  # webhdfs has milliseconds
     nanoseconds = int(changed * 1e9) if isinstance(changed, (int, float)) else 0
-    tags = [info.get(key) for key in ("ETag", "etag", "Last-Modified", "md5", "checksum", "version_aware", "created")]
+    tags = [str(info[key]).strip('"') if info.get(key) else None for key in _TAGS]
+    if isinstance(changed, str):  # as a server words it
+        tags.append(changed)
     return int(info.get("size") or 0), nanoseconds, nanoseconds, _number(path), _number(repr(tags))
 
 
@@ -212,6 +225,9 @@ class RemoteStore(Store):
         if kind is Kind.FOLDER:
             info = {"size": 0}
         return Stat(kind=kind, size=int(info.get("size") or 0), signature=_signature(path, info))
+
+    def of_contents(self, found: Stat) -> Contents:
+        return *found.signature[:2], found.signature[-1]
 
     def entries(self, folder: str) -> Sequence[Entry]:
         found = self._listing(folder)

@@ -16,6 +16,8 @@ from types import TracebackType
 
 #: What changes when a file does: size, modification and change time (ns since 1970), number and place of the file.
 Signature = tuple[int, int, int, int, int]
+#: What changes when the bytes of a file do: size, modification time (ns since 1970), and what else its store tells.
+Contents = tuple[int, ...]
 
 
 class Kind(StrEnum):
@@ -122,11 +124,15 @@ class Store(ABC):
     def entries(self, folder: str) -> Sequence[Entry]:
         """What a folder holds, in the order of the names. DataNotFoundError for what is no folder."""
 
-    def sizes_and_times(self, folder: str, file_names: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Size and modification time (ns since 1970) of files in a folder; (0, 0) for one that is gone."""
+    def of_contents(self, found: Stat) -> Contents:
+        """What changes when the bytes of a file do, and is the same from every machine: size, time and the like."""
+        return found.signature[:2]
+
+    def contents_of(self, folder: str, file_names: Sequence[str]) -> Iterator[Contents]:
+        """The same of files in a folder, the size first; (0, 0) for one that is gone."""
         for name in file_names:
             found = self.stat(posixpath.join(folder, name))
-            yield (0, 0) if found is None else found.signature[:2]
+            yield (0, 0) if found is None else self.of_contents(found)
 
     @abstractmethod
     def create(self, path: str, *, place: str = "") -> NewFile:

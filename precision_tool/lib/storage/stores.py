@@ -21,13 +21,13 @@ from typing import BinaryIO, TextIO
 from precision_tool.lib import urls, user_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.storage.store import Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
+from precision_tool.lib.storage.store import Contents, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.user_files import MAX_TEXT, PathLike
 from precision_tool.lib.user_files import read_bytes as read_local_bytes
 
 LOCAL: Store = LocalStore()
-#: Those of URLs, by process (a connection is of no use to a child) and `/scheme:/host`.
-_remote: dict[tuple[int, str], Store] = {}
+#: Those of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
+_remote: dict[tuple[int, str, str], Store] = {}
 #: Paths at which other stores are mounted, each with `/` at its end.
 _mounts: dict[str, Store] = {}
 
@@ -78,7 +78,7 @@ def remote_store(path: str) -> Store:
     """The store of a URL. UsageError where what it needs is not installed, FormatError if it cannot be reached."""
     if not urls.is_named(path):
         return _NOWHERE
-    key = os.getpid(), "/".join(path.split("/", 3)[:3])
+    key = os.getpid(), urls.place_of(path), urls.secret_of(path).user
     known = _remote.get(key)
     if known is None:
         from precision_tool.lib.storage.remote import RemoteStore  # only URLs need it
@@ -134,6 +134,12 @@ def signature_of(path: str) -> Signature | None:
     """The signature of a file; None if it cannot be looked at."""
     found = stat_of(path)
     return None if found is None else found.signature
+
+
+def contents_of(path: str) -> Contents:
+    """What changes when the bytes of a file do; nothing of one that cannot be looked at."""
+    found = stat_of(path)
+    return () if found is None else store_of(path).of_contents(found)
 
 
 def is_same_file(one: PathLike, other: PathLike) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
@@ -83,8 +85,14 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    session = session.at(args.step, args.rank)
+    whole, session = session, session.at(args.step, args.rank)
     is_dump = args.what == _DUMP
+    has_graph = session.kind().has_graph or args.graph is not None
+    if args.wrong and not is_dump and has_graph and not session.stored_verdicts():
+        raise DataNotFoundError(
+            f"{session.workspace.root}: no verdict on the newest result yet, so no op was recomputed",
+            _where_judged(whole, session),
+        )
     given = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
     if len(given) > 1:
         raise UsageError(f"ls: more than one name: {', '.join(given)}", "give one NAME, as -n or without")
@@ -103,11 +111,6 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
         raise DataNotFoundError(
             f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
         )
-    if args.wrong and not session.stored_verdicts():
-        raise DataNotFoundError(
-            f"{session.workspace.root}: no verdict on the newest result yet, so no op was recomputed",
-            "run `ac -c` first",
-        )
     wanted = OpFilter(
         name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
     )
@@ -117,7 +120,7 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
         f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
     ]
     if args.wrong:
-        session.workspace.notes += _uncomputed(session)
+        session.workspace.notes += _uncomputed(session, [listing.run for listing in listings])
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
@@ -129,10 +132,23 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     return DONE
 
 
-def _uncomputed(session: Session) -> list[str]:
-    """What the newest verdicts blame that no op computes wrong: variables, data, random numbers, lost bytes."""
+def _where_judged(whole: Session, placed: Session) -> str:
+    """What to do where no verdict is kept: a study may have judged the step and rank already."""
+    if placed is not whole:
+        with suppress(DataNotFoundError):
+            whole.study_rows(whole.settings.threshold)
+            given = (("--step", whole.step), ("--rank", whole.rank))
+            place = " ".join(f"{option} {number}" for option, number in given if number is not None)
+            return f"`vcs {place}` shows what the study has of it; for a verdict on every op run `ac -c` first"
+    return "run `ac -c` first"
+
+
+def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
+    """What the newest verdicts on these runs blame that no op computes wrong: variables, data, random numbers."""
     notes = []
     for verdict in session.stored_verdicts():
+        if not any(run.leaf is not None and verdict.ops_of(run.leaf.path, run.file.path) for run in runs):
+            continue
         wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
         for one in verdict.as_verdict().suspects:
             if one.culprit not in wrong:

@@ -82,7 +82,11 @@ def check_no_study(session: Session, args: argparse.Namespace) -> None:
     given |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
     for option, value in given.items():
         if value:
-            raise UsageError(f"ac: {option} goes with --all only", "`ac --all` judges many steps and ranks as one")
+            place = f" {option} {value}" if option in ("--step", "--rank") else ""
+            one = "; of one run alone `ac -c -lt FOLDER` does" if place else ""
+            raise UsageError(
+                f"ac: {option} goes with --all only", f"`ac --all{place}` judges many steps and ranks as one{one}"
+            )
     if session.settings.more_data:
         raise UsageError("ac: several data folders go with --all only", "`ac --all` judges them as one")
 
