@@ -182,10 +182,17 @@ def test_ls_wrong_after_a_study_points_to_what_it_has(placed: Placed, tmp_path: 
 
 
 def test_ls_wrong_of_a_step_tells_nothing_of_the_others(tmp_path: Path) -> None:
-    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="fused", fault_step=1)
+    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="stomp", fault_step=1)
     data = tmp_path / truth.data[0]
     tool("--data", str(data), "ac", "-c", cwd=tmp_path)
     at_fault = tool("--data", str(data), "ls", "--wrong", "--step", "1", cwd=tmp_path)
     before = tool("--data", str(data), "ls", "--wrong", "--step", "0", cwd=tmp_path)
     assert "the verdict blames" in at_fault.out + at_fault.err
     assert "the verdict blames" not in before.out + before.err
+
+
+def test_what_was_trained_since_an_earlier_step_accuses_no_variable(tmp_path: Path) -> None:
+    """Variables of step 1 differ a little on the two sides: both trained them in step 0, which is right."""
+    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="none")
+    done = tool("--data", truth.data[0], "ac", "-c", "--json", cwd=tmp_path)
+    assert [one["verdict"]["culprit"] for one in json.loads(done.out)["results"]] == [None, None]

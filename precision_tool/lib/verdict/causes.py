@@ -44,6 +44,8 @@ class Findings:
     gaps: Sequence[Gap] = ()
     #: What overflow status files say, by name of the op.
     flagged: Mapping[str, Flag] = field(default_factory=dict)
+    #: Whether an earlier step of the same training is judged too.
+    is_later: bool = False
 
 
 class Explainer:
@@ -70,7 +72,9 @@ class Explainer:
         wrong = [*shared, *self._wrong(explained)]
         out_of_range = OutOfRange(self._values, self._flow, self._findings.judged, self._findings.flagged)
         lost = list(out_of_range.lost_in_integers())
-        sources, scale = find_sources(self._values, self._flow, [*self._findings.departures, *departures])
+        sources, scale = find_sources(
+            self._values, self._flow, [*self._findings.departures, *departures], self._findings.is_later
+        )
         proven = [*overwritten, *wrong, *lost]
         ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
         ops += [one.consumer for one in self._findings.overwritten]

@@ -60,6 +60,8 @@ class Subject:
     threshold: float = 0.98
     #: What overflow status files say, by name of the op.
     flagged: Mapping[str, Flag] = field(default_factory=dict)
+    #: Whether an earlier step of the same training is judged too.
+    is_later: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,7 @@ def judge_run(
         overwritten=memory,
         unsettled=len(again.unsettled),
         departures=tuple(departures(sides, values)),
+        is_later=subject.is_later,
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]

@@ -32,9 +32,13 @@ def is_random(op: Op) -> bool:
 
 
 def find_sources(
-    values: RunValues, flow: Flow, departures: Sequence[Departure]
+    values: RunValues, flow: Flow, departures: Sequence[Departure], is_later: bool = False
 ) -> tuple[list[Suspect], Suspect | None]:
-    """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart."""
+    """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart.
+
+    Where an earlier step was judged too (`is_later`), variables are what both sides have trained since: that they
+    differ accuses nobody.
+    """
     found = []
     scale = None
     for one in departures:
@@ -54,6 +58,8 @@ def find_sources(
         )  # fmt: skip
         if cause is Cause.WEIGHTS and _is_loss_scale(values, flow, one):
             scale = replace(suspect, cause=Cause.LOSS_SCALE)
+            continue
+        if cause is Cause.WEIGHTS and is_later:
             continue
         if cause is Cause.WEIGHTS and (step := _step(values)):
             suspect = replace(suspect, confidence=_TRAINED, facts=(*facts, Fact(name="step", value=step)))

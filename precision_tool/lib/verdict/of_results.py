@@ -21,6 +21,7 @@ from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import named_by
 from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.finding import Finding, FindingKind
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.verdict.decide import SECONDS, Judged
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Suspect, Verdict
@@ -29,6 +30,16 @@ from precision_tool.lib.verdict.runs import Asked, judge
 
 #: How sure it is that data or variables differ whose hashes differ.
 _HASHED = 0.98
+
+
+def _is_later(leaf: DumpLeaf, analyses: Sequence[Analysis]) -> bool:
+    """Whether an earlier step of the same device and run is among these."""
+    others = [one.leaf.leaf for one in analyses if one.leaf is not None]
+    return any(
+        (one.device, one.model_name, one.model_id, one.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
+        and one.step.isdecimal() and leaf.step.isdecimal() and int(one.step) < int(leaf.step)
+        for one in others
+    )  # fmt: skip
 
 
 def judge_results(
@@ -64,7 +75,12 @@ def judge_results(
             continue
         compared = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
         asked = replace(
-            asked, rows=analysis.rows, compared=compared, threshold=analysis.threshold, flagged=_flags(data, graph)
+            asked,
+            is_later=_is_later(asked.leaf, analyses),
+            rows=analysis.rows,
+            compared=compared,
+            threshold=analysis.threshold,
+            flagged=_flags(data, graph),
         )
         found.append(judge(asked, runs, workers=workers, executor=executor, progress=progress))
     return found

@@ -47,6 +47,8 @@ class Asked:
     threshold: float = 0.98
     #: What overflow status files of the run say, by name of the op.
     flagged: Mapping[str, Flag] = field(default_factory=dict)
+    #: Whether an earlier step of the same training is judged too.
+    is_later: bool = False
 
 
 def judge(
@@ -70,7 +72,7 @@ def judge(
     subject = Subject(
         leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
         dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows, asked.file),
-        compared=asked.compared, threshold=asked.threshold, flagged=asked.flagged,
+        compared=asked.compared, threshold=asked.threshold, flagged=asked.flagged, is_later=asked.is_later,
         seen=Compared.of(asked.rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
     first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
