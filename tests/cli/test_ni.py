@@ -178,7 +178,7 @@ def test_other_devices_and_steps_are_mentioned(tree: SmallTree, tmp_path: Path) 
     model, number, _ = tree.leaf.parts[-3:]
     tree.copy_leaf("0", model, number, "7", STAMP)
     run = tool("ni", "pool", cwd=tmp_path)
-    assert "1 more dump folders of this graph (devices, steps) are not shown" in run.text
+    assert "not shown: 1 more dump folder of this graph (devices, steps)" in run.text
 
 
 def graph_only(tmp_path: Path, *ops: Any) -> Path:

@@ -59,7 +59,7 @@ _DESC_PIECE = re.compile(
 _SIMPLE_VALUE = re.compile(r"\s*value \{\s*+(s|i|b): ([^\n]++)\n\s*+\}")
 _PIECE = 1 << 16
 #: An attribute of an op as GE writes it, with its key.
-_ATTR_TEXT = re.compile(rb'(?<=\n)    attr \{\n      key: "([^"\\\n]*+)"\n(?:      [^\n]*+\n)*+    \}\n')
+_ATTR_TEXT = re.compile(rb'(?<=\n)    attr \{\n      key: "([^"\\\n]*+)"\n(?:      [^\n]*+\n)*    \}\n')
 
 
 _OP_END = b"\n  }\n"
