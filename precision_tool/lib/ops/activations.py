@@ -24,6 +24,7 @@ from precision_tool.lib.ops.base import (
     needed,
     op,
     summed_of,
+    typed_misfit,
 )
 from precision_tool.lib.ops.elementwise import elementwise
 
@@ -346,16 +347,7 @@ def relu_gradient_of_mask(call: Call) -> Outputs:
     elif mask.array.dtype == np.uint8 and mask.array.shape == (*gradients.shape[:-1], gradients.shape[-1] // 8):
         is_set = np.unpackbits(mask.array, axis=-1, bitorder="little").astype(np.bool_)
     else:  # by blocks of channels, whose padding has bits too
-        raise NotComputedError(
-            Reason(
-                Why.TYPED_MISFIT,
-                name="mask",
-                dtype=mask.dtype,
-                shape=mask.array.shape,
-                other="gradients",
-                other_shape=gradients.shape,
-            )
-        )
+        raise typed_misfit("mask", mask.dtype, mask.array.shape, "gradients", gradients.shape)
     return [Output(array=np.where(is_set, gradients, np.zeros_like(gradients)))]
 
 

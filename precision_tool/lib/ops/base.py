@@ -32,6 +32,15 @@ class NotComputedError(Exception):
         self.reason = reason
 
 
+def typed_misfit(
+    name: str, dtype: str, shape: tuple[int, ...], other: str, other_shape: tuple[int, ...]
+) -> NotComputedError:
+    """The error for an input whose type and shape do not go with those of another; both by the op's prototype."""
+    return NotComputedError(
+        Reason(Why.TYPED_MISFIT, name=name, dtype=dtype, shape=shape, other=other, other_shape=other_shape)
+    )
+
+
 def reason_of(error: Exception, op_type: str) -> Reason:
     """Why an op was not recomputed, of what its function raised."""
     if isinstance(error, NotComputedError):

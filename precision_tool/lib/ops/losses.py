@@ -27,7 +27,18 @@ from precision_tool.lib.ops.arguments import (
     text,
     whole_numbers,
 )
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    Places,
+    needed,
+    op,
+    typed_misfit,
+)
 from precision_tool.lib.ops.products import limited
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
 from precision_tool.lib.ops.windows import expected
@@ -158,16 +169,7 @@ def _sparse_cross_entropy(call: Call) -> Outputs:
     (features,) = _inputs(call, 0)
     given = needed(call, 1).array
     if features.ndim != 2 or given.dtype.kind not in "iu" or given.size != features.shape[0]:
-        raise NotComputedError(
-            Reason(
-                Why.TYPED_MISFIT,
-                name="labels",
-                dtype=given.dtype.name,
-                shape=given.shape,
-                other="features",
-                other_shape=features.shape,
-            )
-        )
+        raise typed_misfit("labels", given.dtype.name, given.shape, "features", features.shape)
     labels = given.reshape(-1)
     rows = np.arange(len(labels))
     known: Mask = (labels >= 0) & (labels < features.shape[1])
@@ -386,16 +388,7 @@ def _class_weights(call: Call, slot: int) -> tuple[Places, Doubles]:
     x = floats(needed(call, 0))
     labels, weights = needed(call, slot).array.reshape(-1), _optional(call, slot + 1, 1.0)
     if x.ndim != 2 or labels.dtype.kind not in "iu" or len(labels) != x.shape[0]:
-        raise NotComputedError(
-            Reason(
-                Why.TYPED_MISFIT,
-                name="target",
-                dtype=labels.dtype.name,
-                shape=labels.shape,
-                other="x",
-                other_shape=x.shape,
-            )
-        )
+        raise typed_misfit("target", labels.dtype.name, labels.shape, "x", x.shape)
     if weights.size not in (1, x.shape[1]):
         raise NotComputedError(
             Reason(Why.COUNT_MISFIT, name="weight", number=weights.size, other="classes", limit=x.shape[1])
@@ -464,16 +457,7 @@ def _dropout(call: Call) -> Outputs:
         if mask.dtype == "bool" or mask.array.size == count != -(-count // 128) * 16:
             return np.asarray(mask.array.reshape(-1) != 0)
         if mask.array.dtype != np.uint8 or mask.array.size * 8 < count:
-            raise NotComputedError(
-                Reason(
-                    Why.TYPED_MISFIT,
-                    name="mask",
-                    dtype=mask.dtype,
-                    shape=mask.array.shape,
-                    other="x",
-                    other_shape=(count,),
-                )
-            )
+            raise typed_misfit("mask", mask.dtype, mask.array.shape, "x", (count,))
         return np.unpackbits(mask.array.reshape(-1), count=count, bitorder="little").astype(np.bool_)
 
     return _dropped(call, unpacked)

@@ -146,10 +146,11 @@ def list_leaves(
     found: list[tuple[int, StudyLeaf]] = []
     named: set[str] = set()
     for number, source in enumerate(sources):
-        if source.dump and real_path(source.dump) in named:
+        place = real_path(source.dump) if source.dump else ""
+        if place and place in named:
             notes.append(f"named twice, and taken once: {source.data or source.dump}")
             continue
-        named.add(real_path(source.dump))
+        named.add(place)
         if source.failure:
             refused.append(DataNotFoundError(source.failure))
             notes.append(f"left out: {source.failure}")
