@@ -1,4 +1,4 @@
-"""The user's errors: a message that says what is wrong and where, and a hint that says what to do next.
+"""The user's errors: a kind of the catalogue with its fields, which says what is wrong, where, and what to do next.
 
 Everything else that is raised is our own mistake and ends with a traceback in the log and exit code 3.
 This module runs on Python 3.7.
@@ -6,84 +6,129 @@ This module runs on Python 3.7.
 
 from typing import Any, Dict, Optional, Tuple, Type, TypeVar
 
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.catalogue import has_text
+
 #: Characters that are shown of what a file holds where something else should be, and of a whole message or hint.
-_SHOWN, _MOST = 80, 6000
+_MAX_TOKEN, _MAX_TEXT = 80, 6000
 
 
 def shown(token: str) -> str:
-    """A token of a file as a message quotes it: escaped, and at most 80 characters of it, quotes and dots included."""
-    text = repr(token[:_SHOWN])  # no more is looked at, however long it is
-    return text if len(token) <= _SHOWN and len(text) <= _SHOWN else text[: _SHOWN - 4] + "..." + text[0]
+    """Return a token of a file as a message quotes it: escaped, and at most 80 characters, quotes and dots included."""
+    text = repr(token[:_MAX_TOKEN])  # no more is looked at, however long it is
+    return text if len(token) <= _MAX_TOKEN and len(text) <= _MAX_TOKEN else text[: _MAX_TOKEN - 4] + "..." + text[0]
 
 
 def shown_name(token: str) -> str:
-    """The same without the quotes, for a name that is a label of what follows it."""
+    """Return the same without the quotes, for a name that is a label of what follows it."""
     return shown(token)[1:-1]
 
 
 def _bounded(text: str) -> str:
     """A text whose end is cut off where it quotes more than anybody reads: several paths of the longest kind fit."""
-    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
 
 
 Kind = TypeVar("Kind", bound="PrecisionToolError")
 
 
 class PrecisionToolError(Exception):
-    """An error the user can do something about: `message` says what and where, `hint` what to do next.
+    """An error the user can do something about.
 
-    `path` is the file or folder, `offset` the byte and `line` the line in it, each as far as it is known, and `reason`
-    what is wrong there; without a path that is the message.
+    Parameters
+    ----------
+    kind : str
+        A kind below `error` in the catalogue: its `text` says what is wrong, its `hint` what to do next.
+    **fields
+        What the texts name.
+
+    Attributes
+    ----------
+    path, offset, line
+        The file or folder, the byte and the line in it, each as far as it is known; set by `of`.
     """
 
     exit_code = 2
     path: Optional[str] = None
     offset: Optional[int] = None
     line: Optional[int] = None
-    reason = ""
+    #: What in the file it is about, where that is shown in place of the path.
+    subject = ""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        self.message, self.hint = _bounded(message), _bounded(hint)
-        super().__init__(self.message)
-        self.reason = self.message
+    def __init__(self, kind: str, hint: str = "", **fields: Any) -> None:
+        super().__init__(kind)
+        self.kind = kind if has_text("error." + kind + ".text") else "plain"
+        self.fields = fields if self.kind != "plain" else {"text": kind, "hint": hint}
 
     @classmethod
     def of(
         cls: Type[Kind],
         path: object,
-        reason: str,
+        kind: str,
         hint: str = "",
         *,
         offset: Optional[int] = None,
         line: Optional[int] = None,
         what: str = "",
+        **fields: Any,
     ) -> Kind:
-        """The error of a file: `path: reason`, or `path line N: reason`; or of `what` is in it: `what: reason`."""
-        where = what or (str(path) if line is None else f"{path} line {line}")
-        error = cls(f"{where}: {reason}", hint)
-        error.path, error.offset, error.line, error.reason = str(path), offset, line, reason
+        """Return the error of a file: `path: text`, or `path line N: text`; or of `what` is in it: `what: text`."""
+        error = cls(kind, hint, **fields)
+        error.path, error.offset, error.line, error.subject = str(path), offset, line, what
         return error
 
     @classmethod
-    def within(cls: Type[Kind], reason: str, hint: str = "", *, line: Optional[int] = None) -> Kind:
-        """The error of a value that does not know its file: who reads the file says which it is, with `of`."""
-        error = cls(reason, hint)
+    def within(cls: Type[Kind], kind: str, hint: str = "", *, line: Optional[int] = None, **fields: Any) -> Kind:
+        """Return the error of a value that does not know its file: who reads the file says which it is, with `of`."""
+        error = cls(kind, hint, **fields)
         error.line = line
         return error
 
+    def text(self, language: Optional[str] = None) -> str:
+        """Return what is wrong and where, in a language, by default the one in use."""
+        reason = render(Message("error." + self.kind + ".text", **self.fields), language)
+        where = self.subject or self.path
+        if not where:
+            return _bounded(reason)
+        kind = "error.place" if self.subject or self.line is None else "error.place_line"
+        return _bounded(render(Message(kind, where=where, line=self.line, reason=reason), language))
+
     @property
-    def place(self) -> Dict[str, Any]:
-        """Where it is and what is wrong there: path, offset, line and reason by name."""
-        return {name: getattr(self, name) for name in ("path", "offset", "line", "reason")}
+    def message(self) -> str:
+        """What is wrong and where."""
+        return self.text()
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without the place."""
+        return _bounded(render(Message("error." + self.kind + ".text", **self.fields)))
+
+    @property
+    def hint(self) -> str:
+        """What to do next; "" where there is nothing to say."""
+        kind = "error." + self.kind + ".hint"
+        return _bounded(render(Message(kind, **self.fields))) if has_text(kind) else ""
 
     @property
     def advice(self) -> str:
         """Message and hint as one text: for cells and lists, where both must fit in one place."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
+    @property
+    def place(self) -> Dict[str, Any]:
+        """Where it is and what is wrong there: path, offset, line and reason by name."""
+        return {name: getattr(self, name) for name in ("path", "offset", "line", "reason")}
+
+    def __str__(self) -> str:
+        return self.message
+
     def __reduce__(self) -> "Tuple[Any, ...]":
         # Errors travel back from worker processes, so all parts must survive pickling.
-        return (type(self), (self.message, self.hint), self.place)
+        return (_restored, (type(self),), self.__dict__)
+
+
+def _restored(cls: Type[Kind]) -> Kind:
+    return cls.__new__(cls)
 
 
 class UsageError(PrecisionToolError, ValueError):
@@ -92,9 +137,6 @@ class UsageError(PrecisionToolError, ValueError):
 
 class DataNotFoundError(PrecisionToolError, FileNotFoundError):
     """A folder, file, graph or tensor that was asked for, or is needed, is not there."""
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class NoBenchmarkError(DataNotFoundError):
@@ -107,6 +149,3 @@ class FormatError(PrecisionToolError, ValueError):
 
 class OutputError(PrecisionToolError, OSError):
     """A result that could not be written: no permission, disk full."""
-
-    def __str__(self) -> str:
-        return self.message

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
@@ -128,9 +127,6 @@ class ComparisonStoppedError(PrecisionToolError):
         super().__init__(message, hint)
         self.results = list(results)
         self.exit_code = exit_code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.results, self.exit_code), self.place
 
 
 def no_other_graph(golden: str) -> UsageError:

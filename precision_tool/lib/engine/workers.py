@@ -42,9 +42,6 @@ class WorkStoppedError(PrecisionToolError):
         self.rows = list(rows)
         self.exit_code = exit_code
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
-
 
 def cores() -> int:
     """Processor cores this process may use; one where the data lies in the memory of this process."""

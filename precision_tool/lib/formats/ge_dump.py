@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 from precision_tool.lib.collect.wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import FormatError
@@ -129,9 +128,6 @@ class _ShortError(FormatError):
     def __init__(self, message: str, hint: str, declared: Tensor) -> None:
         super().__init__(message, hint)
         self.declared = declared
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.declared), self.place
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:

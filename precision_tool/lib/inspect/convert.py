@@ -16,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 from precision_tool.lib.engine.blocks import Scratch
 from precision_tool.lib.engine.workers import Progress, cores, process_pool, thread_pool
@@ -101,9 +100,6 @@ class ConvertStoppedError(PrecisionToolError):
         super().__init__(message, hint)
         self.rows = list(rows)
         self.exit_code = exit_code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,170 @@
+"""The catalogue and its renderer; every kind that the code names is there with its fields, in both languages."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from precision_tool.lib import messages
+from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.messages import Message, catalogue, language, render, use_language
+
+PACKAGE = Path(messages.__file__).resolve().parents[2]
+ENGLISH, CHINESE = catalogue.catalogue("en"), catalogue.catalogue("zh")
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    made: dict[str, str] = {"list.comma": ", ", "list.more": "{names} and {more} more", "color.red": "red"}
+    monkeypatch.setattr(catalogue, "catalogue", lambda language: made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "shown"),
+    [
+        ("{name} is here", {"name": "conv"}, "conv is here"),
+        ("{n}", {"n": 12345}, "12,345"),
+        ("{n:d}", {"n": 12345}, "12345"),
+        ("{x:.2f}", {"x": 0.126}, "0.13"),
+        ("{n:count op}", {"n": 1}, "1 op"),
+        ("{n:count op}", {"n": 3000}, "3,000 ops"),
+        ("{n:count box|boxes}", {"n": 2}, "2 boxes"),
+        ("{n} {n:plural is|are}", {"n": 2}, "2 are"),
+        ("{x:percent}", {"x": 0.637}, "63.7 %"),
+        ("{x:percent}", {"x": float("nan")}, "Inf"),
+        ("{n:bytes}", {"n": 1_500_000_000}, "1.5 GB"),
+        ("{s:shape}", {"s": (8,)}, "(8,)"),
+        ("{names:list 2}", {"names": ["a", "b", "c", "d"]}, "a, b and 2 more"),
+        ("{names:list 2}", {"names": ["a", "b"]}, "a, b"),
+        ("{names}", {"names": ("a", 2)}, "a, 2"),
+        ("{parts:join ; }", {"parts": ("a", "b")}, "a; b"),
+        ("{c:of color}", {"c": "red"}, "red"),
+        ("a{?b , with {b}}", {"b": "c"}, "a, with c"),
+        ("a{?b , with {b}}", {"b": ""}, "a"),
+        ("a{?b , with {b}}", {"b": 0}, "a, with 0"),
+        ("a{!b , without}", {}, "a, without"),
+        ("a{?b {?c {b}{c}}}", {"b": 1, "c": 2}, "a12"),
+        ("{{{name}}}", {"name": "x"}, "{x}"),
+        ("{name}", {"name": "\x1b[31mred"}, "\\x1b[31mred"),
+        ("{inner}!", {"inner": Message("color.red")}, "red!"),
+    ],
+)
+def test_placeholders(texts: dict[str, str], template: str, fields: dict[str, object], shown: str) -> None:
+    texts["kind"] = template
+    assert render(Message("kind", **fields)) == shown
+
+
+@pytest.mark.parametrize("template", ["{name", "name}", "{?name inner"])
+def test_broken_templates_are_errors(texts: dict[str, str], template: str) -> None:
+    texts["kind"] = template
+    with pytest.raises(ValueError, match=r"brace|substring"):
+        render(Message("kind", name=1))
+
+
+def test_messages_are_values() -> None:
+    message = Message("a.b", number=3, inner=Message("c"), names=("x", float("inf")))
+    assert message == Message.from_dict(json.loads(json.dumps(message.to_dict())))
+    assert message == pickle.loads(pickle.dumps(message))
+    assert message != Message("a.b", number=4)
+    assert message.number == 3
+    with pytest.raises(AttributeError):
+        _ = message.nothing
+
+
+@pytest.mark.parametrize("document", [{}, {"kind": 1, "fields": {}}, {"kind": "a", "fields": []}])
+def test_damaged_documents_are_refused(document: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError)):
+        Message.from_dict(document)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh-Hans"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LC_MESSAGES": "zh_TW"}, "zh"),
+        ({"LANG": "de_DE.UTF-8"}, "en"),
+        ({"LANG": "zhx"}, "en"),
+    ],
+)
+def test_the_locale_chooses(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str) -> None:
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert language() == expected
+    with use_language("zh"):
+        assert language() == "zh"
+    assert language() == expected
+
+
+def test_errors_speak_the_language_in_use() -> None:
+    error = FormatError.of("a.npy", "cut off", "copy it again", line=3)
+    assert (error.message, error.hint) == ("a.npy line 3: cut off", "copy it again")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is FormatError
+    assert (copy.message, copy.path, copy.line) == (error.message, "a.npy", 3)
+    with use_language("zh"):
+        assert error.message == "a.npy 第 3 行\N{FULLWIDTH COLON}cut off"
+    assert isinstance(UsageError("no"), ValueError)
+
+
+# --- the catalogue and the code ---
+
+
+def test_both_languages_have_the_same_kinds_and_fields() -> None:
+    assert ENGLISH.keys() == CHINESE.keys()
+    for kind, template in ENGLISH.items():
+        assert catalogue.field_names(template) == catalogue.field_names(CHINESE[kind]), kind
+
+
+def test_no_kind_stands_twice() -> None:
+    def checked(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        keys = [key for key, _ in pairs]
+        assert len(keys) == len(set(keys)), keys
+        return dict(pairs)
+
+    for name in messages.LANGUAGES:
+        path = Path(messages.__file__).with_name(f"{name}.json")
+        json.loads(path.read_text("utf-8"), object_pairs_hook=checked)
+
+
+def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
+    """The kinds that a module names: line, kind, fields, and whether more fields may come (`**fields`)."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Name, ast.Attribute)):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        is_of_file = name == "of" and isinstance(owner, ast.Name) and owner.id.endswith("Error")
+        is_error = name.endswith("Error") or (name == "within" and isinstance(owner, ast.Name)) or is_of_file
+        first = node.args[is_of_file] if len(node.args) > is_of_file else None
+        if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
+            continue
+        fields = {keyword.arg for keyword in node.keywords if keyword.arg}
+        is_open = any(keyword.arg is None for keyword in node.keywords)
+        if name in ("Message", "text"):
+            yield node.lineno, first.value, fields, is_open
+        elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
+            yield node.lineno, f"error.{first.value}.text", fields, is_open
+            if f"error.{first.value}.hint" in ENGLISH:
+                yield node.lineno, f"error.{first.value}.hint", fields, is_open
+
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
+    for line, kind, fields, is_open in uses(path.read_text("utf-8")):
+        assert kind in ENGLISH, f"{path}:{line}: {kind} has no text"
+        missing = catalogue.field_names(ENGLISH[kind]) - fields
+        assert is_open or not missing, f"{path}:{line}: {kind} lacks {missing}"
