@@ -92,11 +92,11 @@ def write_acl_json(path: Union[str, Path], config: Dict[str, Any]) -> Tuple[str,
     others: Dict[str, Any] = {}
     if os.path.exists(str(target)):
         try:
-            known = _read(target)
+            document = _read(target)
         except FormatError as error:
             hint = f"{error.hint}; or move it away, or name another file"
             raise UsageError(f"{error.message}; it is not overwritten", hint) from error
-        others = {name: value for name, value in known.items() if name not in config}
+        others = {name: value for name, value in document.items() if name not in config}
     merged = dict(config)
     merged.update(others)
     write_whole(target, json.dumps(merged, indent=4) + "\n")
@@ -115,33 +115,33 @@ def check_acl_json(path: Union[str, Path]) -> List[Problem]:
 
 
 def _dump_problems(dump: Dict[str, Any]) -> List[Problem]:
-    found: List[Problem] = []
+    problems: List[Problem] = []
     for name, value in dump.items():
         if name not in _FIELDS:
             meant = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_MISTYPED)
             if meant:
-                found.append(Problem(f"{name} is no known field; did you mean {meant[0]}?"))
+                problems.append(Problem(f"{name} is no known field; did you mean {meant[0]}?"))
             else:
-                found.append(Problem(f"{name} is no known field", is_error=False))
+                problems.append(Problem(f"{name} is no known field", is_error=False))
             continue
         allowed = _FIELDS[name]
         if allowed is not None and value not in allowed:
-            found.append(Problem("{} is {}, it can be {}".format(name, shown(str(value)), ", ".join(allowed))))
-    found += _path_problems(dump.get("dump_path"))
+            problems.append(Problem("{} is {}, it can be {}".format(name, shown(str(value)), ", ".join(allowed))))
+    problems += _path_problems(dump.get("dump_path"))
     listed = dump.get("dump_list", [])
     if not isinstance(listed, list):
-        found.append(Problem("dump_list is no list; for single ops it is []"))
+        problems.append(Problem("dump_list is no list; for single ops it is []"))
     elif any(listed):  # newer documents have [{}], which is as empty
-        found.append(Problem("dump_list names models; for single ops it is []"))
+        problems.append(Problem("dump_list names models; for single ops it is []"))
     elif "dump_list" not in dump:
-        found.append(Problem("dump_list is missing; for single ops it is []"))
+        problems.append(Problem("dump_list is missing; for single ops it is []"))
     if dump.get("dump_op_switch", "off") == "off":
-        found.append(Problem("dump_op_switch is off (so it is without the field too), so no single op is dumped"))
+        problems.append(Problem("dump_op_switch is off (so it is without the field too), so no single op is dumped"))
     if "dump_mode" not in dump:
-        found.append(Problem("dump_mode is missing, so only outputs are dumped", is_error=False))
+        problems.append(Problem("dump_mode is missing, so only outputs are dumped", is_error=False))
     if dump.get("dump_debug", "off") == "on":
-        found.append(Problem("dump_debug is on: overflow dump and data dump exclude each other"))
-    return found
+        problems.append(Problem("dump_debug is on: overflow dump and data dump exclude each other"))
+    return problems
 
 
 def _path_problems(path: Any) -> List[Problem]:
@@ -187,12 +187,12 @@ def _read(path: Path) -> Dict[str, Any]:
 
 
 def _without_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
+    members: Dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise ValueError(f"{name} is in it twice")
-        found[name] = value
-    return found
+        members[name] = value
+    return members
 
 
 def _missing_at_end(text: str) -> str:
@@ -243,21 +243,21 @@ def _parser() -> Parser:
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     # None where nothing was given: --check takes none of them.
     fields = {name: getattr(args, name) for name in ("dump_path", "dump_mode", "dump_op_switch")}
-    given = {name: value for name, value in fields.items() if value is not None}
+    options = {name: value for name, value in fields.items() if value is not None}
     if args.check:
-        if given:
-            option = "--" + next(iter(given)).replace("_", "-")
+        if options:
+            option = "--" + next(iter(options)).replace("_", "-")
             raise UsageError(f"acl_json: --check writes nothing, so {option} does not go with it", "leave one out")
         return _check(args.file)
     if args.dump_op_switch == "off":
         raise UsageError("acl_json: --dump-op-switch off: nothing would be dumped", "remove the file instead")
-    config = acl_config(**given)
+    config = acl_config(**options)
     path, mode = config["dump"]["dump_path"], config["dump"]["dump_mode"]
     Workspace(settings.data).check_outside_dumps(os.path.dirname(os.path.abspath(args.file)))
-    kept = write_acl_json(args.file, config)
+    previous = write_acl_json(args.file, config)
     print_line(f"{args.file}: {_MODE_WORDS[mode]} of single ops are dumped to {path}")
-    if kept:
-        print_line("kept what was there of {}".format(", ".join(kept)))
+    if previous:
+        print_line("kept what was there of {}".format(", ".join(previous)))
     if os.path.isabs(path) and not os.path.isdir(path):
         print_line(f"note: {path} is not here: make it where the training runs", sys.stderr)
     for line in _USE:

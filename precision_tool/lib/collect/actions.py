@@ -45,8 +45,8 @@ def _flagged(environment: Mapping[str, str]) -> FrozenSet[str]:
     return frozenset(name for name, flag in flags if environment.get(flag, "").lower() in ("true", "1"))
 
 
-def _check(found: FrozenSet[str], asks: str) -> FrozenSet[str]:
-    for one, other, why in _CONTRADICTIONS:
-        if one in found and other in found:
-            raise ScriptError(f"{asks} both {one} and {other}: {why}", "choose one of them")
-    return found
+def _check(actions: FrozenSet[str], asks: str) -> FrozenSet[str]:
+    for action, other, why in _CONTRADICTIONS:
+        if action in actions and other in actions:
+            raise ScriptError(f"{asks} both {action} and {other}: {why}", "choose one of them")
+    return actions

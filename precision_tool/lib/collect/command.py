@@ -30,7 +30,7 @@ def _train_parser() -> Parser:
 
 
 def _train(args: argparse.Namespace, settings: Settings) -> int:
-    asked = actions.parse_action(args.action, {})
+    action = actions.parse_action(args.action, {})
     if args.device != "cpu":
         try:
             require_npu_bridge()  # before anything is half done
@@ -50,7 +50,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
         if code != DONE:
             return code
     if config is not None:
-        place = workspace.overflow_dump_dir if "overflow" in asked else workspace.debug_dir()
+        place = workspace.overflow_dump_dir if "overflow" in action else workspace.debug_dir()
         _show_run("NPU", replay.replay_on_npu(step, config), place)
     return DONE
 
@@ -67,8 +67,8 @@ def _show_step(step: replay.SavedStep) -> None:
 
 
 def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:
-    fed = f", fed {_some(done.fed)}" if done.fed else ""
-    print_line(f"{device}: ran {_some(done.train_ops)}{fed} -> {folder}")
+    feeds = f", fed {_some(done.fed)}" if done.fed else ""
+    print_line(f"{device}: ran {_some(done.train_ops)}{feeds} -> {folder}")
 
 
 def _some(names: Sequence[str], shown: int = 5) -> str:

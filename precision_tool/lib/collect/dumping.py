@@ -117,8 +117,8 @@ class _DumpingHook:
             self._claim = _Claim(self._folder)
             self._recorder = Recorder(_passport(self._settings))
         if self._recorder is not None:
-            asked = run_context.original_args
-            self._recorder.before_run(run_context.session, asked.fetches, asked.feed_dict)
+            run_args = run_context.original_args
+            self._recorder.before_run(run_context.session, run_args.fetches, run_args.feed_dict)
         parent: Any = super()
         return parent.before_run(run_context)
 

@@ -130,9 +130,9 @@ def load_feed(folder: Path, feed: SavedFeed, tensor: Any) -> Any:
         raise
     except Exception as error:  # numpy's reading of a header raises whatever Python makes of a damaged literal
         raise FormatError.of(path, f"cannot be read ({reason_of(error)})", _HINT) from None
-    wanted = np.dtype(tensor.dtype.as_numpy_dtype)
-    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)  # numpy has no name for bfloat16
+    dtype = np.dtype(tensor.dtype.as_numpy_dtype)
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)  # numpy has no name for bfloat16
     return array
 
 

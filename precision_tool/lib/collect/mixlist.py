@@ -50,13 +50,15 @@ def mixed_precision_list(
         "white-list": _types("white", white),
         "gray-list": _types("gray", gray),
     }
-    seen: Dict[str, str] = {}
+    list_of_type: Dict[str, str] = {}
     for name, types in lists.items():
         for op_type in types:
-            if op_type in seen:
-                raise ScriptError(f"op type {op_type} is in {seen[op_type]} and in {name}", "name it in one of them")
-            seen[op_type] = name
-    if not seen:
+            if op_type in list_of_type:
+                raise ScriptError(
+                    f"op type {op_type} is in {list_of_type[op_type]} and in {name}", "name it in one of them"
+                )
+            list_of_type[op_type] = name
+    if not list_of_type:
         raise ScriptError("mixed_precision_list: no op type given", "mixed_precision_list(black=['Softmax'])")
     target = _default_file() if path is None else Path(os.path.abspath(os.path.expanduser(str(path))))
     content: Dict[str, Dict[str, List[str]]] = {
@@ -77,16 +79,16 @@ def find_mixlist(settings: Settings) -> str:
     raise ScriptError("action mixlist: there is no list yet", "call mixed_precision_list(black=['Softmax']) before")
 
 
-def _lists_to_leave(types: List[str], given: Union[Names, Mapping[str, str]]) -> Dict[str, str]:
+def _lists_to_leave(types: List[str], lists_or_types: Union[Names, Mapping[str, str]]) -> Dict[str, str]:
     """The list that each type is taken out of to be gray, black or white. Raises ScriptError."""
-    told = dict(given) if isinstance(given, Mapping) else {}
-    for op_type, name in told.items():
+    lists = dict(lists_or_types) if isinstance(lists_or_types, Mapping) else {}
+    for op_type, name in lists.items():
         if name not in ("black", "white"):
             raise ScriptError(f"mixed_precision_list: gray has {name!r} for {op_type}", "say 'black' or 'white'")
-    known = _built_in_lists(types) if set(types) - set(told) else {}
+    built_in = _built_in_lists(types) if set(types) - set(lists) else {}
     leave = {}
     for op_type in types:
-        name = told.get(op_type) or known.get(op_type)
+        name = lists.get(op_type) or built_in.get(op_type)
         if name is None:
             say(
                 f"{op_type} is taken out of the white list; if it is in the black one, GE ignores that: "
@@ -98,7 +100,7 @@ def _lists_to_leave(types: List[str], given: Union[Names, Mapping[str, str]]) ->
 
 def _built_in_lists(types: List[str]) -> Dict[str, str]:
     """The list that each type is in by the installed CANN, where all its chips agree; damaged files tell nothing."""
-    found: Dict[str, Dict[str, None]] = {}
+    types_of_list: Dict[str, Dict[str, None]] = {}
     root = load_settings().cmd_root_path
     folders = [root, *(root / name for name in ("ascend-toolkit/latest", "cann", "latest", "ascend-toolkit"))]
     for path in sorted({path for folder in folders for path in folder.glob(_BUILT_IN)}):
@@ -110,8 +112,8 @@ def _built_in_lists(types: List[str]) -> Dict[str, str]:
             op = ops.get(op_type) if isinstance(ops, dict) else None
             flag = op.get("precision_reduce") if isinstance(op, dict) else None
             if isinstance(flag, dict) and str(flag.get("flag")) in _LISTS:
-                found.setdefault(op_type, {})[_LISTS[str(flag["flag"])]] = None
-    return {op_type: next(iter(names)) for op_type, names in found.items() if len(names) == 1}
+                types_of_list.setdefault(op_type, {})[_LISTS[str(flag["flag"])]] = None
+    return {op_type: next(iter(names)) for op_type, names in types_of_list.items() if len(names) == 1}
 
 
 def keep_dtype(ops: Names) -> str:
@@ -131,11 +133,11 @@ def keep_dtype(ops: Names) -> str:
 def keep_dtype_text(names: Iterable[object], major: int = 0) -> str:
     """The lines for TensorFlow 1 or 2, for both without a `major`."""
     body = [f"    ...  # the lines that make {', '.join(map(str, names))}"]
-    one = ["from npu_bridge.npu_init import *", "with npu_scope.keep_dtype_scope():", *body]
+    scope = ["from npu_bridge.npu_init import *", "with npu_scope.keep_dtype_scope():", *body]
     two = ["import npu_device as npu", "with npu.keep_dtype_scope():", *body]
     if major == 0:
-        return "\n".join(["# TensorFlow 1:", *one, "", "# TensorFlow 2:", *two])
-    return "\n".join(one if major == 1 else two)
+        return "\n".join(["# TensorFlow 1:", *scope, "", "# TensorFlow 2:", *two])
+    return "\n".join(scope if major == 1 else two)
 
 
 def _types(argument: str, names: Names) -> List[str]:

@@ -83,15 +83,15 @@ def npu_run_config_class() -> Any:
     return _npu_bridge_class("NPURunConfig")
 
 
-def _npu_bridge_class(wanted: str) -> Any:
+def _npu_bridge_class(class_name: str) -> Any:
     require_npu_bridge()
     for name in ("npu_bridge.estimator.npu.npu_config", "npu_bridge.npu_init"):  # the second gathers all names
         try:
-            return getattr(importlib.import_module(name), wanted)
+            return getattr(importlib.import_module(name), class_name)
         except (ModuleNotFoundError, AttributeError) as error:
             if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("npu_bridge"):
                 raise  # something that npu_bridge itself needs
-    raise MissingPackageError(f"this npu_bridge has no {wanted}", "its release is too old for Estimator dumps")
+    raise MissingPackageError(f"this npu_bridge has no {class_name}", "its release is too old for Estimator dumps")
 
 
 def require_npu_bridge() -> Any:

@@ -123,17 +123,17 @@ class Passport:
 
     def set_tensors(self, part: str, values: Iterable[Tuple[str, Any]]) -> None:
         """Hash the arrays of `variables` or of the `batch`, by name, one after the other."""
-        found: Dict[str, Dict[str, Any]] = {}
+        tensors: Dict[str, Dict[str, Any]] = {}
         for name, value in values:
-            if name in found:  # a collection may hold a variable twice
+            if name in tensors:  # a collection may hold a variable twice
                 continue
             try:
-                found[name] = dict(name=name, **fingerprint(value))
+                tensors[name] = dict(name=name, **fingerprint(value))
             except (TypeError, ValueError) as error:
                 self.leave_out(name, reason_of(error))
             else:
                 self._left_out.pop(name, None)  # of an earlier run of the same script
-        self._parts[part] = list(found.values())
+        self._parts[part] = list(tensors.values())
 
     def leave_out(self, name: str, reason: str) -> None:
         """Say why there is no hash of a tensor."""
@@ -166,8 +166,8 @@ def begin(side: str, settings: Optional[Settings] = None, framework: str = "tens
 
 def begun(side: Optional[str] = None) -> Optional[Passport]:
     """The passport that this process has begun for a side, or for any, the NPU's first."""
-    found = [_BEGUN[each] for each in ((side,) if side else (NPU, BENCHMARK)) if each in _BEGUN]
-    return found[0] if found else None
+    passports = [_BEGUN[each] for each in ((side,) if side else (NPU, BENCHMARK)) if each in _BEGUN]
+    return passports[0] if passports else None
 
 
 def fingerprint(value: Any) -> Dict[str, Any]:
@@ -195,11 +195,11 @@ def fingerprint(value: Any) -> Dict[str, Any]:
 
 def versions() -> Dict[str, str]:
     """Versions of what computes, as far as they can be read: nothing is imported or run for it."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    by_package = {"python": platform.python_version(), "machine": platform.machine()}
     for name, module in _MODULES.items():
         version = getattr(sys.modules.get(module), "__version__", None)
         if version:
-            found[name] = str(version)[:64]
+            by_package[name] = str(version)[:64]
     roots = [os.environ.get(name, "") for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
     roots.append(str(load_settings().cmd_root_path / "ascend-toolkit" / "latest"))
     files = [os.path.join(root, name) for root in roots if root for name in _CANN_FILES]
@@ -210,11 +210,11 @@ def versions() -> Dict[str, str]:
     ):
         version = next((text for text in map(_version_in, candidates) if text), "")
         if version:
-            found[name] = version
+            by_package[name] = version
     chip = _chip()
     if chip:
-        found["chip"] = chip
-    return found
+        by_package["chip"] = chip
+    return by_package
 
 
 def _version_in(pattern: str) -> str:
@@ -257,7 +257,7 @@ def _option_text(name: str, value: object) -> str:
 
 def optimizers_of(graph: Any, constant: Any) -> List[Dict[str, Any]]:
     """The optimizers of a TensorFlow 1 graph. `constant` gives the value of a tensor that is one, else None."""
-    found: Dict[str, Dict[str, Any]] = {}
+    optimizers: Dict[str, Dict[str, Any]] = {}
     for op in graph.get_operations():
         if not _APPLIES.match(op.type):
             continue
@@ -269,10 +269,10 @@ def optimizers_of(graph: Any, constant: Any) -> List[Dict[str, Any]]:
         for name in ("use_nesterov", "use_locking"):
             if name == "use_nesterov" and name in op.node_def.attr:
                 values[name] = bool(op.node_def.attr[name].b)
-        one = {"type": op.type.replace("Resource", "", 1), "hyperparameters": values}
-        key = json.dumps(one, sort_keys=True)
-        found.setdefault(key, dict(one, variables=0))["variables"] += 1
-    return list(found.values())
+        optimizer = {"type": op.type.replace("Resource", "", 1), "hyperparameters": values}
+        key = json.dumps(optimizer, sort_keys=True)
+        optimizers.setdefault(key, dict(optimizer, variables=0))["variables"] += 1
+    return list(optimizers.values())
 
 
 def plain(value: Any) -> Any:

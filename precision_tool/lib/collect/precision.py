@@ -55,9 +55,9 @@ def written(options: Mapping[str, object], settings: Settings) -> Dict[str, obje
     """`options` with what a call says of single ops written into files of the data folder. Raises ScriptError."""
     done = dict(options)
     for name, file_name in _FILE_NAMES.items():
-        given = options.get(name)
-        if isinstance(given, Mapping):
-            lines = _precision_lines(given) if name == "op_precision_mode" else _dtype_lines(given)
+        value = options.get(name)
+        if isinstance(value, Mapping):
+            lines = _precision_lines(value) if name == "op_precision_mode" else _dtype_lines(value)
             path = result_file(settings, file_name)
             write_whole(path, "\n".join(lines) + "\n")
             done[name] = str(path)
@@ -110,11 +110,11 @@ def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any
 def set_hf32_variable(settings: Settings) -> None:
     """Switch HF32 on or off for TensorFlow 1, where the settings say so: before GE starts."""
     if settings.allow_hf32:
-        wanted = "1" if settings.allow_hf32 == "on" else "0"
+        flag = "1" if settings.allow_hf32 == "on" else "0"
         old = os.environ.get(HF32_VARIABLE, "")
-        if old and old != wanted:
-            say(f"environment variable {HF32_VARIABLE} was {old!r} and is now {wanted!r}: asked for")
-        os.environ[HF32_VARIABLE] = wanted
+        if old and old != flag:
+            say(f"environment variable {HF32_VARIABLE} was {old!r} and is now {flag!r}: asked for")
+        os.environ[HF32_VARIABLE] = flag
 
 
 def hf32_of_variable() -> Optional[bool]:
@@ -124,8 +124,8 @@ def hf32_of_variable() -> Optional[bool]:
 
 def tf32_of_tensorflow2() -> Optional[bool]:
     """Whether TensorFlow has TF32, and with it the NPU HF32, on; None where it cannot be told."""
-    asked = getattr(_tensorflow_switches(), "tensor_float_32_execution_enabled", None)
-    return None if asked is None else bool(asked())
+    is_enabled = getattr(_tensorflow_switches(), "tensor_float_32_execution_enabled", None)
+    return None if is_enabled is None else bool(is_enabled())
 
 
 def _tensorflow_switches() -> Any:
@@ -142,11 +142,11 @@ def set_hf32_of_tensorflow2(settings: Settings) -> None:
     switch(settings.allow_hf32 == "on")
 
 
-def _precision_lines(given: Mapping[Any, Any]) -> List[str]:
+def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
     """The lines of an `op_precision_mode` file."""
     by_name: List[str] = []
     by_type: List[str] = []
-    for key, mode in given.items():
+    for key, mode in modes.items():
         name, is_type = _op(key, "op_precision_mode")
         if mode not in _IMPLEMENTATIONS:
             raise ScriptError(f"op_precision_mode: {name} has {mode!r}", "known are " + ", ".join(_IMPLEMENTATIONS))
@@ -155,10 +155,10 @@ def _precision_lines(given: Mapping[Any, Any]) -> List[str]:
     return _some(lines + (["[ByNodeName]", *by_name] if by_name else []), "op_precision_mode")
 
 
-def _dtype_lines(given: Mapping[Any, Any]) -> List[str]:
+def _dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
     """The lines of a `customize_dtypes` file; GE refuses one with comments or empty lines."""
     lines = []
-    for key, value in given.items():
+    for key, value in dtypes.items():
         name, is_type = _op(key, "customize_dtypes")
         match = _DTYPES.match(str(value).strip())
         if match is None or not any(match.groups()):

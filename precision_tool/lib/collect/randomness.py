@@ -42,9 +42,9 @@ def fix_randomness(graph_def: Any, seed: int, tensor_util: Any) -> Fixed:
     functions = [(each.node_def, each.signature.name + ":", ":y:0") for each in graph_def.library.function]
     for nodes, prefix, output in [(graph_def.node, "", ""), *functions]:
         part = _Nodes(nodes, output, tensor_util)
-        found = part.fix_dropouts()
-        rates += [prefix + each.mask.name for each in found]
-        generators = {each.generator for each in found}
+        dropouts = part.fix_dropouts()
+        rates += [prefix + each.mask.name for each in dropouts]
+        generators = {each.generator for each in dropouts}
         for node in nodes:
             if _is_unseeded(node):
                 node.attr["seed"].i = seed + 1  # 0 and 0 would mean unseeded
@@ -85,9 +85,9 @@ class _Nodes:
 
     def fix_dropouts(self) -> List[_Dropout]:
         """Set the rates of all dropouts to 0; returns them."""
-        found = list(self._dropouts())  # all, before the first is changed: they may share rates and scales
+        dropouts = list(self._dropouts())  # all, before the first is changed: they may share rates and scales
         changed: Dict[str, List[Any]] = {}
-        for each in found:
+        for each in dropouts:
             rate = each.mask.input[1]
             users = changed.setdefault(rate, [])
             users.append(each.mask)
@@ -97,7 +97,7 @@ class _Nodes:
                 users.append(each.scale)
         for rate, users in changed.items():
             self._zero(rate, users)
-        return found
+        return dropouts
 
     def _dropouts(self) -> Iterator[_Dropout]:
         taken: Set[str] = set()
@@ -113,9 +113,9 @@ class _Nodes:
 
     def _generator(self, reference: str) -> str:
         """The op of random numbers behind an input; '' when there is none."""
-        waiting, seen = [_name(reference)], 0
-        while waiting and seen < 20:
-            seen += 1
+        waiting, visited = [_name(reference)], 0
+        while waiting and visited < 20:
+            visited += 1
             node = self._by_name.get(waiting.pop())
             if node is not None and node.op in _RANDOM_UNIFORM:
                 return str(node.name)
@@ -138,7 +138,7 @@ class _Nodes:
                 elif user.op == "Mul":
                     yield from self._scales_behind(user.input[1 - position], rate)
                 elif user.op == "RealDiv" and position == 0:
-                    yield from self._kept(user.input[1], rate)
+                    yield from self._keep_probabilities(user.input[1], rate)
                 elif user.op not in _SAME:
                     continue
                 waiting.append((user, steps + 1))
@@ -152,7 +152,7 @@ class _Nodes:
             if node is None or steps == _BACK:
                 continue
             if node.op == "RealDiv":
-                yield from self._kept(node.input[1], rate)
+                yield from self._keep_probabilities(node.input[1], rate)
                 waiting.append((node.input[0], steps + 1))
             elif node.op == "Mul":
                 waiting += [(each, steps + 1) for each in node.input[:2]]
@@ -161,7 +161,7 @@ class _Nodes:
             elif self._is_constant_scale(node, rate):
                 yield node
 
-    def _kept(self, reference: str, rate: str) -> Iterator[Any]:
+    def _keep_probabilities(self, reference: str, rate: str) -> Iterator[Any]:
         """The op of `1 - rate`, if a denominator is that."""
         node = self._source(reference)
         if node is not None and node.op == "Sub" and node.input[1] == rate and self._number(node.input[0]) == 1:
@@ -213,11 +213,11 @@ class _Nodes:
                     user.input[position] = zero.name + self._output
 
     def _new_name(self, name: str) -> str:
-        number, found = 1, name
-        while found in self._by_name:
+        number, unused = 1, name
+        while unused in self._by_name:
             number += 1
-            found = f"{name}_{number}"
-        return found
+            unused = f"{name}_{number}"
+        return unused
 
     def _set_constant(self, node: Any, number: float) -> None:
         made = self._tensor_util.make_tensor_proto(number, dtype=node.attr["dtype"].type, shape=[])

@@ -37,22 +37,22 @@ def passport(subject: Any, batch: Any = None) -> str:
         raise ScriptError(
             f"passport takes a session or a model, not a {type(subject).__name__}", "passport(sess, feed_dict)"
         )
-    one = begun(side_of(subject) if is_session else None)
-    if one is None:
-        one = begin(side_of(subject) or BENCHMARK)
+    record = begun(side_of(subject) if is_session else None)
+    if record is None:
+        record = begin(side_of(subject) or BENCHMARK)
     if is_session:
-        _record_session(one, _raw(subject), flat_feeds(subject.graph, batch))
+        _record_session(record, _raw(subject), flat_feeds(subject.graph, batch))
     else:
-        _record_model(one, subject, batch)
-    one.save()
-    return str(one.path)
+        _record_model(record, subject, batch)
+    record.save()
+    return str(record.path)
 
 
 class Recorder:
     """Fills the passport of a session with the first run that trains; until then with the first that computes."""
 
-    def __init__(self, one: Passport) -> None:
-        self._passport = one
+    def __init__(self, record: Passport) -> None:
+        self._passport = record
         self._rank = 0
 
     def before_run(self, session: Any, fetches: Any, feed_dict: Any) -> None:
@@ -77,16 +77,16 @@ class Recorder:
         return _SOME if train_ops_of(graph, fetched) == [] else _TRAINS
 
 
-def record_replay(one: Passport, graph: Any, checkpoint: str, feeds: Mapping[Any, Any]) -> None:
+def record_replay(record: Passport, graph: Any, checkpoint: str, feeds: Mapping[Any, Any]) -> None:
     """Fill the passport of a replayed step: its variables are those of the checkpoint. Nothing is raised."""
     try:
         reader = tensorflow_v1().train.load_checkpoint(checkpoint)
-        kept = reader.get_variable_to_shape_map()
+        shapes = reader.get_variable_to_shape_map()
         names = [each.op.name for each in graph.get_collection(tensorflow_v1().GraphKeys.GLOBAL_VARIABLES)]
-        _record_graph(one, graph)
-        one.set_tensors("variables", ((name, reader.get_tensor(name)) for name in names if name in kept))
-        one.set_tensors("batch", ((tensor.name, value) for tensor, value in feeds.items()))
-        one.save()
+        _record_graph(record, graph)
+        record.set_tensors("variables", ((name, reader.get_tensor(name)) for name in names if name in shapes))
+        record.set_tensors("batch", ((tensor.name, value) for tensor, value in feeds.items()))
+        record.save()
     except Exception as error:  # as above: the replay is what was asked for
         say(f"the passport lacks the hashes of variables and inputs: {reason_of(error)}")
 
@@ -110,27 +110,27 @@ class _Hook:
         self._recorder.before_run(run_context.session, arguments.fetches, arguments.feed_dict)
 
 
-def _record_session(one: Passport, session: Any, fed: Iterable[Tuple[Any, Any]]) -> None:
+def _record_session(record: Passport, session: Any, feeds: Iterable[Tuple[Any, Any]]) -> None:
     graph = session.graph
-    fed = list(fed)
-    _record_graph(one, graph)
-    one.set_tensors("variables", _session_variables(one, session))
-    one.set_tensors("batch", ((tensor.name, value) for tensor, value in _numbers(one, fed)))
+    feeds = list(feeds)
+    _record_graph(record, graph)
+    record.set_tensors("variables", _session_variables(record, session))
+    record.set_tensors("batch", ((tensor.name, value) for tensor, value in _numbers(record, feeds)))
 
 
-def _record_graph(one: Passport, graph: Any) -> None:
+def _record_graph(record: Passport, graph: Any) -> None:
     """Seeds and optimizers."""
     random = [op for op in graph.get_operations() if "seed" in op.node_def.attr and "seed2" in op.node_def.attr]
     unseeded = sum(op.node_def.attr["seed"].i == 0 and op.node_def.attr["seed2"].i == 0 for op in random)
-    one.set_seeds(graph.seed, unseeded)
-    one.set_optimizers(optimizers_of(graph, tensorflow_module("python.framework.tensor_util").constant_value))
+    record.set_seeds(graph.seed, unseeded)
+    record.set_optimizers(optimizers_of(graph, tensorflow_module("python.framework.tensor_util").constant_value))
 
 
-def _session_variables(one: Passport, session: Any) -> Iterator[Named]:
+def _session_variables(record: Passport, session: Any) -> Iterator[Named]:
     """Each variable with its value, many in one run: on the NPU each run is a graph to compile."""
     variables = session.graph.get_collection(tensorflow_v1().GraphKeys.GLOBAL_VARIABLES)
     for some in _in_chunks(variables):
-        for variable, value in _fetched(one, session, some):
+        for variable, value in _fetched(record, session, some):
             yield variable.op.name, value
 
 
@@ -150,53 +150,55 @@ def _in_chunks(variables: Iterable[Any]) -> Iterator[List[Any]]:
         yield some
 
 
-def _fetched(one: Passport, session: Any, variables: List[Any]) -> Iterator[Tuple[Any, Any]]:
+def _fetched(record: Passport, session: Any, variables: List[Any]) -> Iterator[Tuple[Any, Any]]:
     """The values of variables in one run; those of each half where one of them has none."""
     try:
         values = session.run(variables)
     except tensorflow_v1().errors.OpError as error:
         if len(variables) == 1:
-            one.leave_out(variables[0].op.name, reason_of(error))
+            record.leave_out(variables[0].op.name, reason_of(error))
             return
         middle = len(variables) // 2
         for half in (variables[:middle], variables[middle:]):
-            for pair in _fetched(one, session, half):
+            for pair in _fetched(record, session, half):
                 yield pair
     else:
         for pair in zip(variables, values):
             yield pair
 
 
-def _numbers(one: Passport, fed: List[Tuple[Any, Any]]) -> Iterator[Tuple[Any, Any]]:
+def _numbers(record: Passport, feeds: List[Tuple[Any, Any]]) -> Iterator[Tuple[Any, Any]]:
     """What is fed as arrays of the tensors' types, which is what is computed with."""
     np = numpy()
-    for tensor, value in fed:
+    for tensor, value in feeds:
         if tensor.dtype.name in ("string", "resource", "variant"):
             yield tensor, value
             continue
         try:
             yield tensor, np.asarray(value, dtype=tensor.dtype.as_numpy_dtype)
         except (TypeError, ValueError) as error:
-            one.leave_out(tensor.name, reason_of(error))
+            record.leave_out(tensor.name, reason_of(error))
 
 
-def _record_model(one: Passport, model: Any, batch: Any) -> None:
+def _record_model(record: Passport, model: Any, batch: Any) -> None:
     variables = _variables_of(model) or []
-    one.set_tensors("variables", _unique((str(each.name).split(":")[0], each) for each in variables))
-    one.set_tensors("batch", _unique(_flat_batch(batch, "batch")) if batch is not None else ())
+    record.set_tensors("variables", _unique((str(each.name).split(":")[0], each) for each in variables))
+    record.set_tensors("batch", _unique(_flat_batch(batch, "batch")) if batch is not None else ())
     optimizer = getattr(model, "optimizer", None)
     settings: Optional[Callable[[], Dict[str, Any]]] = getattr(optimizer, "get_config", None)
     if settings is not None:
         values = {str(name): plain(value) for name, value in settings().items() if name != "name"}
-        one.set_optimizers([{"type": type(optimizer).__name__, "hyperparameters": values, "variables": len(variables)}])
+        record.set_optimizers(
+            [{"type": type(optimizer).__name__, "hyperparameters": values, "variables": len(variables)}]
+        )
 
 
 def _variables_of(model: Any) -> Optional[List[Any]]:
     """The variables of a model or module, or of a list of them; None for what has none."""
-    found = model if isinstance(model, (list, tuple)) else getattr(model, "variables", None)
-    if found is None or callable(found) or not all(hasattr(each, "name") for each in found):
+    listed = model if isinstance(model, (list, tuple)) else getattr(model, "variables", None)
+    if listed is None or callable(listed) or not all(hasattr(each, "name") for each in listed):
         return None
-    return list(found)
+    return list(listed)
 
 
 def _flat_batch(batch: Any, name: str) -> Iterator[Named]:
@@ -212,10 +214,10 @@ def _flat_batch(batch: Any, name: str) -> Iterator[Named]:
 
 def _unique(named: Iterable[Named]) -> Iterator[Named]:
     """Names that stand twice get a number."""
-    seen: Dict[str, int] = {}
+    counts: Dict[str, int] = {}
     for name, value in named:
-        seen[name] = seen.get(name, 0) + 1
-        yield (name if seen[name] == 1 else f"{name}#{seen[name]}"), value
+        counts[name] = counts.get(name, 0) + 1
+        yield (name if counts[name] == 1 else f"{name}#{counts[name]}"), value
 
 
 def _raw(session: Any) -> Any:

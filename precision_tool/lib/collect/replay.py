@@ -149,13 +149,13 @@ def _not_imported(step: SavedStep, error: Exception) -> FormatError:
 def _train_ops(graph: Any, step: SavedStep, saved: SavedFeeds) -> List[Any]:
     """The training ops of the saved run; all there are when it is not known which ran."""
     v1 = tensorflow_v1()
-    found = graph.get_collection(v1.GraphKeys.TRAIN_OP)
-    if not found:
+    train_ops = graph.get_collection(v1.GraphKeys.TRAIN_OP)
+    if not train_ops:
         raise DataNotFoundError(
             f"{step.checkpoint}.meta: its collection train_op is empty, so what would train is not known",
             "optimizers fill it by themselves; otherwise tf.add_to_collection('train_op', op) and save again",
         )
-    operations = {op.name: op for op in (getattr(each, "op", each) for each in found)}
+    operations = {op.name: op for op in (getattr(each, "op", each) for each in train_ops)}
     strange = [name for name in saved.train_ops if name not in operations]
     if strange:
         raise FormatError.of(

@@ -110,8 +110,8 @@ class _Step:
     def record(self, session: Any, fetches: Any, feed_dict: Any) -> None:
         """Fill the passport of the run; on the NPU only of one that dumps."""
         if self._recorder is None:
-            one = begun(NPU) if side_of(session) == NPU else begin(BENCHMARK)
-            self._recorder = Recorder(one) if one is not None else None
+            passport = begun(NPU) if side_of(session) == NPU else begin(BENCHMARK)
+            self._recorder = Recorder(passport) if passport is not None else None
         if self._recorder is not None:
             self._recorder.before_run(session, fetches, feed_dict)
 
@@ -119,18 +119,18 @@ class _Step:
         """One run of the session; saves its inputs, and when it trains, a checkpoint after it."""
         graph = session.graph
         try:
-            fed = list(flat_feeds(graph, feed_dict))
+            feeds = list(flat_feeds(graph, feed_dict))
         except (KeyError, TypeError, ValueError):
             return run()  # TensorFlow says it better
         fetched = [element_of(graph, each) for each in flat_fetches(fetches)]
-        if any(_is_read_by(tensor, _SAVER_TYPES) for tensor, _ in fed):
+        if any(_is_read_by(tensor, _SAVER_TYPES) for tensor, _ in feeds):
             return run()
         initializers = initializers_of(graph)
         if all(is_setup(each, initializers) for each in fetched):
             self._savers.prepare(graph)
             needed = ancestors([getattr(each, "op", each) for each in fetched])
             if any(each.type in SETUP_TYPES for each in needed):  # the replay sets iterators up again
-                self._save_feeds(fed)
+                self._save_feeds(feeds)
             return run()
         train_ops = train_ops_of(graph, fetched)
         if train_ops is not None and not train_ops:
@@ -139,7 +139,7 @@ class _Step:
         if saver is None:
             self._say_once(f"the step is not saved: {reason}")
             return run()
-        self._save_feeds(fed)
+        self._save_feeds(feeds)
         result = run()
         if not self.finished:
             self._publish(session, saver, train_ops)
@@ -167,12 +167,12 @@ class _Step:
             self._waiting.remove()
             self._waiting = None
 
-    def _save_feeds(self, fed: List[Tuple[Any, Any]]) -> None:
+    def _save_feeds(self, feeds: List[Tuple[Any, Any]]) -> None:
         try:
             if self._waiting is None or self._writer is None:
                 self._waiting = _WaitingFolder(self._folder)
                 self._writer = FeedWriter(self._waiting.inputs)
-            for tensor, value in fed:
+            for tensor, value in feeds:
                 if _is_read_by(tensor, _HANDLE_TYPES):
                     self._writer.leave_out(tensor, "an iterator's handle, which only its own session knows")
                 else:

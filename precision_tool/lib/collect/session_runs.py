@@ -102,21 +102,21 @@ def _is_assigned_setup(operation: Any) -> bool:
 def train_ops_of(graph: Any, fetched: List[Any]) -> Optional[List[str]]:
     """Names of the training ops that a run reaches. None where that cannot be told: then any run may be the one."""
     v1 = tensorflow_v1()
-    wanted = {getattr(each, "op", each) for each in graph.get_collection(v1.GraphKeys.TRAIN_OP)}
-    if not wanted or None in fetched:
+    train_ops = {getattr(each, "op", each) for each in graph.get_collection(v1.GraphKeys.TRAIN_OP)}
+    if not train_ops or None in fetched:
         return None
     reached = ancestors([getattr(each, "op", each) for each in fetched])
-    return sorted(each.name for each in wanted & reached)
+    return sorted(each.name for each in train_ops & reached)
 
 
 def ancestors(operations: List[Any]) -> Set[Any]:
     """Every op that must run for `operations`, themselves included."""
-    found: Set[Any] = set()
+    ops: Set[Any] = set()
     waiting = list(operations)
     while waiting:
         operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
+        if operation not in ops:
+            ops.add(operation)
             waiting += [tensor.op for tensor in operation.inputs]
             waiting += operation.control_inputs
-    return found
+    return ops

@@ -173,9 +173,9 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
             raise ScriptError(f"this npu_device has no option {name}", "its release is too old for that")
         del values[name]
     held = {name: options.value(name, values.get(name, _kind_of(name))) for name in {*values, *_EXCLUSIVE}}
-    wanted = _to_set(values, held, place)
+    changes = _to_set(values, held, place)
     set_hf32_of_tensorflow2(place.settings)
-    for name, value in wanted.items():
+    for name, value in changes.items():
         default = options.default(name)
         options.set(name, value)
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
@@ -201,16 +201,16 @@ def _any_value(value: Any) -> object:
 
 def _with_run_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
     """The settings with what a call says of the run itself. Raises ScriptError for what is no option of a run."""
-    known = (*DUMP_OPTIONS, *PRECISION_OPTIONS)
+    names = (*DUMP_OPTIONS, *PRECISION_OPTIONS)
     for name, value in options.items():
-        if name not in known:
-            raise ScriptError(f"there is no option {name}", "known are " + ", ".join(known))
+        if name not in names:
+            raise ScriptError(f"there is no option {name}", "known are " + ", ".join(names))
         if name == "dump_layer" and isinstance(value, (list, tuple)):
             options = dict(options, dump_layer=" ".join(map(str, value)))
     plain = {name: value for name, value in options.items() if not isinstance(value, Mapping)}
-    found = load_settings() if settings is None and not plain else with_settings(settings, plain)
-    given = {name: value for name, value in options.items() if name not in plain}
-    return with_settings(found, written(given, found)) if given else found
+    loaded = load_settings() if settings is None and not plain else with_settings(settings, plain)
+    extra = {name: value for name, value in options.items() if name not in plain}
+    return with_settings(loaded, written(extra, loaded)) if extra else loaded
 
 
 class _DeviceOptions:
@@ -254,8 +254,8 @@ class _DeviceOptions:
 
     def texts(self, names: Iterable[str]) -> Dict[str, object]:
         """What holds of some options, as text; npu_device's own way to ask for all prints lines of its own."""
-        found = ((name, getattr(self._option(name), "value", None)) for name in names)
-        return {name: _device_text(value) for name, value in found if value is not None}
+        values = ((name, getattr(self._option(name), "value", None)) for name in names)
+        return {name: _device_text(value) for name, value in values if value is not None}
 
     def set(self, name: str, value: Value) -> None:
         """Set an option. Raises ScriptError where npu_device refuses the value."""
@@ -290,13 +290,13 @@ class _Place:
     def _dump_graphs(self) -> None:
         """Make GE write its graphs: op names, fusion and layouts of a dump are only in them."""
         folder = make_writable(self.workspace.graph_dir())
-        wanted = {
+        variables = {
             "DUMP_GE_GRAPH": "2",  # without weights
             "DUMP_GRAPH_LEVEL": "3",  # the Build graphs only
             "DUMP_GRAPH_PATH": str(folder),
             "NPU_DUMP_GRAPH": "true",
         }
-        for name, value in wanted.items():
+        for name, value in variables.items():
             if os.environ.setdefault(name, value) != value:
                 say(f"environment variable {name} is {os.environ[name]!r} and stays")
 
@@ -355,12 +355,12 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
         if name in values and current.get(other):
             raise ScriptError(f"{name} cannot be set: {other} is on", "the device does one of them in a run")
     check_together(values, current)
-    wanted: Dict[str, Value] = {}
+    changes: Dict[str, Value] = {}
     lines: List[str] = []
     for name, value in values.items():
         old = current.get(name)
         if old is None or isinstance(value, bool) or name in PRECISION_OPTIONS:
-            wanted[name] = value
+            changes[name] = value
             if old is not None and old != value:
                 who = "a call or a setting" if name in PRECISION_OPTIONS else "the action"
                 lines.append(f"{name} was {old!r} and is now {value!r}: {who} asks for it")
@@ -371,12 +371,12 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
         elif old != value:
             lines.append(f"{name} is already {old!r} and stays")
     for name in _FOLDERS:
-        if name in values and name not in wanted:
+        if name in values and name not in changes:
             _make_own_folder(name, str(current[name]))
-    place.make_folders(wanted)
+    place.make_folders(changes)
     for line in lines:
         say(line)
-    return wanted
+    return changes
 
 
 def _make_own_folder(name: str, folder: str) -> None:
@@ -411,8 +411,8 @@ def _get(custom_op: Any, name: str, like: Value) -> Optional[Value]:
     if name not in parameters:
         return None
     value = getattr(parameters[name], _field(like))
-    found: Value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return found
+    text: Value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text
 
 
 def _set(custom_op: Any, name: str, value: Value) -> None:

@@ -62,11 +62,11 @@ def extract_with_analyzer(
     with NpySet(folder) as new_set:
         new_folder = new_set.start(total)
         for run in runs:
-            wanted = [dump for dump in run.tensors if dump in chosen]
-            if not wanted:
+            chosen_dumps = [dump for dump in run.tensors if dump in chosen]
+            if not chosen_dumps:
                 continue
             with _Analyzer(run, new_folder, log_folder, time_limit) as analyzer:
-                for dump in wanted:
+                for dump in chosen_dumps:
                     reason = _without_numbers(dump)
                     if reason:
                         skipped.append((dump.tensor, reason))
@@ -189,12 +189,12 @@ class _Analyzer:
         """The output up to the prompt."""
         import pexpect
 
-        found = self._child.expect_exact([PROMPT, pexpect.EOF, pexpect.TIMEOUT])
+        matched = self._child.expect_exact([PROMPT, pexpect.EOF, pexpect.TIMEOUT])
         output = str(self._child.before or "")
-        if found == 0:
+        if matched == 0:
             return output
         self._log.flush()
-        if found == 2:
+        if matched == 2:
             raise PrecisionToolError(
                 f"TensorFlow's offline analyzer gave no prompt within {self._limit:g} s ({what})",
                 f"see {self._log_path}, give more time with --time-limit, or leave --engine out",

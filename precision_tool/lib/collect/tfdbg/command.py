@@ -78,9 +78,9 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     folder = args.out or str(workspace.tf_dump_dir)
     _check_place(workspace, source, folder)  # before a training run is spent
     if args.command is not None:
-        known = runs.find_runs(usual)
-        if known:
-            there = f"{usual} holds {_count(len(known), 'run')} already, the last {known[-1].name}"
+        usual_runs = runs.find_runs(usual)
+        if usual_runs:
+            there = f"{usual} holds {_count(len(usual_runs), 'run')} already, the last {usual_runs[-1].name}"
             _say(f"not run: {args.command}")
             _say(f"{there}: that is taken; to dump again remove it first")
         else:
@@ -112,10 +112,10 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 def _find(source: str, choice: Optional[str]) -> List[runs.RunFolder]:
     if not os.path.isdir(source):
         raise DataNotFoundError.of(source, "no such folder", _HOW_TO_DUMP)
-    found = runs.find_runs(source)
-    if not found:
+    run_folders = runs.find_runs(source)
+    if not run_folders:
         raise DataNotFoundError.of(source, "no run folder of tfdbg in it", _HOW_TO_DUMP)
-    return found if choice is None else runs.choose_runs(found, choice)
+    return run_folders if choice is None else runs.choose_runs(run_folders, choice)
 
 
 def _check_place(workspace: Workspace, source: str, folder: str) -> None:

@@ -42,7 +42,7 @@ class Crew(Generic[Item, Result]):
                     number, item = next(todo, (-1, None))
                 if item is None or self._stop.is_set():
                     return
-                results[number] = self._work(item, self._told)
+                results[number] = self._work(item, self._advance)
 
         with ThreadPoolExecutor(self._workers) as pool:
             try:
@@ -73,11 +73,11 @@ class Crew(Generic[Item, Result]):
     ) -> None:
         """The work where not one thread can be started: one item after the other, by the thread that waits."""
         for number, item in todo:
-            results[number] = self._work(item, self._told)
+            results[number] = self._work(item, self._advance)
             if progress is not None:
                 progress(self._done, total)
 
-    def _told(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         with self._lock:
             self._done += count
         if self._stop.is_set():

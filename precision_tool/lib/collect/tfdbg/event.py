@@ -183,8 +183,8 @@ def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
             _add_span(reader, spans.setdefault(number, []), kind, value, stop, tag_at)
     if code > _REFERENCE:
         code -= _REFERENCE
-    known = TYPES.get(code)
-    if known is None:
+    stored_type = TYPES.get(code)
+    if stored_type is None:
         if code == 0:
             raise reader.error(start, "a tensor without a data type")
         unknown = code not in _WITHOUT_NUMBERS
@@ -193,15 +193,15 @@ def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
     if shape is None:
         raise reader.error(start, "a tensor of unknown shape")
     count = _count(reader, start, shape)
-    mine = tuple(spans.get(known.field, ()))
-    event = TensorEvent(reader.path, known, shape, count, content, () if content else mine)
+    pieces = tuple(spans.get(stored_type.field, ()))
+    event = TensorEvent(reader.path, stored_type, shape, count, content, () if content else pieces)
     if content is not None:
         held = content.stop - content.start
         if held != event.nbytes:
-            claim = f"shape {list(shape)} of {known.name} needs {event.nbytes} bytes, the tensor has {held}"
+            claim = f"shape {list(shape)} of {stored_type.name} needs {event.nbytes} bytes, the tensor has {held}"
             raise reader.error(content.start, claim)
-    elif count and not mine:
-        return TensorEvent(reader.path, known, shape, count, skip="not initialized")
+    elif count and not pieces:
+        return TensorEvent(reader.path, stored_type, shape, count, skip="not initialized")
     elif event.nbytes > max(_MAX_FILLED, 8 * reader.size):
         raise reader.error(start, f"shape {list(shape)} is absurd for a file of {reader.size} bytes")
     return event

@@ -65,9 +65,9 @@ def extract(
             return Extracted(folder, len(events), total, there, True, tuple(skipped), tuple(damaged), notes)
         new_folder = new_set.start(total)
 
-        def write(name: str, told: Callable[[int], None]) -> str:
+        def write(name: str, advance: Callable[[int], None]) -> str:
             try:
-                write_npy(events[name], os.path.join(new_folder, name), told)
+                write_npy(events[name], os.path.join(new_folder, name), advance)
             except FormatError as error:
                 return error.message
             return ""
@@ -108,8 +108,8 @@ def alike(dumps: Iterable[DumpedTensor]) -> List[str]:
     if not several:
         return []
     shown = " and ".join(several[0][:3])
-    told = f"tensors of several ops have the same file name but for the time: {len(several)}, the first {shown}"
-    return [f"{told}; what is compared with them is a guess, vc -rt RUN_FOLDER tells them apart by the graph"]
+    note = f"tensors of several ops have the same file name but for the time: {len(several)}, the first {shown}"
+    return [f"{note}; what is compared with them is a guess, vc -rt RUN_FOLDER tells them apart by the graph"]
 
 
 def name_files(dumps: Sequence[DumpedTensor]) -> Tuple[List[DumpedTensor], List[Row]]:
@@ -138,7 +138,7 @@ def check_any(count: int, skipped: Sequence[Row], damaged: Sequence[Row]) -> Non
         )
 
 
-def _head(dump: DumpedTensor, told: Callable[[int], None]) -> object:
+def _head(dump: DumpedTensor, advance: Callable[[int], None]) -> object:
     try:
         return read_event(dump.path)
     except FormatError as error:
@@ -157,9 +157,9 @@ def _is_there(new_set: NpySet, events: Dict[str, TensorEvent], workers: int, pro
     except OSError:
         return False
 
-    def compare(name: str, told: Callable[[int], None]) -> None:
+    def compare(name: str, advance: Callable[[int], None]) -> None:
         try:
-            same = is_same_npy(events[name], paths[name], told)
+            same = is_same_npy(events[name], paths[name], advance)
         except FormatError:
             same = False
         if not same:

@@ -18,11 +18,11 @@ _COMPARED = 1 << 20
 #: What writing fails with for want of space.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-#: Told of bytes that are done; raises to stop.
-Told = Callable[[int], None]
+#: Called with bytes that are done; raises to stop.
+Advance = Callable[[int], None]
 
 
-def write_npy(event: TensorEvent, path: str, told: Told) -> None:
+def write_npy(event: TensorEvent, path: str, advance: Advance) -> None:
     """Writes the tensor to the new file `path`. FormatError for the source, OutputError for what is written."""
     source = open_for_reading(event.path)
     try:
@@ -33,10 +33,10 @@ def write_npy(event: TensorEvent, path: str, told: Told) -> None:
         try:
             for piece in npy_pieces(event, source):
                 if isinstance(piece, Span):
-                    _copy(event.path, source, piece, path, target, told)
+                    _copy(event.path, source, piece, path, target, advance)
                 else:
                     _write(path, target, piece)
-                    told(len(piece))
+                    advance(len(piece))
         finally:
             os.close(target)
     except FormatError:
@@ -46,7 +46,7 @@ def write_npy(event: TensorEvent, path: str, told: Told) -> None:
         os.close(source)
 
 
-def is_same_npy(event: TensorEvent, path: str, told: Told) -> bool:
+def is_same_npy(event: TensorEvent, path: str, advance: Advance) -> bool:
     """Whether the file `path` is just what `write_npy` would write."""
     source = open_for_reading(event.path)
     try:
@@ -55,13 +55,13 @@ def is_same_npy(event: TensorEvent, path: str, told: Told) -> bool:
                 if not isinstance(piece, Span):
                     if file.read(len(piece)) != piece:
                         return False
-                    told(len(piece))
+                    advance(len(piece))
                     continue
                 for start in range(piece.start, piece.stop, _COMPARED):
                     part = read_at(event.path, source, start, min(_COMPARED, piece.stop - start))
                     if file.read(len(part)) != part:
                         return False
-                    told(len(part))
+                    advance(len(part))
             return not file.read(1)
     except (OSError, PrecisionToolError):
         return False
@@ -78,7 +78,7 @@ def unwritable(path: str, error: OSError) -> OutputError:
     )
 
 
-def _copy(source_path: str, source: int, span: Span, path: str, target: int, told: Told) -> None:
+def _copy(source_path: str, source: int, span: Span, path: str, target: int, advance: Advance) -> None:
     start, left = span.start, span.stop - span.start
     in_kernel = True
     while left:
@@ -99,7 +99,7 @@ def _copy(source_path: str, source: int, span: Span, path: str, target: int, tol
             _write(path, target, part)
             done = len(part)
         start, left = start + done, left - done
-        told(done)
+        advance(done)
 
 
 def _write(path: str, target: int, data: bytes) -> None:

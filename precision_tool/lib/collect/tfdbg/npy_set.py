@@ -97,7 +97,7 @@ class NpySet:
                     f"{self._parent}: not enough space: {needed}",
                     "free some space, or name a folder with -o DIR",
                 )
-            self.new_folder = self._beside(_NEW)
+            self.new_folder = self._sibling(_NEW)
             os.mkdir(self.new_folder)
             if os.path.isdir(self.folder):
                 os.chmod(self.new_folder, stat.S_IMODE(os.stat(self.folder).st_mode) | stat.S_IRWXU)
@@ -120,7 +120,7 @@ class NpySet:
         return Replaced(len(before) - len(others), others)
 
     def _swap(self) -> None:
-        old = self._beside(_OLD)
+        old = self._sibling(_OLD)
         lock = _try_lock(self.folder)  # moves with the folder: nobody else puts it right meanwhile
         try:
             os.rename(self.folder, old)
@@ -142,7 +142,7 @@ class NpySet:
         except OSError as error:
             raise unwritable(self.folder, error) from error
 
-    def _beside(self, ending: str) -> str:
+    def _sibling(self, ending: str) -> str:
         return os.path.join(self._parent, f".{self._name}.{os.getpid()}.{time.time_ns()}{ending}")
 
     def _put_right(self) -> None:
@@ -175,14 +175,14 @@ class NpySet:
         """Removes the tensors of an old set; other files go where they were, or beside what has their name by now."""
         with contextlib.suppress(FileNotFoundError):  # another process is at the same
             for name in os.listdir(old):
-                path, kept = os.path.join(old, name), os.path.join(self.folder, name)
+                path, current = os.path.join(old, name), os.path.join(self.folder, name)
                 if is_npy_name(name) and not os.path.isdir(path):
                     os.unlink(path)
                     continue
-                if os.path.lexists(kept):
-                    kept = _free_name(kept)
-                    self.notes.append(f"kept under a new name: {kept}")
-                os.rename(path, kept)
+                if os.path.lexists(current):
+                    current = _free_name(current)
+                    self.notes.append(f"kept under a new name: {current}")
+                os.rename(path, current)
             os.rmdir(old)
 
     def _unwritable_parent(self, error: OSError) -> OutputError:

@@ -163,7 +163,7 @@ def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_
     One that is named as such and cannot be listed counts: what reads it says why. FormatError where `folder` itself
     cannot, or a server does not tell what a folder holds.
     """
-    found: List[RunFolder] = []
+    run_folders: List[RunFolder] = []
     pending = [(os.path.abspath(folder), 0)]
     while pending:
         path, depth = pending.pop()
@@ -175,15 +175,15 @@ def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_
             if error.is_gone:
                 continue
             if _RUN_FOLDER.match(os.path.basename(path)):
-                found.append(_run_at(path))
+                run_folders.append(_run_at(path))
             elif depth == 0 or folders.is_remote:
                 raise _not_listed(path, error) from error
             continue
         if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
-            found.append(_run_at(path))
+            run_folders.append(_run_at(path))
         elif depth < _RUN_DEPTH:
             pending += [(each, depth + 1) for each in below]
-    return sorted(found, key=lambda run: (run.time, -1 if run.number is None else run.number, run.path))
+    return sorted(run_folders, key=lambda run: (run.time, -1 if run.number is None else run.number, run.path))
 
 
 def _run_at(path: str) -> RunFolder:
@@ -192,9 +192,9 @@ def _run_at(path: str) -> RunFolder:
 
 
 def _not_listed(path: str, error: UnlistedError) -> PrecisionToolError:
-    told = error.__cause__
-    if isinstance(told, PrecisionToolError):
-        return told
+    cause = error.__cause__
+    if isinstance(cause, PrecisionToolError):
+        return cause
     return FormatError.of(path, f"cannot be listed ({error})", "check who may read it, and run the command again")
 
 
@@ -224,7 +224,7 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders
     tensors: List[DumpedTensor] = []
     skipped: List[Tuple[str, str]] = []
     unreadable: List[Tuple[str, str]] = []
-    seen: Set[object] = set()
+    visited: Set[object] = set()
     # (folder, its device, the op name that its path spells)
     pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
     while pending:
@@ -233,9 +233,9 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders
             visit(folder)
         try:
             identity = folders.identity(folder)
-            if identity in seen:  # a link to a folder above
+            if identity in visited:  # a link to a folder above
                 continue
-            seen.add(identity)
+            visited.add(identity)
             listed = folders.entries(folder)
         except UnlistedError as error:
             unreadable.append((folder, f"cannot be listed ({error})"))

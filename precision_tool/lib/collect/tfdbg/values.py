@@ -85,7 +85,7 @@ def _varints(event: TensorEvent, fd: int, span: Span) -> Iterator[bytes]:
 
     unsigned = np.dtype(f"<u{event.type.item_size}")
     rest = b""
-    seen = 0
+    count = 0
     for start in range(span.start, span.stop, _BLOCK):
         raw = rest + read_at(event.path, fd, start, min(_BLOCK, span.stop - start))
         codes: npt.NDArray[np.uint8] = np.frombuffer(raw, np.uint8)
@@ -96,8 +96,8 @@ def _varints(event: TensorEvent, fd: int, span: Span) -> Iterator[bytes]:
             raise damaged(event.path, start, "a number is longer than ten bytes")
         values = _decode_varints(event, start, codes[:used], ends)
         if span.tag_size:  # each behind its tag, which is a number too
-            first = (seen + 1) % 2
-            seen += len(values)
+            first = (count + 1) % 2
+            count += len(values)
             values = values[first::2]
         yield (values != 0).tobytes() if event.type.name == "bool" else values.astype(unsigned).tobytes()
     if rest:
