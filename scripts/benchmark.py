@@ -33,10 +33,10 @@ from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
+from precision_tool.lib.io.cache_files import CacheFiles
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import data_types, layouts
-from precision_tool.lib.storage.cache_files import CacheFiles
 
 _READ_BLOCK = 1 << 20
 Floats = npt.NDArray[np.float64]

@@ -118,13 +118,12 @@ def test_no_machine_is_named() -> None:
 #: The modules, or rooms, below precision_tool/ that ask the operating system themselves, and why. All others know files
 #: by the stores alone, so that data may lie on no disk of this machine.
 ON_THE_SYSTEM = {
-    "lib/storage/": "the stores",
+    "lib/io/": "the stores",
+    "lib/messages/": "the catalogue of the package, and the locale",
     "lib/collect/": "the training side has no stores",
     "cli.py": "starts in any Python",
     "lib/arguments.py": "the user's shell",
     "lib/settings.py": "the environment",
-    "lib/urls.py": "takes what os.PathLike is",
-    "lib/user_files.py": "opens what the user has, on Python 3.7 too",
     "lib/workspace.py": "the folders of the work",
     "lib/app.py": "the environment of this process",
     "lib/demo/": "writes folders of its own",

@@ -49,6 +49,9 @@ from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.graph.overview import overview
 from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
+from precision_tool.lib.io.cache_files import OddCacheError
+from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.io.writing import read_small_json
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
 from precision_tool.lib.present.evidence.passports import pair_json
@@ -62,9 +65,6 @@ from precision_tool.lib.sources import names as file_names
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
-from precision_tool.lib.storage.cache_files import OddCacheError
-from precision_tool.lib.storage.files import read_small_json
-from precision_tool.lib.storage.stores import signature_of
 from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
 from precision_tool.lib.toolkit.kept import read_kept
 from precision_tool.lib.toolkit.tools import _json_problem, _table_problem

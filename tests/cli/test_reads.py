@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from precision_tool import cli
-from precision_tool.lib import user_files
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.storage import files, kept_open
+from precision_tool.lib.io import files, local_files
 
 
 @pytest.mark.parametrize("word", ["vc", "ac"])
@@ -19,12 +18,13 @@ def test_each_file_is_opened_once(
 ) -> None:
     truth = generate_demo(tmp_path / "precision_data")
     opened: Counter[str] = Counter()
+    real = local_files.open_descriptor
 
     def counted(path: str, *rest: int) -> int:
         opened[path] += 1
-        return user_files.open_descriptor(path, *rest)
+        return real(path, *rest)
 
-    for module in (files, kept_open):
+    for module in (files, local_files):
         monkeypatch.setattr(module, "open_descriptor", counted)
     words = [word, "-c"] if word == "ac" else [word]
     folders = "--data", str(tmp_path / "precision_data"), "--work", str(tmp_path / "work")

@@ -25,6 +25,7 @@ from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
 from precision_tool.lib.graph import chosen as graph_choice
 from precision_tool.lib.graph.overview import overview
+from precision_tool.lib.io.files import mounted
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.pairing.groups import groups_of
@@ -36,7 +37,6 @@ from precision_tool.lib.sources.dumps import GoldenFiles, Missing
 from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.kinds import TFDBG, benchmark_kind
 from precision_tool.lib.sources.walk import Stamps, find_benchmark
-from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.workspace import Workspace
 
 TIME = 1795190660042954
@@ -201,7 +201,7 @@ def test_small_files_that_claim_much_fill_no_disk(tmp_path: Path, monkeypatch: p
 
 def test_a_decoded_tensor_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt reads it again and again; but not after it has changed."""
-    monkeypatch.setattr("precision_tool.lib.storage.files.time.time_ns", lambda: 1 << 62)  # long after any change
+    monkeypatch.setattr("precision_tool.lib.io.local_files.time.time_ns", lambda: 1 << 62)  # long after any change
     path = tmp_path / "event"
     path.write_bytes(event(tensor_proto("int32", (2,), sized(7, varint(1)))))
     first = read_tensor_event(str(path))

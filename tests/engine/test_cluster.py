@@ -22,7 +22,6 @@ import pytest
 
 import precision_tool
 from precision_tool.cli import main
-from precision_tool.lib import urls
 from precision_tool.lib.api import compare
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo
@@ -39,6 +38,7 @@ from precision_tool.lib.engine.cluster import (
 )
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.io import urls
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.selection import OpNames

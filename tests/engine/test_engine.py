@@ -33,12 +33,12 @@ from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
 from precision_tool.lib.engine.workers import StopWork, WorkStoppedError, check_stopping, process_pool, thread_pool
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.io.local_files import LocalFile
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
 from precision_tool.lib.numbers.layouts import plain_plan
 from precision_tool.lib.pairing.align import align
-from precision_tool.lib.storage.files import LocalFile
 
 #: So small that tensors of some thousand elements run through every path: blocks, boxes, kept or read twice, parts.
 TINY = {

@@ -8,15 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io import writing
 
 from precision_tool import tf_config
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
+from precision_tool.lib.io.writing import only_writer, rewrite_text
 from precision_tool.lib.shell.bisect_runner import edit_alone
 from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines
-from precision_tool.lib.storage import files
-from precision_tool.lib.storage.files import only_writer
-from precision_tool.lib.storage.writing import rewrite_text
 from precision_tool.lib.workspace import Workspace
 
 
@@ -184,7 +183,7 @@ def test_edits_at_the_same_time_are_all_made(tmp_path: Path) -> None:
 
 
 def test_an_edit_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_LONGEST_EDIT", 0.1)
+    monkeypatch.setattr(writing, "_LONGEST_EDIT", 0.1)
     path = str(tmp_path / "my.cfg")
     with only_writer(path), pytest.raises(OutputError, match=r"my\.cfg: cannot be written"), only_writer(path):
         pass

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import precision_tool
-from precision_tool.lib import user_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
+from precision_tool.lib.io import files, local_files
 
 PACKAGE = Path(precision_tool.__file__).parent
 
@@ -30,7 +30,7 @@ NO_FILE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), NO_FILE.values(), ids=NO_FILE)
-@pytest.mark.parametrize("read", [user_files.open_binary, user_files.open_text, user_files.read_bytes])
+@pytest.mark.parametrize("read", [files.open_binary, files.open_text, files.read_bytes])
 def test_what_is_no_regular_file_is_refused(
     tmp_path: Path, make: Callable[[Path], object], words: str, read: Callable[[str], object]
 ) -> None:
@@ -45,62 +45,62 @@ def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with socket.socket(socket.AF_UNIX) as made:
         made.bind("s")
         with pytest.raises(FormatError, match="s: not a regular file"):
-            user_files.read_bytes("s")
+            files.read_bytes("s")
 
 
 def test_a_zero_byte_in_a_name() -> None:
-    for ask in (user_files.read_bytes, user_files.list_folder):
+    for ask in (files.read_bytes, files.list_folder):
         with pytest.raises(DataNotFoundError, match="no such"):
             ask("a\0b")
-    assert not user_files.is_folder("a\0b")
+    assert not files.is_folder("a\0b")
 
 
 def test_a_whole_file_has_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert user_files.read_bytes(str(path), 5) == b"12345"
+    assert files.read_bytes(str(path), 5) == b"12345"
     with pytest.raises(FormatError, match="more than 4 bytes"):
-        user_files.read_bytes(str(path), 4)
+        files.read_bytes(str(path), 4)
 
 
 def test_text_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"ab\r\nc\xff")
     with pytest.raises(FormatError, match="byte 5 is not UTF-8"):
-        user_files.read_text(str(path))
-    assert user_files.read_text(str(path), errors="backslashreplace", newline="") == "ab\r\nc\\xff"
-    assert user_files.read_text(str(path), errors="replace") == "ab\nc\ufffd"
+        files.read_text(str(path))
+    assert files.read_text(str(path), errors="backslashreplace", newline="") == "ab\r\nc\\xff"
+    assert files.read_text(str(path), errors="replace") == "ab\nc\ufffd"
 
 
 def test_what_is_no_folder_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    assert user_files.list_folder(str(tmp_path / "empty")) == []
+    assert files.list_folder(str(tmp_path / "empty")) == []
     for name, words in (("missing", "no such folder"), ("file", "a file where a folder should be")):
         path = str(tmp_path / name)
-        assert not user_files.is_folder(path)
+        assert not files.is_folder(path)
         with pytest.raises(DataNotFoundError, match=words):
-            user_files.list_folder(path)
+            files.list_folder(path)
         with pytest.raises(DataNotFoundError, match=words):
-            user_files.check_folder(path)
+            files.check_folder(path)
 
     def refuse(path: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
     monkeypatch.setattr(os, "stat", refuse)
     monkeypatch.setattr(os, "listdir", refuse)
-    for ask in (user_files.is_folder, user_files.check_folder, user_files.list_folder):
+    for ask in (files.is_folder, files.check_folder, files.list_folder):
         with pytest.raises(FormatError, match="no permission to read this folder"):
             ask(str(tmp_path / "empty"))
 
 
 def test_a_folder_is_locked_by_one(tmp_path: Path) -> None:
-    held = user_files.lock_folder(str(tmp_path), fcntl.LOCK_EX)
+    held = local_files.lock_folder(str(tmp_path), fcntl.LOCK_EX)
     assert held is not None
     with pytest.raises(BlockingIOError):
-        user_files.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        local_files.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
     os.close(held)
-    free = user_files.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    free = local_files.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert free is not None
     os.close(free)
 
@@ -108,18 +108,19 @@ def test_a_folder_is_locked_by_one(tmp_path: Path) -> None:
 def test_no_log_is_written_into_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     with pytest.raises(OutputError, match="log: cannot be written"):
-        user_files.open_to_write(str(tmp_path / "log"))
+        local_files.open_to_write(str(tmp_path / "log"))
 
 
 # --- nobody else opens files ------------------------------------------------------------------------------------------
 
 #: Modules that open otherwise, and what they open.
 OTHERWISE = {
-    "lib/user_files.py": "the one way",
-    "lib/storage/files.py": "what is written",
+    "lib/io/local_files.py": "the one way",
+    "lib/io/writing.py": "what is written",
+    "lib/messages/catalogue.py": "the catalogue of the package",
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
     "lib/engine/workers.py": "what the system tells of the container's processors",
-    "lib/storage/process_lock.py": "the lock of a journal",
+    "lib/extensions.py": "the entry points of installed packages",
     "lib/collect/tfdbg/npy_set.py": "/proc/self/mountinfo",
     "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",
     "lib/collect/passport.py": "what the system tells of its PCI devices",

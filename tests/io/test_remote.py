@@ -18,19 +18,19 @@ import pytest
 from range_server import Served, serving
 
 from precision_tool.cli import main
-from precision_tool.lib import urls
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.io import files as stores
+from precision_tool.lib.io import local_files, remote, urls, writing
+from precision_tool.lib.io import remote as filesystems
+from precision_tool.lib.io.files import read_bytes, store_of
+from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
+from precision_tool.lib.io.store import Entry, Kind
+from precision_tool.lib.io.urls import path_of
 from precision_tool.lib.sources import tfdbg_runs
 from precision_tool.lib.sources.walk import list_folders
-from precision_tool.lib.storage import files, filesystems, remote, stores
-from precision_tool.lib.storage.filesystems import error_of, filesystem_of
-from precision_tool.lib.storage.remote import RemoteStore
-from precision_tool.lib.storage.store import Entry, Kind
-from precision_tool.lib.storage.stores import read_bytes, store_of
-from precision_tool.lib.urls import path_of
 from precision_tool.lib.workspace import without_folder
 
 fsspec = pytest.importorskip("fsspec")  # in the extra `remote`, which the extra `test` has
@@ -100,9 +100,9 @@ def test_no_more_bytes_are_read_than_from_a_disk(
     data: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     counts = {"disk": 0, "memory": 0}
-    read, fetch = files.LocalFile.read_into, RemoteStore.fetch
+    read, fetch = local_files.LocalFile.read_into, RemoteStore.fetch
 
-    def counted(self: files.LocalFile, offset: int, buffer: memoryview) -> None:
+    def counted(self: local_files.LocalFile, offset: int, buffer: memoryview) -> None:
         counts["disk"] += len(buffer)
         read(self, offset, buffer)
 
@@ -110,7 +110,7 @@ def test_no_more_bytes_are_read_than_from_a_disk(
         counts["memory"] += (stop - start) if self.scheme == "memory" else 0
         return fetch(self, path, start, stop)
 
-    monkeypatch.setattr(files.LocalFile, "read_into", counted)
+    monkeypatch.setattr(local_files.LocalFile, "read_into", counted)
     monkeypatch.setattr(RemoteStore, "fetch", fetched)
     for number, place in enumerate((str(data), put_in_memory(data, "counted"), served.url)):
         assert main(["--data", place, "--work", str(tmp_path / str(number)), "ac", "-c", "--workers", "1"]) == 0
@@ -313,7 +313,7 @@ def test_a_file_that_is_gone_is_a_row_with_its_reason(data: Path) -> None:
 
 def test_nothing_is_written_over_http(served: Served) -> None:
     path = path_of(f"{served.url}/new.txt")
-    with pytest.raises(OutputError, match="nothing can be written over HTTP"), files.atomic_text(path) as file:
+    with pytest.raises(OutputError, match="nothing can be written over HTTP"), writing.atomic_text(path) as file:
         file.write("x")
 
 

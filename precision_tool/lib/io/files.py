@@ -1,4 +1,4 @@
-"""Which place of files a path belongs to, and what readers ask of it.
+"""The one way to open, list and check what the user has, wherever it lies.
 
 All is on the disks of this machine but what lies below a path where another store was mounted:
 
@@ -6,27 +6,36 @@ All is on the disks of this machine but what lies below a path where another sto
         compare("/run/npu", "/run/tf")
 
 Processes that are forked while it is mounted read from it too; others have to mount it themselves. A path that stands
-for a URL (`urls`) belongs to the store of that URL, in every process.
+for a URL (`urls`) belongs to the store of that URL, in every process. This module runs on Python 3.7; stores of URLs
+need 3.11.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO, TextIO
+from importlib import import_module
+from typing import Any, BinaryIO, TextIO, Union
 
-from precision_tool.lib import urls, user_files
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
-from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.storage.store import Contents, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
-from precision_tool.lib.user_files import MAX_TEXT, PathLike
-from precision_tool.lib.user_files import read_bytes as read_local_bytes
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.local_files import LocalStore, folder_error, open_descriptor, too_large, user_error
+from precision_tool.lib.io.store import Contents, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+#: A text file of this many bytes is no text that a person or a tool of the field wrote by itself.
+MAX_TEXT = 64 << 20
+_PIECE = 1 << 16
+#: The store of URLs, loaded with the first of them: the class takes the path.
+_REMOTE = "precision_tool.lib.io.remote", "RemoteStore"
 
 LOCAL: Store = LocalStore()
-#: Those of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
+#: Stores of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
 _remote: dict[tuple[int, str, str], Store] = {}
 #: Paths at which other stores are mounted, each with `/` at its end.
 _mounts: dict[str, Store] = {}
@@ -75,16 +84,38 @@ def store_of(path: PathLike) -> Store:
 
 
 def remote_store(path: str) -> Store:
-    """The store of a URL. UsageError where what it needs is not installed, FormatError if it cannot be reached."""
+    """Return the store of a URL, of a third party's where one serves its scheme (entry points `precision_tool.stores`).
+
+    UsageError where what it needs is not installed, FormatError if it cannot be reached.
+    """
     if not urls.is_named(path):
         return _NOWHERE
     key = os.getpid(), urls.place_of(path), urls.secret_of(path).user
-    known = _remote.get(key)
-    if known is None:
-        from precision_tool.lib.storage.remote import RemoteStore  # only URLs need it
+    if key not in _remote:
+        _remote[key] = _store_class(path[1:].partition(":")[0])(path)
+    return _remote[key]
 
-        known = _remote[key] = RemoteStore(path)
-    return known
+
+def _store_class(scheme: str) -> Any:
+    try:
+        registry = import_module("precision_tool.lib.extensions").Registry("stores", {}, _checked_store)
+    except (ImportError, SyntaxError):  # Python 3.7, the training side
+        raise UsageError(f"{scheme}:// needs Python 3.11", "name a folder of this machine") from None
+    module, name = _REMOTE
+    return registry.get(scheme) or getattr(import_module(module), name)
+
+
+def _checked_store(name: str, loaded: Any) -> Any:
+    if not (isinstance(loaded, type) and issubclass(loaded, Store)):
+        raise TypeError(f"{loaded!r} is no subclass of precision_tool.lib.io.store.Store")
+    return loaded
+
+
+def check_on_disk(path: PathLike) -> None:
+    """Raise UsageError for a path that stands for a URL."""
+    if urls.is_remote(path):
+        message = f"{urls.url_of(str(path))}: this command works with a folder of this machine only"
+        raise UsageError(message, "name a folder")
 
 
 def open_file(path: str) -> StoredFile:
@@ -111,8 +142,8 @@ def stat_of(path: PathLike) -> Stat | None:
 
 def kind_of(path: PathLike) -> Kind | None:
     """What kind of thing lies at a path; None as for `stat_of`."""
-    found = stat_of(path)
-    return None if found is None else found.kind
+    stat = stat_of(path)
+    return None if stat is None else stat.kind
 
 
 def exists(path: PathLike) -> bool:
@@ -132,27 +163,26 @@ def folder_exists(path: PathLike) -> bool:
 
 def signature_of(path: str) -> Signature | None:
     """The signature of a file; None if it cannot be looked at."""
-    found = stat_of(path)
-    return None if found is None else found.signature
+    stat = stat_of(path)
+    return None if stat is None else stat.signature
 
 
 def contents_of(path: str) -> Contents:
     """What changes when the bytes of a file do; nothing of one that cannot be looked at."""
-    found = stat_of(path)
-    return () if found is None else store_of(path).of_contents(found)
+    stat = stat_of(path)
+    return () if stat is None else store_of(path).of_contents(stat)
 
 
-def is_same_file(one: PathLike, other: PathLike) -> bool:
+def is_same_file(path: PathLike, other: PathLike) -> bool:
     """Whether two paths are those of one file that is there, by links too."""
-    found = stat_of(one), stat_of(other)
-    places = [stat.signature[-2:] for stat in found if stat is not None]
-    return len(places) == 2 and places[0] == places[1] and store_of(one) is store_of(other)
+    places = [stat.signature[-2:] for stat in (stat_of(path), stat_of(other)) if stat is not None]
+    return len(places) == 2 and places[0] == places[1] and store_of(path) is store_of(other)
 
 
 def size_of(path: str) -> int:
     """The bytes of a file; 0 if it cannot be looked at."""
-    found = stat_of(path)
-    return 0 if found is None else found.size
+    stat = stat_of(path)
+    return 0 if stat is None else stat.size
 
 
 def real_path(path: PathLike) -> str:
@@ -162,19 +192,19 @@ def real_path(path: PathLike) -> str:
 
 def is_folder(path: PathLike) -> bool:
     """Whether a folder is there. FormatError where that cannot be told, for want of permission in one above it."""
-    found = store_of(path).stat(str(path))
-    return found is not None and found.kind is Kind.FOLDER
+    stat = store_of(path).stat(str(path))
+    return stat is not None and stat.kind is Kind.FOLDER
 
 
 def check_folder(path: str, what: str = "files") -> None:
     """Raises the error for what is no folder: missing, a file, not permitted; `what` is looked for there."""
-    if store_of(path) is LOCAL:
-        user_files.check_folder(path, what)
-    elif not is_folder(path):
-        if urls.is_remote(path):
-            entries(path)  # which says why there is none
-        kind = "a file where a folder should be" if exists(path) else "no such folder"
-        raise DataNotFoundError.of(path, f"{kind}", f"name the folder of the {what}")
+    if is_folder(path):
+        return
+    if urls.is_remote(path):
+        entries(path)  # which says why there is none
+    there = os.path.lexists(path) if store_of(path) is LOCAL else exists(path)
+    error = errno.ENOTDIR if there else errno.ENOENT
+    raise folder_error(path, OSError(error, os.strerror(error)), what)
 
 
 def entries(folder: str) -> Sequence[Entry]:
@@ -188,7 +218,12 @@ def list_folder(path: str, what: str = "files") -> list[str]:
     `what` says in the hint what is looked for. An empty folder has no names and is no error.
     """
     if store_of(path) is LOCAL:
-        return user_files.list_folder(path, what)
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            raise folder_error(path, error, what) from error
+        except ValueError as error:  # a zero byte in the name
+            raise DataNotFoundError.of(path, "no such folder", "check the name") from error
     return [entry.name for entry in entries(path)]
 
 
@@ -223,7 +258,7 @@ class _Stream(io.RawIOBase):
 def open_binary(path: str) -> BinaryIO:
     """A regular file opened for reading bytes; errors as of `open_file`."""
     if store_of(path) is LOCAL:
-        return user_files.open_binary(path)
+        return os.fdopen(open_descriptor(path), "rb")
     return io.BufferedReader(_Stream(open_file(path)))
 
 
@@ -234,12 +269,23 @@ def open_text(path: str, encoding: str = "utf-8", errors: str = "strict", newlin
 
 def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
     """A whole regular file of at most `limit` bytes. FormatError for a larger one; else as `open_file`."""
-    if store_of(path) is LOCAL:
-        return read_local_bytes(path, limit)
-    with open_file(path) as file:
-        if file.size > limit:
-            raise user_files.too_large(path, limit)
-        return file.read_at(0, file.size)
+    if store_of(path) is not LOCAL:
+        with open_file(path) as stored:
+            if stored.size > limit:
+                raise too_large(path, limit)
+            return stored.read_at(0, stored.size)
+    data = bytearray()
+    with open_binary(path) as file:
+        try:
+            # Not by its size, which may grow, and is 0 below /proc; and not at once, which takes memory for the limit.
+            while len(data) <= limit:
+                piece = file.read(_PIECE)
+                if not piece:
+                    return bytes(data)
+                data += piece
+        except OSError as error:
+            raise user_error(path, error) from error
+    raise too_large(path, limit)
 
 
 def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline: str | None = None) -> str:
@@ -247,24 +293,14 @@ def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline:
 
     FormatError for one that is larger or no UTF-8; else as `open_file`.
     """
-    return user_files.decoded(path, read_bytes(path, limit), errors, newline)
+    return decoded(path, read_bytes(path, limit), errors, newline)
 
 
-class _Elsewhere(user_files.Elsewhere):
-    """What lower rooms ask of places that are no disk."""
-
-    def is_folder(self, path: str) -> bool:
-        return is_folder(path)
-
-    def list_folder(self, path: str, what: str) -> list[str]:
-        return [entry.name for entry in entries(path)]
-
-    def read_bytes(self, path: str, limit: int) -> bytes:
-        return read_bytes(path, limit)
-
-    def write_bytes(self, path: str, data: bytes) -> None:
-        with store_of(path).create(path) as file:
-            file.write_at(0, data)
-
-
-user_files.reach_elsewhere(_Elsewhere())
+def decoded(path: str, data: bytes, errors: str = "strict", newline: str | None = None) -> str:
+    """The UTF-8 text of a file; FormatError if it is none."""
+    try:
+        return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
+    except UnicodeDecodeError as error:
+        raise FormatError.of(
+            path, f"no text: byte {error.start} is not UTF-8", "check the name, and what wrote it", offset=error.start
+        ) from None

@@ -1,8 +1,8 @@
-"""What a place of files must be able to do, so that dumps, graphs and results are read from it as from a disk.
+"""The interface of a place of files: with it dumps, graphs and results are read from it as from a disk.
 
 Paths are absolute and have `/` between their parts, whatever the place is made of. Errors are those of `errors`:
 DataNotFoundError for what is not there, FormatError for what is there and cannot be read, OutputError for what cannot
-be written.
+be written. This module runs on Python 3.7.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from types import TracebackType
+from typing import NamedTuple, Tuple
 
 #: What changes when a file does: size, modification and change time (ns since 1970), number and place of the file.
-Signature = tuple[int, int, int, int, int]
+Signature = Tuple[int, int, int, int, int]
 #: What changes when the bytes of a file do: size, modification time (ns since 1970), and what else its store tells.
-Contents = tuple[int, ...]
+Contents = Tuple[int, ...]
 
 
-class Kind(StrEnum):
+class Kind(str, Enum):
     """What lies at a path: a file whose bytes can be read, a folder, or something else (a pipe, a device)."""
 
     FILE = "file"
@@ -28,8 +28,7 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stat:
+class Stat(NamedTuple):
     """What lies at a path, behind links. The last two numbers of `signature` tell it from all others."""
 
     kind: Kind
@@ -37,8 +36,7 @@ class Stat:
     signature: Signature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """A name in a folder and what is behind it; None for a link to nothing."""
 
     name: str
@@ -124,15 +122,15 @@ class Store(ABC):
     def entries(self, folder: str) -> Sequence[Entry]:
         """What a folder holds, in the order of the names. DataNotFoundError for what is no folder."""
 
-    def of_contents(self, found: Stat) -> Contents:
-        """What changes when the bytes of a file do, and is the same from every machine: size, time and the like."""
-        return found.signature[:2]
+    def of_contents(self, stat: Stat) -> Contents:
+        """Return what changes when the bytes of a file do, the same from every machine: size, time and the like."""
+        return stat.signature[:2]
 
     def contents_of(self, folder: str, file_names: Sequence[str]) -> Iterator[Contents]:
         """The same of files in a folder, the size first; (0, 0) for one that is gone."""
         for name in file_names:
-            found = self.stat(posixpath.join(folder, name))
-            yield (0, 0) if found is None else self.of_contents(found)
+            stat = self.stat(posixpath.join(folder, name))
+            yield (0, 0) if stat is None else self.of_contents(stat)
 
     @abstractmethod
     def create(self, path: str, *, place: str = "") -> NewFile:

@@ -1,0 +1,1 @@
+"""Bytes and arrays: the file layer, formats, data types, layouts, the compiled kernel."""

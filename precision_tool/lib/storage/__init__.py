@@ -1,1 +1,0 @@
-"""Where bytes lie and how they are opened: local files, and what is kept between runs."""
