@@ -118,7 +118,7 @@ OTHERWISE = {
     "lib/user_files.py": "the one way",
     "lib/storage/files.py": "what is written",
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
-    "lib/engine/workers.py": "what the system tells of the container's processors",
+    "lib/engine/scheduler.py": "what the system tells of the container's processors",
     "lib/storage/process_lock.py": "the lock of a journal",
     "lib/collect/tfdbg/npy_set.py": "/proc/self/mountinfo",
     "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",

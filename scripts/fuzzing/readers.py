@@ -28,7 +28,7 @@ from precision_tool.lib.collect.tfdbg.npy_files import is_same_npy, write_npy
 from precision_tool.lib.compare.cosines import _decoded as decoded_cosines
 from precision_tool.lib.compare.result_source import read_source
 from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_result import read_fusion_result
 from precision_tool.lib.formats.fusion_switch import parse_switches, read_switches, render

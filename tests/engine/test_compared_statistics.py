@@ -12,7 +12,7 @@ from builders import Array, out_tensor, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.engine.bundles import Measures
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.statistics_csv import read_statistics
 from precision_tool.lib.model.comparison import Pair, Status

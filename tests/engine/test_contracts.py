@@ -18,11 +18,11 @@ from precision_tool.lib.engine.blocks import Scratch
 from precision_tool.lib.engine.budget import DEFAULT, Budget
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.engine.opened import OpenTensors
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all, run_passes, update_all
 from precision_tool.lib.engine.passes.extremes import AtLimitPass
 from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
-from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.stream import open_stream
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy

@@ -24,7 +24,7 @@ from precision_tool.lib.engine import compiled, elements
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.elements import compare_elements, elements_of
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair

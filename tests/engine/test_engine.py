@@ -26,11 +26,11 @@ from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import budget as sizes_of
 from precision_tool.lib.engine.bundles import Measures, Worker, compare_bundles, cost, reaches_limit
 from precision_tool.lib.engine.extremes import extremes_of
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.passes.pair_metrics import SecondPass
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.scheduler import StopWork, WorkStoppedError, check_stopping, process_pool, thread_pool
 from precision_tool.lib.engine.statistics import figures_of
 from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
-from precision_tool.lib.engine.workers import StopWork, WorkStoppedError, check_stopping, process_pool, thread_pool
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair, Status, Summary

@@ -16,7 +16,7 @@ from builders import write_dump, write_golden
 from precision_tool.lib.engine import statistics
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.statistics import figures_of
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy

@@ -17,8 +17,8 @@ from precision_tool.lib.engine import budget as sizes_of
 from precision_tool.lib.engine.bundles import Measures, reaches_limit
 from precision_tool.lib.engine.custom import load_metrics
 from precision_tool.lib.engine.kernel import Kernel
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.passes import own_metrics
-from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair, Status

@@ -19,7 +19,7 @@ from builders import Array, write_dump
 from command_line import fingerprint
 
 from precision_tool.lib.demo.dump_writer import OutTensor, pack, write_statistics
-from precision_tool.lib.engine import blocks, workers
+from precision_tool.lib.engine import blocks, scheduler
 from precision_tool.lib.formats import npy
 from precision_tool.lib.inspect import convert, decoded_npy
 from precision_tool.lib.inspect.convert import ConvertStoppedError, Decoded, Source, convert_files, find_sources
@@ -308,7 +308,7 @@ def test_threads_or_for_text_processes_share_the_work(
     monkeypatch.setattr(convert, "_SERIAL_BYTES", 0)
     crews: list[str] = []
     for name in ("thread_pool", "process_pool"):
-        monkeypatch.setattr(convert, name, partial(_told, crews, getattr(workers, name)))
+        monkeypatch.setattr(convert, name, partial(_told, crews, getattr(scheduler, name)))
     sources = []
     for number in range(9):
         path = write_dump(tmp_path / "dump" / f"Add.op{number}.1.0.1772443800000000", "op", [], [np.full(3, number)])
@@ -331,7 +331,7 @@ def test_threads_stop_in_the_middle_of_a_tensor(tmp_path: Path, monkeypatch: pyt
 
     def wait_and_write(*arguments: Any) -> None:
         writing.set()
-        assert workers._local.stopping.wait(60)
+        assert scheduler._local.stopping.wait(60)
         write(*arguments)
 
     def stop(done: int, total: int) -> None:  # after the small one, while the large one is written

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present.study import study_block
 from precision_tool.lib.storage.fingerprint import looked_at

@@ -16,7 +16,7 @@ import pytest
 from faults import zero_tail
 from tiny_network import fused, layers
 
-from precision_tool.lib.engine import workers
+from precision_tool.lib.engine import scheduler
 from precision_tool.lib.engine.cluster import ClusterLostError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import Op
@@ -35,7 +35,7 @@ from precision_tool.lib.verdict.rounding import misfit
 def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Even small networks are judged by processes; how many each time."""
     counts: list[int] = []
-    pool = workers.process_pool
+    pool = scheduler.process_pool
 
     def counted(count: int) -> Any:
         counts.append(count)
@@ -43,7 +43,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(spread, "_SERIAL_ELEMENTS", 0)
     monkeypatch.setattr(spread, "process_pool", counted)
-    for module in (spread, workers):  # also beside the threads of whoever runs the tests
+    for module in (spread, scheduler):  # also beside the threads of whoever runs the tests
         monkeypatch.setattr(module, "can_fork", lambda: True)
     return counts
 

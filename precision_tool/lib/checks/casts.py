@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from precision_tool.lib.checks.missing import NoGraphs
 from precision_tool.lib.compare.known import NOTHING, KnownValues
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade

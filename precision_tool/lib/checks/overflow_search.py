@@ -14,7 +14,7 @@ from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
-from precision_tool.lib.engine.workers import working
+from precision_tool.lib.engine.scheduler import working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp

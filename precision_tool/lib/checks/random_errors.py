@@ -32,9 +32,9 @@ from precision_tool.lib.checks.random_evidence import (
     ValuesInOneRun,
 )
 from precision_tool.lib.engine.bits import is_alike, same_range
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
 from precision_tool.lib.model.finding import Evidence

@@ -13,8 +13,8 @@ from typing import Any
 from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom import CustomMetrics
 from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.model.comparison import Pair

@@ -24,9 +24,9 @@ from precision_tool.lib.engine.passes import Cut, Pass, run_passes, update_all
 from precision_tool.lib.engine.passes.extremes import AtLimitPass
 from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
+from precision_tool.lib.engine.scheduler import check_stopping
 from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
-from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.changed import changed

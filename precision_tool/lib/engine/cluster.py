@@ -22,7 +22,7 @@ from typing import Any
 
 import precision_tool
 from precision_tool.lib import urls
-from precision_tool.lib.engine.workers import cores, reuse_memory
+from precision_tool.lib.engine.scheduler import cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.native.library import library
 from precision_tool.lib.storage.files import reading_from

@@ -8,11 +8,11 @@ from concurrent.futures.process import BrokenProcessPool
 
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.bundles import cost, cuts_of, worker
+from precision_tool.lib.engine.pairwise import run_in_parts
 from precision_tool.lib.engine.passes import run_passes
 from precision_tool.lib.engine.passes.elements import ElementsPass
-from precision_tool.lib.engine.scheduler import run_in_parts
+from precision_tool.lib.engine.scheduler import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.engine.stream import Span
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.numbers.decode import Numbers

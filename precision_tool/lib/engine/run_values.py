@@ -13,7 +13,7 @@ from math import inf
 
 from precision_tool.lib.engine.extremes import extremes_of, merged
 from precision_tool.lib.engine.opened import key_of
-from precision_tool.lib.engine.workers import collect
+from precision_tool.lib.engine.scheduler import collect
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring

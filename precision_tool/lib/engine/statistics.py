@@ -13,8 +13,8 @@ from precision_tool.lib.engine.blocks import Opens, Scratch, TensorReader, box_s
 from precision_tool.lib.engine.compiled import kernel_of_thread
 from precision_tool.lib.engine.kernel import deviations
 from precision_tool.lib.engine.metrics import summarize
+from precision_tool.lib.engine.scheduler import check_stopping
 from precision_tool.lib.engine.sums import SideSums
-from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.comparison import Summary

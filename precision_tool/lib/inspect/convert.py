@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from precision_tool.lib.engine.blocks import Scratch
-from precision_tool.lib.engine.workers import Progress, cores, process_pool, thread_pool
+from precision_tool.lib.engine.scheduler import Progress, cores, process_pool, thread_pool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug

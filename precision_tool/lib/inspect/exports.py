@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.engine import integers
 from precision_tool.lib.engine.elements import elements_of
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.engine.stream import tensors_of
-from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.decoded_npy import result_type, write_npy
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.tensor import Tensor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.engine.statistics import figures_of
-from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.model.comparison import Pair, Summary

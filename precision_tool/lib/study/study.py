@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.engine.cluster import ClusterExecutor
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
+from precision_tool.lib.engine.scheduler import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.comparison import Status

@@ -15,7 +15,7 @@ from statistics import median
 
 from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.comparison import Status

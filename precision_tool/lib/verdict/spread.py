@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
 from precision_tool.lib.engine.cluster import ClusterLostError, near
-from precision_tool.lib.engine.workers import can_fork, cores, free_memory, process_pool
+from precision_tool.lib.engine.scheduler import can_fork, cores, free_memory, process_pool
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.reason import Reason, Why

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from precision_tool.lib.engine.scheduler import check_stopping
 from precision_tool.lib.engine.stream import Block, PairStream
-from precision_tool.lib.engine.workers import check_stopping
 
 S = TypeVar("S")
 R = TypeVar("R")
