@@ -32,12 +32,12 @@ from precision_tool.lib.engine import scheduler
 from precision_tool.lib.engine.cluster import (
     ClusterExecutor,
     Place,
-    PoisonedTaskError,
     difference,
     open_cluster,
     parse_place,
 )
 from precision_tool.lib.engine.custom import load_metrics
+from precision_tool.lib.engine.scheduler import PoisonedTaskError
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row

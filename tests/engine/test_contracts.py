@@ -23,6 +23,7 @@ from precision_tool.lib.engine.passes import Pass, Rounds, merge_all, run_passes
 from precision_tool.lib.engine.passes.extremes import AtLimitPass
 from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.engine.stream import open_stream
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
@@ -77,9 +78,9 @@ class TestWorkers:
     @pytest.mark.parametrize("budget", [DEFAULT, SMALL], ids=["usual", "small"])
     def test_the_rows_are_those_of_one_process(self, tmp_path: Path, who: Any, budget: Budget) -> None:
         pairs = pairs_in(tmp_path)
-        expected = compare_pairs(pairs, workers=1, budget=budget)
+        expected = compare_pairs(pairs, THIS_THREAD, budget=budget)
         with who() as executor:
-            rows = compare_pairs(pairs, executor=executor, workers=2, budget=budget)
+            rows = compare_pairs(pairs, Resources(workers=2, executor=executor), budget=budget)
         assert [row.pair for row in rows] == pairs
         assert list(map(repr, rows)) == list(map(repr, expected))  # to the last bit
 
@@ -89,7 +90,7 @@ class TestWorkers:
         assert pairs[1].npu is not None
         Path(pairs[1].npu.path).write_bytes(b"")
         with who() as executor:
-            rows = compare_pairs(pairs, executor=executor, workers=2, budget=SMALL)
+            rows = compare_pairs(pairs, Resources(workers=2, executor=executor), budget=SMALL)
         assert [row.metrics is None for row in rows] == [False, True, False]
         assert "ends at byte" in rows[1].reason
 
@@ -98,7 +99,9 @@ class TestWorkers:
         pairs = pairs_in(tmp_path)
         told: list[tuple[int, int]] = []
         with who() as executor:
-            compare_pairs(pairs, executor=executor, workers=2, budget=SMALL, progress=lambda *now: told.append(now))
+            compare_pairs(
+                pairs, Resources(workers=2, executor=executor, progress=lambda *now: told.append(now)), budget=SMALL
+            )
         assert told == sorted(told)
         assert told[-1] == (told[0][1], told[0][1])
 

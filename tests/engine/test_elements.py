@@ -24,7 +24,7 @@ from precision_tool.lib.engine import compiled, elements
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.elements import compare_elements, elements_of
 from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
-from precision_tool.lib.engine.scheduler import WorkStoppedError
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -80,9 +80,9 @@ def saved_pair(folder: Path, x: Array, y: Array) -> Pair:
 
 def compared(pair: Pair, atol: float = 1e-3, rtol: float = 1e-3, shown: int = 5, **options: Any) -> Detail:
     """By one worker; what an executor finds, in parts, is the same but for the order of sums."""
-    detail = compare_elements(pair, atol=atol, rtol=rtol, shown=shown, workers=1, **options)
+    detail = compare_elements(pair, THIS_THREAD, atol=atol, rtol=rtol, shown=shown, **options)
     with ThreadPoolExecutor(2) as pool:
-        shared = compare_elements(pair, atol=atol, rtol=rtol, shown=shown, executor=pool)
+        shared = compare_elements(pair, Resources(executor=pool), atol=atol, rtol=rtol, shown=shown)
     assert repr(replace(shared, comparison=detail.comparison, axes=detail.axes)) == repr(detail)  # NaN is not NaN
     return detail
 
@@ -366,8 +366,8 @@ def test_equal_errors_are_told_in_order_in_a_blocked_layout_too(tmp_path: Path, 
     pair = pair_of(dumped, read_npy(str(tmp_path / "golden.npy")), "ND")
     with ThreadPoolExecutor(2) as executor:
         for found in (
-            compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, workers=1),
-            compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, executor=executor),
+            compare_elements(pair, THIS_THREAD, atol=1e-3, rtol=1e-3, shown=2),
+            compare_elements(pair, Resources(executor=executor), atol=1e-3, rtol=1e-3, shown=2),
         ):
             assert [one.index for one in found.worst_absolute] == [(1, 3999), (3, 3500)]
 
@@ -404,7 +404,11 @@ def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     told: list[tuple[int, int]] = []
     alone = compared(pair)
     shared = compare_elements(
-        pair, atol=1e-3, rtol=1e-3, shown=5, workers=2, progress=lambda done, total: told.append((done, total))
+        pair,
+        Resources(workers=2, progress=lambda done, total: told.append((done, total))),
+        atol=1e-3,
+        rtol=1e-3,
+        shown=5,
     )
     check(shared, x, y)
     assert (alone.outside, alone.histogram, alone.worst_absolute) == (
@@ -419,7 +423,7 @@ def test_a_dying_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(MetricsPass, "update", die)
     pair = saved_pair(tmp_path, np.zeros((400, 500)), np.zeros((400, 500)))
     with pytest.raises(WorkStoppedError, match="worker process died"):
-        compare_elements(pair, atol=0, rtol=0, shown=1, workers=2)
+        compare_elements(pair, Resources(workers=2), atol=0, rtol=0, shown=1)
 
 
 def die(*args: object, **options: object) -> None:

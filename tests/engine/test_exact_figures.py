@@ -17,6 +17,7 @@ from precision_tool.lib.engine import statistics
 from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.elements import compare_elements
 from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.engine.statistics import figures_of
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
@@ -62,9 +63,9 @@ def pair_of(folder: Path, x: Array, y: Array) -> Pair:
 
 def rows_of(pair: Pair) -> Iterator[Row]:
     """The row as `vc` computes it, in one part and in many, and as `cp` does."""
-    yield from compare_pairs([pair], workers=1)
-    yield from compare_pairs([pair], workers=1, budget=Budget(block=1 << 8, box=1 << 9, kept_items=1 << 10))
-    yield compare_elements(pair, atol=0, rtol=0, shown=3, workers=1).comparison
+    yield from compare_pairs([pair], THIS_THREAD)
+    yield from compare_pairs([pair], THIS_THREAD, budget=Budget(block=1 << 8, box=1 << 9, kept_items=1 << 10))
+    yield compare_elements(pair, THIS_THREAD, atol=0, rtol=0, shown=3).comparison
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from typing import Any
 
 import precision_tool
 from precision_tool.lib import urls
-from precision_tool.lib.engine.scheduler import cores, reuse_memory
+from precision_tool.lib.engine.scheduler import PoisonedTaskError, WorkersLostError, cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.native.library import library
 from precision_tool.lib.storage.files import reading_from
@@ -38,14 +38,6 @@ _CONNECTING, _FIRST_WORKER, _WITHOUT_WORKERS = 10.0, 20.0, 60.0
 _WATCHING, _POLL = 2.0, 0.2
 _ADDRESS = re.compile(r"(?:[a-z]+://)?[\w.\-\[\]:]+:[0-9]+/?\Z")
 _INSTALL = "pip install 'precision-tool[cluster]', here and where the workers run"
-
-
-class PoisonedTaskError(PrecisionToolError):
-    """A task that ended the worker, or failed there, in each of its tries."""
-
-
-class ClusterLostError(PrecisionToolError):
-    """The scheduler, or the last of the workers, has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +273,8 @@ class ClusterExecutor(Executor):
                 return f"the cluster has no worker any more that {host} stands for"
         return "" if workers else "the cluster has no worker any more"
 
-    def _lost(self, what: str) -> ClusterLostError:
-        return ClusterLostError(f"{self.address}: {what}", "look at the logs of its scheduler and workers")
+    def _lost(self, what: str) -> WorkersLostError:
+        return WorkersLostError(f"{self.address}: {what}", "look at the logs of its scheduler and workers")
 
     def _fail(self, error: PrecisionToolError) -> None:
         with self._lock:

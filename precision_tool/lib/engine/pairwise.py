@@ -1,13 +1,12 @@
-"""Compares pairs: spreads the work over threads by bytes, keeps memory bounded, and knows how far it is."""
+"""Compares pairs: shares the work out by bytes, keeps memory bounded, and knows how far it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass, replace
+from typing import Any
 
 from precision_tool.lib.engine import budget as sizes
 from precision_tool.lib.engine.budget import Budget
@@ -32,58 +31,71 @@ from precision_tool.lib.engine.bundles import (
     whole_pass,
     worker,
 )
-from precision_tool.lib.engine.cluster import TASK_BYTES, ClusterExecutor, ClusterLostError, PoisonedTaskError
+from precision_tool.lib.engine.cluster import TASK_BYTES, ClusterExecutor, near
 from precision_tool.lib.engine.compared_statistics import has_statistics, judged
 from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
-from precision_tool.lib.engine.scheduler import Progress, WorkStoppedError, collect, cores, process_pool, thread_pool
+from precision_tool.lib.engine.scheduler import (
+    ALL_CORES,
+    Meter,
+    PoisonedTaskError,
+    Progress,
+    Resources,
+    WorkersLostError,
+    keeping_rows,
+    map_tasks,
+    run_tasks,
+)
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, Tensor
 
-__all__ = ["Measures", "compare_pairs"]
-
-T = TypeVar("T")
 #: Pairs that are compared together, and the bytes they have.
 Weighed = tuple[int, list[Numbered]]
 
 
 def compare_pairs(
     pairs: Sequence[Pair],
+    resources: Resources = ALL_CORES,
     *,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
     measures: Measures = PLAIN,
     budget: Budget | None = None,
 ) -> list[Row]:
-    """One row per pair, in order.
+    """Compare pairs of tensors.
 
-    `workers` threads (0: one per core this process may use; 1: none), or any `executor`, share the work; processes
-    where it is Python's. Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
+    Parameters
+    ----------
+    pairs : sequence of Pair
+        What is compared with what.
+    resources : Resources
+        Who shares the work; workers of our own are threads, or processes where the work is Python's.
+    measures : Measures
+        What is found out about each pair.
+    budget : Budget, optional
+        How much is worked on at once.
+
+    Returns
+    -------
+    list of Row
+        One row per pair, in their order.
+
+    Raises
+    ------
+    WorkStoppedError
+        After Ctrl+C, and when workers are lost; it carries the rows that are done.
     """
-    workers = workers or cores()
+    workers = resources.count
     budget = (budget or sizes.DEFAULT).among_threads(workers + 1)  # an executor's may be threads too, beside this one
-    run = _Run(pairs, progress, measures, budget)
-    try:
-        if executor is not None:
-            run.spread(executor, workers)
-        elif workers == 1 or run.total < budget.serial_bytes:
+    run = _Run(pairs, resources.progress, measures, budget)
+    is_small = run.total < budget.serial_bytes
+    with (
+        keeping_rows(run.state, run.rows_so_far),
+        resources.open(is_small=is_small, in_threads=not _needs_python(pairs, measures)) as pool,
+    ):
+        if pool is None:
             run.compare_here()
         else:
-            with (process_pool if _needs_python(pairs, measures) else thread_pool)(workers) as pool:
-                run.spread(pool, workers)
-    except KeyboardInterrupt:
-        raise WorkStoppedError(f"stopped: {run.state()}", "", run.rows_so_far()) from None
-    except ClusterLostError as error:
-        raise WorkStoppedError(f"{error.message}: {run.state()}", error.hint, run.rows_so_far(), exit_code=2) from error
-    except BrokenProcessPool as error:
-        raise WorkStoppedError(
-            f"a worker process died: {run.state()}",
-            "was it killed for its memory? try fewer workers (--workers 1)",
-            run.rows_so_far(),
-            exit_code=2,
-        ) from error
+            run.spread(pool, workers)
     return judged([row for row in run.rows if row is not None])
 
 
@@ -98,15 +110,14 @@ class _Run:
 
     def __init__(self, pairs: Sequence[Pair], progress: Progress | None, measures: Measures, budget: Budget) -> None:
         self._pairs = pairs
-        self._progress = progress
         self._measures = measures
         self._budget = budget
         self.rows: list[Row | None] = [None] * len(pairs)
         self._bundles = self._bundled()
         #: Bytes to be read.
         self.total = sum(cost(pair) for bundle in self._bundles for _, pair in bundle)
-        self._done = 0
-        self._tell(0)
+        self._meter = Meter(progress, self.total)
+        self._meter.add(0)
 
     def _bundled(self) -> list[list[Numbered]]:
         """The pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
@@ -124,23 +135,19 @@ class _Run:
             bundle.append((number, pair))
         return list(bundles.values())
 
-    def _tell(self, nbytes: int) -> None:
-        self._done += nbytes
-        if self._progress is not None:
-            self._progress(min(self._done, self.total), self.total)
-
-    def _take(self, results: Sequence[tuple[int, Row]], told: int = 0) -> None:
-        """Keeps finished rows, of whose bytes `told` are counted already."""
+    def take(self, results: Sequence[tuple[int, Row]], counted: float = 0) -> None:
+        """Keep finished rows, of whose bytes `counted` are counted already."""
         for number, row in results:
             self.rows[number] = row
-        self._tell(sum(cost(row.pair) for _, row in results) - told)
+        self._meter.add(sum(cost(row.pair) for _, row in results) - counted)
 
     def compare_here(self) -> None:
         """Compares all in this process."""
         with worker(self._budget) as here:
             for bundle in self._bundles:
-                before = self._done
-                self._take(compare_bundle(bundle, here, self._measures, self._tell), self._done - before)
+                before = self._meter.done
+                rows = compare_bundle(bundle, here, self._measures, self._meter.add)
+                self.take(rows, self._meter.done - before)
 
     def state(self) -> str:
         """How far the run came, in words."""
@@ -163,90 +170,54 @@ class _Run:
         for weight, bundle in weights:
             first = bundle[0][1]
             if workers > 1 and first.status == Status.COMPARED and cost(first) >= self._budget.split_bytes:
-                crew = pool.at(_host_of(pool, bundle)) if isinstance(pool, ClusterExecutor) else pool
                 with worker(self._budget) as here:
-                    self._compare_split(bundle, crew, here)
+                    self._compare_split(bundle, near(pool, _path_of(bundle)), here)
             else:
                 small.append((weight, bundle))
-        if isinstance(pool, ClusterExecutor):
-            self._spread_over(pool, small)
-            return
-        # Tasks of at least this size, so that sending them costs little, and enough of them to balance.
-        chunk = max(1 << 20, sum(weight for weight, _ in small) // (workers * 16))
-        tasks = _tasks(small, chunk)
-        collect([pool.submit(compare_bundles, task, self._measures, self._budget) for task in tasks], self._take)
-
-    def _spread_over(self, cluster: ClusterExecutor, small: Sequence[Weighed]) -> None:
-        """Runs bundles where their data lies; of a poisoned task each bundle is tried alone."""
-        by_host: dict[str, list[Weighed]] = {}
-        for weight, bundle in small:
-            by_host.setdefault(_host_of(cluster, bundle), []).append((weight, bundle))
         total = sum(weight for weight, _ in small)
-        chunk = min(TASK_BYTES, max(1 << 20, total // (cluster.workers * 2)))
-        tasks = [(host, task) for host, mine in by_host.items() for task in _tasks(mine, chunk)]
-        given = {self._hand_to(cluster, host, task): (host, task) for host, task in tasks}
-        poisoned: list[tuple[str, list[list[Numbered]]]] = []
-
-        def failed(future: Future[Any], error: BaseException) -> bool:
-            if isinstance(error, PoisonedTaskError):
-                poisoned.append(given[future])
-            return isinstance(error, PoisonedTaskError)
-
-        collect([*given], self._take, failed)
-        for host, task in poisoned:  # or only one that shared a worker with it: one at a time tells
-            self._try_alone(cluster, host, task)
-
-    def _hand_to(self, cluster: ClusterExecutor, host: str, task: list[list[Numbered]]) -> Future[Any]:
-        return cluster.at(host).submit(compare_bundles, task, self._measures, self._budget)
-
-    def _try_alone(self, cluster: ClusterExecutor, host: str, task: list[list[Numbered]]) -> None:
-        """Does a task while no other is done, then, if it is poisoned, each of its bundles."""
-        try:
-            collect([self._hand_to(cluster, host, task)], self._take)
-        except PoisonedTaskError as error:
-            if len(task) == 1:
-                self._take([(number, failed_row(pair, error)) for number, pair in task[0]])
-            else:
-                for bundle in task:
-                    self._try_alone(cluster, host, [bundle])
+        if isinstance(pool, ClusterExecutor):
+            tasks = _tasks_by_host(pool, small, min(TASK_BYTES, max(1 << 20, total // (pool.workers * 2))))
+        else:  # tasks of at least this size, so that sending them costs little, and enough of them to balance
+            tasks = _tasks(small, max(1 << 20, total // (workers * 16)))
+        run_tasks(_BundleWork(tasks, self._measures, self._budget, self.take), pool)
 
     def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
         twins: dict[int, Row] = {}  # pairs by their places that have the values of one that was compared
         for place, (number, pair) in enumerate(bundle):
-            before = self._done
+            before = self._meter.done
             try:
                 if pair.status != Status.COMPARED:
                     self.rows[number] = self._looked_at(here.uncompared(pair, self._measures), pool)
-                    self._tell(cost(pair))
+                    self._meter.add(cost(pair))
                     continue
                 if place in twins:
                     self.rows[number] = self._looked_at(same_values(twins[place], pair), pool)
-                    self._tell(cost(pair))
+                    self._meter.add(cost(pair))
                     continue
                 later = [
                     at for at in range(place + 1, len(bundle)) if at not in twins and is_alike(pair, bundle[at][1])
                 ]
                 row, verdicts = self._row_of_parts(pair, [bundle[at][1] for at in later], pool, here)
                 twins.update((at, row) for at, is_twin in zip(later, verdicts, strict=True) if is_twin)
-            except (BrokenProcessPool, ClusterLostError):
+            except (BrokenExecutor, WorkersLostError):
                 raise
             except Exception as error:
                 self.rows[number] = failed_row(pair, error)
-                self._tell(before + cost(pair) - self._done)
+                self._meter.add(before + cost(pair) - self._meter.done)
                 continue
             self.rows[number] = row
 
     def _row_of_parts(self, pair: Pair, beside: Sequence[Pair], pool: Executor, here: Worker) -> tuple[Row, list[bool]]:
         """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
-        limit, asked = self._measures.limit, self._measures.passes(pair)
-        passes = [one for one in asked if one.splits]
-        whole = [one for one in asked if not one.splits]
-        told = self._done
-        results, twins = run_in_parts(pair, passes, pool, here, limit=limit, tell=self._tell, beside=beside)
+        limit, needed = self._measures.limit, self._measures.passes(pair)
+        passes = [each for each in needed if each.splits]
+        whole = [each for each in needed if not each.splits]
+        before = self._meter.done
+        results, twins = run_in_parts(pair, passes, pool, here, limit=limit, done=self._meter.add, beside=beside)
         if whole:
-            (found,) = _all([pool.submit(whole_pass, pair, whole, self._budget, limit)])
-            results += found
-        self._tell(cost(pair) - (self._done - told))
+            (whole_results,) = map_tasks(whole_pass, [(pair, whole, self._budget, limit)], pool)
+            results += whole_results
+        self._meter.add(cost(pair) - (self._meter.done - before))
         row = row_of_results(pair, [*passes, *whole], results)
         return self._looked_at(row, pool), twins
 
@@ -254,8 +225,57 @@ class _Run:
         """The row with what was asked for of the NPU's tensor alone."""
         if not self._measures.looks_alone:
             return row
-        (found,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
-        return found
+        (row,) = map_tasks(looked_at, [(row, self._measures, self._budget)], pool)
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Bundles that are compared one after the other, and the path of data that who does it reads."""
+
+    bundles: list[list[Numbered]]
+    path: str = ""
+    #: Whether it is done while nothing else is.
+    is_alone: bool = False
+
+
+class _BundleWork:
+    """Bundles shared out in tasks. What of them is poisoned is done when nothing else is, each bundle alone at last."""
+
+    def __init__(
+        self,
+        tasks: Sequence[_Task],
+        measures: Measures,
+        budget: Budget,
+        take: Callable[[Sequence[tuple[int, Row]]], None],
+    ) -> None:
+        self._tasks = deque(tasks)
+        self._measures, self._budget, self._take = measures, budget, take
+        #: Tasks that were poisoned, or shared a worker with one that was: alone they tell which.
+        self._suspects: deque[_Task] = deque()
+
+    def next_task(self, running: Collection[_Task]) -> _Task | None:
+        if self._tasks:
+            return self._tasks.popleft()
+        if running or not self._suspects:
+            return None
+        return replace(self._suspects.popleft(), is_alone=True)
+
+    def submit(self, task: _Task, executor: Executor) -> Future[list[tuple[int, Row]]]:
+        return near(executor, task.path).submit(compare_bundles, task.bundles, self._measures, self._budget)
+
+    def take(self, task: _Task, future: Future[list[tuple[int, Row]]]) -> None:
+        try:
+            rows = future.result()
+        except PoisonedTaskError as error:
+            if not task.is_alone:
+                self._suspects.append(task)
+                return
+            if len(task.bundles) > 1:
+                self._suspects.extendleft(replace(task, bundles=[bundle]) for bundle in reversed(task.bundles))
+                return
+            rows = [(number, failed_row(pair, error)) for number, pair in task.bundles[0]]
+        self._take(rows)
 
 
 def run_in_parts(
@@ -265,10 +285,10 @@ def run_in_parts(
     here: Worker,
     *,
     limit: int = 0,
-    tell: Callable[[int], None] | None = None,
+    done: Callable[[float], None] = lambda _: None,
     beside: Sequence[Pair] = (),
 ) -> tuple[list[Any], list[bool]]:
-    """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done.
+    """The results of passes over a pair, each round shared out in parts; `done` is told the bytes that are done.
 
     And which of the pairs `beside` have the very values of its NPU tensor.
     """
@@ -277,43 +297,42 @@ def run_in_parts(
         parts = [Part(pair, *cut, limit) for cut in cuts]
         share = cost(pair) // (2 * len(parts))
 
-        def one_round(
-            asked: Sequence[Pass[Any, Any]], beside: Sequence[Pair] = ()
+        def run_round(
+            passes: Sequence[Pass[Any, Any]], beside: Sequence[Pair] = ()
         ) -> tuple[list[Any], list[list[bool]]]:
             """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
-            given = [replace(part, beside=tuple(beside)) for part in parts]
-            futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in given]
-            collect(futures, lambda _: tell(share) if tell is not None else None)
-            found = [future.result() for future in futures]
-            return merge_all(asked, [states for states, _ in found]), [twins for _, twins in found]
+            calls = [(replace(part, beside=tuple(beside)), passes, here.budget) for part in parts]
+            results = map_tasks(round_of, calls, pool, lambda _: done(share))
+            return merge_all(passes, [states for states, _ in results]), [twins for _, twins in results]
 
-        states, twins = one_round(passes, beside)
+        states, twins = run_round(passes, beside)
         rounds = Rounds(passes, states)
         seconds = rounds.second()
-        more, _ = one_round([follow for _, follow in seconds]) if seconds else ([], [])
-        return rounds.results(stream, seconds, more), [all(said) for said in zip(*twins, strict=True)]
+        more, _ = run_round([follow for _, follow in seconds]) if seconds else ([], [])
+        return rounds.results(stream, seconds, more), [all(verdicts) for verdicts in zip(*twins, strict=True)]
 
 
-def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[list[list[Numbered]]]:
+def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[_Task]:
     """Bundles as tasks of at least `chunk` bytes, so that sending them costs little."""
-    tasks: list[list[list[Numbered]]] = []
+    tasks: list[_Task] = []
     filled = chunk
     for weight, bundle in bundles:
         if filled >= chunk:
-            tasks.append([])
+            tasks.append(_Task([], _path_of(bundle)))
             filled = 0
-        tasks[-1].append(bundle)
+        tasks[-1].bundles.append(bundle)
         filled += weight
     return tasks
 
 
-def _host_of(cluster: ClusterExecutor, bundle: Sequence[Numbered]) -> str:
-    """Whose workers read the NPU's data of a bundle."""
-    tensors = (pair.npu for _, pair in bundle)
-    return next((cluster.host_of(tensor.path) for tensor in tensors if isinstance(tensor, Tensor)), "")
+def _tasks_by_host(cluster: ClusterExecutor, bundles: Sequence[Weighed], chunk: int) -> list[_Task]:
+    """The same, each task of bundles whose data the same workers read."""
+    by_host: dict[str, list[Weighed]] = {}
+    for weight, bundle in bundles:
+        by_host.setdefault(cluster.host_of(_path_of(bundle)), []).append((weight, bundle))
+    return [task for weighed in by_host.values() for task in _tasks(weighed, chunk)]
 
 
-def _all(futures: Sequence[Future[T]]) -> list[T]:
-    found: list[T] = []
-    collect(futures, found.append)
-    return found
+def _path_of(bundle: Sequence[Numbered]) -> str:
+    """A path of the NPU's data of a bundle, by which its workers are found."""
+    return next((pair.npu.path for _, pair in bundle if isinstance(pair.npu, Tensor)), "")

@@ -13,7 +13,7 @@ from math import inf
 
 from precision_tool.lib.engine.extremes import extremes_of, merged
 from precision_tool.lib.engine.opened import key_of
-from precision_tool.lib.engine.scheduler import collect
+from precision_tool.lib.engine.scheduler import map_tasks
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring
@@ -306,9 +306,13 @@ class RunValues:
                 if sum(one.nbytes for one in bundles[-1]) > _BUNDLE_BYTES:
                     bundles.append([])
                 bundles[-1].append(tensor)
-        futures = [pool.submit(_extremes_of_all, bundle) for bundle in bundles if bundle]
-        collect(futures, lambda found: tell(sum(nbytes for *_, nbytes in found)))
-        for path, key, extremes, reason, _ in chain.from_iterable(future.result() for future in futures):
+        results = map_tasks(
+            _extremes_of_all,
+            [(bundle,) for bundle in bundles if bundle],
+            pool,
+            lambda result: tell(sum(nbytes for *_, nbytes in result)),
+        )
+        for path, key, extremes, reason, _ in chain.from_iterable(results):
             self._extremes[key] = extremes
             if reason:
                 self.unreadable.setdefault(path, reason)

@@ -1,4 +1,8 @@
-"""Who does the work: this process, threads or processes of our own, or any `concurrent.futures` executor."""
+"""One scheduler for all parallel work: this thread, threads, processes, any `concurrent.futures` executor, Dask.
+
+`run_tasks` is the one loop that waits for results; Ctrl+C is answered within `TICK` seconds. What is to be done, in
+which order and what becomes of a failure is up to the `Work` that it runs.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,21 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import ceil, inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from precision_tool.lib import urls
 from precision_tool.lib.errors import PrecisionToolError
@@ -24,15 +36,19 @@ _CLOSING_SECONDS = 0.5
 #: end goes back to it, of all processes together. 32 MiB is the most that it takes for the first.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _REUSED, _FREE_AT_MOST = 32 << 20, 192 << 20
-#: How long Ctrl+C waits at most.
-_TICK = 0.1
+#: Seconds between two looks at the running tasks: how long Ctrl+C waits at most.
+TICK = 0.1
 #: Where Linux tells the limits of the group of processes that this one is in.
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 _MEMORY = Path("/proc/meminfo")
 
+K = TypeVar("K")
 T = TypeVar("T")
-#: Called with (bytes done, bytes in all).
+#: Called with (done, total): bytes, unless `counting` says otherwise.
 Progress = Callable[[int, int], None]
+
+
+# --- who does the work ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +69,30 @@ class Resources:
     executor: Executor | None = None
     progress: Progress | None = None
 
+    @property
+    def count(self) -> int:
+        """Workers of our own."""
+        return self.workers or cores()
+
+    @contextmanager
+    def open(self, *, is_small: bool = False, in_threads: bool = False) -> Iterator[Executor | None]:
+        """The executor that does the work; None: this thread, for one worker or work that `is_small`.
+
+        Workers of our own are processes, or threads for work that leaves the interpreter free (`in_threads`).
+        """
+        if self.executor is not None or self.count == 1 or is_small:
+            yield self.executor
+        else:
+            with (thread_pool if in_threads else process_pool)(self.count) as pool:
+                yield pool
+
+
+#: The resources where none are named: all cores, or this thread alone, without progress.
+ALL_CORES, THIS_THREAD = Resources(), Resources(workers=1)
+
 
 class WorkStoppedError(PrecisionToolError):
-    """The work ended early; `rows` are the rows of the comparison that are done, the others say so."""
+    """The work ended early; `rows` are the rows that are done, or all of them, where the others say so."""
 
     def __init__(self, message: str, hint: str, rows: Sequence[Any] = (), exit_code: int = 130) -> None:
         super().__init__(message, hint)
@@ -64,6 +101,150 @@ class WorkStoppedError(PrecisionToolError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
+
+
+class PoisonedTaskError(PrecisionToolError):
+    """A task that ended the worker, or failed there, in each of its tries."""
+
+
+class WorkersLostError(PrecisionToolError):
+    """The scheduler of a cluster, or the last of its workers, has gone."""
+
+
+@contextmanager
+def keeping_rows(state: Callable[[], str], rows: Callable[[], Sequence[Any]]) -> Iterator[None]:
+    """Raise WorkStoppedError, with the rows so far, when Ctrl+C or the loss of workers ends the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise WorkStoppedError(f"stopped: {state()}", "", rows()) from None
+    except WorkersLostError as error:
+        raise WorkStoppedError(f"{error.message}: {state()}", error.hint, rows(), exit_code=2) from error
+    except BrokenExecutor as error:
+        hint = "was it killed for its memory? try fewer workers (--workers 1)"
+        raise WorkStoppedError(f"a worker process died: {state()}", hint, rows(), exit_code=2) from error
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def counting(progress: Progress | None, unit: str) -> Progress | None:
+    """`progress` for work that is counted in `unit` ("ops") instead of bytes; a plain function stays as it is."""
+    switch: Callable[[str], Progress] | None = getattr(progress, "counting", None)
+    return progress if switch is None else switch(unit)
+
+
+class Meter:
+    """Counts what is done, and tells `progress` of it, never more than the total."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self.total = total
+        self.done = 0.0
+
+    def add(self, amount: float) -> None:
+        """Count some more."""
+        self.done += amount
+        if self._progress is not None:
+            self._progress(min(round(self.done), self.total), self.total)
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+class Work(Protocol[K, T]):
+    """Tasks (K), and what becomes of their results (T)."""
+
+    def next_task(self, running: Collection[K]) -> K | None:
+        """Return the task to begin beside those that run; None: none for now, or none at all where nothing runs."""
+
+    def submit(self, task: K, executor: Executor) -> Future[T]:
+        """Hand a task to an executor."""
+
+    def take(self, task: K, future: Future[T]) -> None:
+        """Take in what a task gave. An exception from here ends the work."""
+
+
+def run_tasks(work: Work[K, T], executor: Executor | None, *, limit: int = 0) -> None:
+    """Do all tasks of `work`, at most `limit` at a time (0: all), by an executor, or in this thread.
+
+    Of tasks that end together those with a result are taken first, as an error may end the work. Then, as after
+    Ctrl+C, the tasks that have not begun are cancelled.
+    """
+    if executor is None:
+        executor, limit = _ThisThread(), 1
+    running: dict[Future[T], K] = {}
+    try:
+        while True:
+            while not limit or len(running) < limit:
+                task = work.next_task(running.values())
+                if task is None:
+                    break
+                running[work.submit(task, executor)] = task
+            if not running:
+                return
+            finished, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+            for future in sorted(finished, key=_has_failed):
+                work.take(running.pop(future), future)
+    except BaseException:
+        for future in running:
+            future.cancel()
+        raise
+
+
+def _has_failed(future: Future[Any]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
+class _ThisThread(Executor):
+    """Does each task as it is handed out."""
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(task(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _Calls(Work[int, T]):
+    """Calls of one function, by their numbers."""
+
+    def __init__(
+        self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]], done: Callable[[T], object]
+    ) -> None:
+        self._function, self._calls, self._done = function, calls, done
+        self._numbers = iter(range(len(calls)))
+        self.results: dict[int, T] = {}
+
+    def next_task(self, running: Collection[int]) -> int | None:
+        return next(self._numbers, None)
+
+    def submit(self, task: int, executor: Executor) -> Future[T]:
+        return executor.submit(self._function, *self._calls[task])
+
+    def take(self, task: int, future: Future[T]) -> None:
+        self.results[task] = future.result()
+        self._done(self.results[task])
+
+
+def map_tasks(
+    function: Callable[..., T],
+    calls: Sequence[tuple[Any, ...]],
+    executor: Executor | None,
+    done: Callable[[T], object] = lambda _: None,
+) -> list[T]:
+    """Call a function with each of some tuples of arguments, as tasks; its results in the order of the calls.
+
+    `done` is called with each result as it comes. The first error is raised.
+    """
+    work = _Calls(function, calls, done)
+    run_tasks(work, executor)
+    return [work.results[number] for number in range(len(calls))]
+
+
+# --- cores and memory -------------------------------------------------------------------------------------------------
 
 
 def cores() -> int:
@@ -105,40 +286,7 @@ def free_memory() -> int:
     return max(0, min(free, default=0))
 
 
-def collect(
-    futures: Sequence[Future[T]],
-    take: Callable[[T], object],
-    failed: Callable[[Future[T], BaseException], bool] | None = None,
-) -> None:
-    """Hands on results as they come; the short timeout lets Ctrl+C through.
-
-    An error is raised, unless `failed` deals with it and says so.
-    """
-    pending = set(futures)
-    while pending:
-        finished, pending = wait(pending, timeout=_TICK, return_when=FIRST_COMPLETED)
-        for future in finished:
-            error = future.exception() if failed is not None else None
-            if failed is None or error is None or not failed(future, error):
-                take(future.result())
-
-
-def in_order(futures: Sequence[Future[T]]) -> Iterator[T]:
-    """Results in the order in which the tasks were handed out."""
-    for future in futures:
-        while not future.done():
-            wait([future], timeout=_TICK)
-        yield future.result()
-
-
-@contextmanager
-def working(workers: int, executor: Executor | None = None) -> Iterator[Executor | None]:
-    """Who does the work: `executor`, or `workers` processes; None: this process, which one worker means."""
-    if executor is not None or workers == 1:
-        yield executor
-    else:
-        with process_pool(workers) as pool:
-            yield pool
+# --- pools ------------------------------------------------------------------------------------------------------------
 
 
 class StopWork(BaseException):
